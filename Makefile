@@ -1,0 +1,66 @@
+# make demo   draws the paper's two theory figures and a page that shows them
+# make test   the everyday checks: ruff, mypy, pytest, documentation
+# Each command sets up .venv by itself, and again only when pyproject.toml or constraints.txt changed.
+
+PYTHON ?= python3
+WORKERS ?= 2
+BIN := .venv/bin
+STAMP := .venv/.installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+
+# One thread per process: the suite runs several processes, and small tensors gain nothing from more threads.
+TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all lint docs bench figures format clean
+
+help:
+	@echo 'make demo      draw the theory figures of the paper, as PNG files and on a page (out/demo)'
+	@echo 'make test      ruff, mypy, pytest, documentation'
+	@echo 'make test-all  the same, the long tests and the mutation check'
+	@echo 'make docs      build the documentation (docs/_build/html)'
+	@echo 'make bench     the benchmarks'
+	@echo 'make format    lay out and tidy the source'
+	@echo 'make clean     remove everything the commands above wrote, except .venv'
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || { echo 'setting up .venv (a few minutes the first time)'; $(PYTHON) -m venv .venv; }
+	@$(PIP) install -c constraints.txt -e '.[dev,plot,docs]'
+	@touch $@
+
+demo: $(STAMP)
+	@$(BIN)/python -m lifted_bregman_paper.theory --out out/demo
+
+test: lint docs
+	$(TEST_ENV) $(BIN)/pytest -q -n $(WORKERS)
+
+test-all: lint docs
+	$(TEST_ENV) $(BIN)/pytest -q -n $(WORKERS) -m ''
+	$(TEST_ENV) $(BIN)/python scripts/mutation_check.py
+
+lint: $(STAMP)
+	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/mypy --no-error-summary
+
+# Warnings are errors (-W), and so is a reference to a name that does not exist (-n).
+docs: $(STAMP)
+	$(BIN)/sphinx-build -W --keep-going -n -q -b html docs docs/_build/html
+
+bench: $(STAMP)
+	@for file in benchmarks/[!_]*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; echo; done
+
+# The picture in the README is the demo's own, at the size of a README.
+figures: $(STAMP)
+	@$(BIN)/python -m lifted_bregman_paper.theory --out out/demo
+	@cp out/demo/bregman_losses.png docs/figures/bregman_losses.png
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix --quiet .
+	$(BIN)/ruff format --quiet .
+
+clean:
+	rm -rf out docs/_build mutants .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	find src tests docs scripts benchmarks -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

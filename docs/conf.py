@@ -1,0 +1,101 @@
+"""Sphinx settings."""
+
+import re
+import sys
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from types import ModuleType
+
+from sphinx.util import logging
+
+import lifted_bregman
+
+logger = logging.getLogger(__name__)
+
+sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
+
+project = "lifted-bregman"
+author = "The lifted-bregman authors"
+project_copyright = "2026, The lifted-bregman authors"
+version = release = installed_version("lifted-bregman")
+language = "en-GB"
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinxcontrib.bibtex", "mathml"]
+myst_enable_extensions = ["dollarmath", "deflist"]
+myst_heading_anchors = 3
+bibtex_bibfiles = ["references.bib"]
+exclude_patterns = ["_build"]
+
+html_theme = "furo"
+html_title = "lifted-bregman"
+html_static_path = ["_static"]
+html_css_files = ["maths.css"]
+html_copy_source = False
+
+autodoc_member_order = "bysource"
+autodoc_inherit_docstrings = False  # a method is described once, where it is declared
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+napoleon_numpy_docstring = False
+
+# Names that belong to other projects, whose inventories are not fetched: the documentation is built without a network.
+nitpick_ignore_regex = [
+    (r"py:.*", r"(torch|nn|np|numpy|collections|typing|pathlib)\..*"),
+    (r"py:class", r"Tensor|Path"),
+]
+
+
+def _as_restructured_text(app, what, name, obj, options, lines):
+    """Docstrings are written as plain text; this gives them the markup that they mean.
+
+    An indented block is a formula or a table, shown as it is.  A paragraph of lines `name  what it is` describes
+    arguments.  Single backticks are code, and * and | belong to formulas.
+    """
+    text, literal, start_of_paragraph, above = [], False, True, ""
+    for line in lines:
+        indented = line.startswith("    ")
+        if literal and line and not indented:
+            literal = False
+        if not literal and indented and start_of_paragraph and not above.startswith((" ", "- ", "* ", ":")):
+            text += ["::", ""]
+            literal = True
+        argument = re.match(r"(\w+) {2,}(\S.*)$", line) if start_of_paragraph or above.startswith(":param") else None
+        if literal or not line:
+            text.append(line)
+        elif argument and what != "module":
+            line = f":param {argument[1]}: {_inline(argument[2])}"
+            text.append(line)
+        elif above.startswith(":param") and line.startswith("  "):
+            text.append("    " + _inline(line.strip()))
+            line = above
+        else:
+            text.append(_inline(line))
+        start_of_paragraph = not line
+        above = line or above
+    lines[:] = text
+
+
+def _inline(line):
+    pieces = re.split(r"(``[^`]+``|:[a-z:]+:`[^`]+`|`[^`]+`)", line)
+    for place, piece in enumerate(pieces):
+        if place % 2 == 0:
+            pieces[place] = re.sub(r"(?<!\\)([*|])", r"\\\1", piece)
+        elif piece.startswith("`") and not piece.startswith("``"):
+            pieces[place] = f"`{piece}`"
+    return "".join(pieces)
+
+
+def _nothing_public_is_missing(app, env):
+    """Every name that the library exports has an entry in the reference."""
+    documented = {name.rpartition(".")[2] for name in env.get_domain("py").objects}
+    for name in lifted_bregman.__all__:
+        exported = getattr(lifted_bregman, name)
+        for public in getattr(exported, "__all__", []) if isinstance(exported, ModuleType) else [name]:
+            if public not in documented:
+                logger.warning("%s is exported and not documented: add it to a page of docs/api", public)
+
+
+def setup(app):
+    app.connect("env-check-consistency", _nothing_public_is_missing)
+    app.connect("autodoc-process-docstring", _as_restructured_text, priority=100)
