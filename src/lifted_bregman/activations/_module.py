@@ -1,0 +1,103 @@
+"""Activations as `nn.Module`s, and the mode in which differentiating an activation is an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from lifted_bregman.errors import ActivationDerivativeError
+
+if TYPE_CHECKING:
+    from lifted_bregman.activations._base import Activation
+
+
+class ActivationModule(nn.Module):
+    """Applies `activation`; made by `activation.as_module()`.  Autograd can differentiate it."""
+
+    def __init__(self, activation: Activation) -> None:
+        super().__init__()
+        self.activation = activation
+
+    def forward(self, z: Tensor) -> Tensor:
+        """σ(z)."""
+        self.activation._require(z, "z")
+        u = self.activation._map(z)
+        return _undifferentiable(u) if _forbidden.get() and u.requires_grad else u
+
+    def extra_repr(self) -> str:
+        """The activation with its settings."""
+        return repr(self.activation)
+
+
+@contextmanager
+def forbid_activation_derivatives() -> Iterator[None]:
+    """Within this context, differentiating an activation raises `ActivationDerivativeError`.
+
+    It covers torch's own activation functions and modules and those of this library.  Lifted training runs under
+    it unchanged; back-propagation does not.  Applying an activation is always allowed.
+    """
+    token = _forbidden.set(True)
+    try:
+        with _GuardTorchActivations():
+            yield
+    finally:
+        _forbidden.reset(token)
+
+
+_forbidden: ContextVar[bool] = ContextVar("activation_derivatives_forbidden", default=False)
+
+_NAMES = (
+    "relu relu_ relu6 hardtanh hardtanh_ leaky_relu leaky_relu_ elu elu_ celu celu_ selu selu_ prelu rrelu rrelu_ "
+    "gelu silu mish hardswish hardsigmoid logsigmoid softplus softsign softshrink hardshrink tanhshrink softmin "
+    "softmax log_softmax tanh tanh_ sigmoid sigmoid_ threshold threshold_ clamp clamp_ clip clip_ atan atan_ arctan "
+    "arctan_ asinh asinh_ arcsinh expit"
+).split()
+_ACTIVATION_FUNCTIONS: frozenset[Callable[..., Any]] = frozenset(
+    getattr(home, name)
+    for home in (torch, F, torch.Tensor, torch.special, torch._C._nn)
+    for name in _NAMES
+    if hasattr(home, name)
+)
+
+
+class _Undifferentiable(torch.autograd.Function):
+    """The identity, whose derivative is an error."""
+
+    @staticmethod
+    def forward(ctx: Any, u: Tensor) -> Tensor:
+        return u.view_as(u)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        raise ActivationDerivativeError(
+            "an activation was differentiated within forbid_activation_derivatives(); a lifted step needs only its "
+            "proximal map: leave the context, or train with a lifted solver."
+        )
+
+
+def _undifferentiable(u: Tensor) -> Tensor:
+    result: Tensor = _Undifferentiable.apply(u)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _GuardTorchActivations(TorchFunctionMode):
+    """Puts `_Undifferentiable` behind every torch activation function whose result would carry a gradient."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func in _ACTIVATION_FUNCTIONS and isinstance(result, Tensor) and result.requires_grad:
+            return _undifferentiable(result)
+        return result

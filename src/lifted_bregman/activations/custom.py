@@ -1,0 +1,351 @@
+"""An activation from any non-decreasing 1-Lipschitz function of one number.
+
+Such a function is a proximal map exactly when it is non-decreasing and 1-Lipschitz.  Nothing else is known of it here: its
+conjugate comes from a table of integrals, its potential and proximal maps from roots between the table's edges.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lifted_bregman.activations._base import Separable
+from lifted_bregman.errors import NotProximalError, SettingError
+
+ROOT_LIMIT = 66
+"""Evaluations within which `increasing_root` ends, whatever the function: both ends of the bracket and 64 steps."""
+
+ScalarFunction = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class FromScalar(Separable):
+    """σ = any non-decreasing 1-Lipschitz function of one number, for instance `FromScalar(F.logsigmoid)`.
+
+    function  maps float32 and float64 tensors, number by number, to new tensors of the same shape and dtype
+    name      for messages; the function's own name by default
+
+    The property is checked at construction, in both precisions, on about 17,000 points of [-1e6, 1e6], graded towards 0
+    and refined at random and where the function is steepest and flattest; a counter-example refuses the function.
+
+    φ*(z) = ∫_0^z σ(t) dt, so that φ*(0) = 0: this chooses the additive constant that σ leaves open.  A table made once
+    holds the integral at the edges of cells that grow with their distance from 0 and are halved where two Gauss rules
+    disagree, which closes in on kinks; from an edge to z the 16-point rule is used.
+
+    Ψ(x) = x s - φ*(s) - ½x² for any s with σ(s) = x.  Near pieces of slope 1 the same number is taken as
+    ∫_0^s (t - σ(t)) dt - ½(s - x)², which does not cancel there.  The ends of the range belong to the domain, as the
+    function returns them in the working precision.
+
+    prox_{cΨ}(v) = σ(s) with σ(s) + c (s - σ(s)) = v, whose left side increases in s with slopes between min(1, c) and
+    max(1, c).  It is solved in float64 between two edges of the table, with at most 66 evaluations of the function and
+    about 10 as a rule.  The result is as good as the function: near slope 1, c > 1 magnifies its rounding error by c.
+    """
+
+    function: ScalarFunction
+    name: str | None = None
+    _table: _Table = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise SettingError(f"FromScalar was given {self.function!r}; it needs a function from tensors to tensors.")
+        label = f"FromScalar({self.name or getattr(self.function, '__name__', type(self.function).__name__)})"
+        if isinstance(self.function, nn.Module) and any(True for _ in self.function.parameters()):
+            raise SettingError(
+                f"{label} has parameters; a potential must stay the same while a network is trained: give it a "
+                "function whose numbers are fixed."
+            )
+        with torch.no_grad():
+            ranges = {dtype: _examine(self.function, label, dtype) for dtype in (torch.float64, torch.float32)}
+            object.__setattr__(self, "_table", _tabulate(self.function, ranges))
+
+    def _map(self, z: Tensor) -> Tensor:
+        u = self.function(z)
+        return u.clone() if u.data_ptr() == z.data_ptr() else u
+
+    def _prox(self, z: Tensor, scale: float) -> Tensor:
+        table, v, c = self._table.to(z.device), z.double().flatten(), scale
+
+        def residual(s: Tensor, rows: Tensor) -> Tensor:
+            u = self.function(s)
+            return u + c * (s - u) - v[rows]
+
+        at_edges = (table.values + c * (table.edges - table.values)).cummax(0).values
+        cell = (torch.searchsorted(at_edges, v) - 1).clamp(0, len(at_edges) - 2)
+        low, high, below, above = increasing_root(residual, table.edges[cell], table.edges[cell + 1])
+        if c < 1.0:  # where u is small beside s, the equation gives more digits of u than σ at a rounded s
+            u = ((v - c * low) / (1.0 - c)).clamp(self.function(low), self.function(high))
+        else:
+            u = self.function(torch.where(below.abs() < above.abs(), low, high))
+        fixed = (self.function(v) == v) | v.isnan()  # where σ(v) = v, every prox_{cΨ}(v) is v
+        return torch.where(fixed, v, u).to(z.dtype).view(z.shape)
+
+    def _psi(self, x: Tensor) -> Tensor:
+        table = self._table.to(x.device)
+        y = x.double().flatten().clamp(float(table.values[0]), float(table.values[-1]))
+        right = (torch.searchsorted(table.values, y) - 1).clamp(min=table.zero)
+        left = torch.searchsorted(table.values, y, right=True) - 1
+        cell = torch.where(y >= table.values[table.zero], right, left).clamp(0, len(table.edges) - 2)  # nearest to 0
+        s = increasing_root(lambda s, rows: self.function(s) - y[rows], table.edges[cell], table.edges[cell + 1])[1]
+        phi_star, gap = table.integral(self.function, s), table.integral(self.function, s, of_gap=True)
+        half_gap, half_square = 0.5 * (s - y).square(), 0.5 * y * y
+        cancelling = (y * s).abs() + phi_star.abs() + half_square
+        psi = torch.where(gap.abs() + half_gap <= cancelling, gap - half_gap, y * s - phi_star - half_square)
+        return psi.to(x.dtype).view(x.shape)
+
+    def _phi_star(self, z: Tensor) -> Tensor:
+        return self._table.to(z.device).integral(self.function, z.double()).to(z.dtype)
+
+    def _inside(self, x: Tensor) -> Tensor:
+        low, high = self._table.ranges[x.dtype]
+        return (x >= low) & (x <= high)
+
+
+# The property
+
+
+def _examine(function: ScalarFunction, label: str, dtype: torch.dtype) -> tuple[float, float]:
+    """The range of `function` in `dtype`; raises if it is no proximal map."""
+    magnitudes = torch.cat([torch.logspace(-12, 6, 3601, dtype=dtype), torch.linspace(0, 12, 3073, dtype=dtype)])
+    z = (torch.cat([-magnitudes, magnitudes]) + 0.0).unique()  # -0.0 becomes 0.0
+    u = _evaluate(function, z, label)
+    _require_elementwise(function, z, u, label)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(8):
+        _require_proximal(z, u, label)
+        slope = u.diff() / z.diff()
+        extreme = [slope.topk(128, largest=largest).indices for largest in (True, False)]
+        cell = torch.cat([*extreme, torch.randint(len(slope), (256,), generator=generator)])
+        fraction = torch.rand(len(cell), generator=generator, dtype=dtype)
+        z = torch.cat([z, z[cell] + fraction * (z[cell + 1] - z[cell])]).unique()
+        u = _evaluate(function, z, label)
+    far = [function(_far_points(function, precision)).to(dtype) for precision in (dtype, torch.float64)]
+    reached = torch.cat([u, *far])
+    reached = reached[reached.isfinite()]
+    return float(reached.min()), float(reached.max())
+
+
+def _evaluate(function: ScalarFunction, z: Tensor, label: str) -> Tensor:
+    given = z.clone()
+    u = function(given)
+    if not isinstance(u, Tensor) or u.shape != z.shape or u.dtype != z.dtype:
+        returned = f"{tuple(u.shape)} of {u.dtype}" if isinstance(u, Tensor) else type(u).__name__
+        raise NotProximalError(
+            f"{label} turned a tensor of shape {tuple(z.shape)} of {z.dtype} into {returned}; it must return a tensor "
+            "of the same shape and dtype."
+        )
+    if not torch.equal(given, z):
+        raise NotProximalError(f"{label} changed its input in place; it must return a new tensor.")
+    if not bool(u.isfinite().all()):
+        first = int((~u.isfinite()).flatten().nonzero()[0])
+        raise NotProximalError(
+            f"{label} is {float(u.flatten()[first])} at z = {float(z.flatten()[first]):.6g} in {z.dtype}; it must be "
+            "finite on [-1e6, 1e6]: write it so that it does not overflow, as F.softplus does for log(1 + e^z)."
+        )
+    return u
+
+
+def _require_elementwise(function: ScalarFunction, z: Tensor, u: Tensor, label: str) -> None:
+    some, one = slice(None, None, 7), slice(9000, 9001)
+    elsewhere = torch.cat(
+        [_evaluate(function, z[some].view(1, -1, 1), label).flatten(), _evaluate(function, z[one], label)]
+    )
+    apart = float((elsewhere - torch.cat([u[some], u[one]])).abs().max())
+    if apart > 1e-4:
+        raise NotProximalError(
+            f"{label} returns other values, by up to {apart:.3g}, when the same numbers come in another tensor; it must "
+            "act on each number alone and without randomness.  For softmax use Softmax()."
+        )
+
+
+def _rounding(z: Tensor, u: Tensor) -> Tensor:
+    """What a few roundings in the evaluation of u = σ(z) may amount to."""
+    return 16.0 * torch.finfo(z.dtype).eps * (1.0 + z.abs() + u.abs())
+
+
+def _require_proximal(z: Tensor, u: Tensor, label: str) -> None:
+    """Raises with the worst of all pairs z1 < z2 between which σ decreases, or rises by more than z2 - z1."""
+    slack = _rounding(z, u)
+    for rising in (u, z - u):
+        highest = (rising - slack).cummax(0)  # over all points further left
+        excess = highest.values - (rising + slack)
+        second = int(excess.argmax())
+        first = int(highest.indices[second])
+        if float(excess[second]) <= 0.0:
+            continue
+        z1, z2, u1, u2 = float(z[first]), float(z[second]), float(u[first]), float(u[second])
+        if rising is u:
+            verdict = "decreases"
+            remedy = "Take a non-decreasing function instead, such as Softplus() or ELU() for GELU, SiLU and Mish"
+        else:
+            verdict = f"has slope {(u2 - u1) / (z2 - z1):.6g}, above 1,"
+            remedy = "Divide it by its largest slope; the weights of the next layer make up for the factor"
+        raise NotProximalError(
+            f"{label} is no proximal map: it {verdict} between z1 = {z1!r} and z2 = {z2!r}, where it is {u1!r} and "
+            f"{u2!r} (in {z.dtype}).  A scalar function is one exactly when it is non-decreasing and 1-Lipschitz.  "
+            f"{remedy}."
+        )
+
+
+def _far_points(function: ScalarFunction, dtype: torch.dtype) -> Tensor:
+    """±2^k from 2^20 to the largest number, as far out on each side as the function keeps its property."""
+    largest = torch.finfo(dtype).max
+    powers = torch.tensor([2.0**k for k in range(20, math.frexp(largest)[1])] + [largest], dtype=dtype)
+    sides = []
+    for z in (-powers, powers):
+        u = function(z)
+        slope, slack = u.diff() / z.diff(), (_rounding(z, u)[1:] / z.diff()).abs()
+        kept = u.isfinite()[1:] & (slope >= -slack) & (slope <= 1.0 + slack)
+        sides.append(z[: 1 + int(kept.long().cumprod(0).sum())])
+    return torch.cat([sides[0].flip(0), sides[1]])
+
+
+# The table of integrals
+
+
+@functools.cache
+def _gauss(points: int) -> list[tuple[float, float]]:
+    """Nodes in [0, 1] and weights of the Gauss-Legendre rule."""
+    nodes, weights = np.polynomial.legendre.leggauss(points)
+    return [(0.5 + 0.5 * float(node), 0.5 * float(weight)) for node, weight in zip(nodes, weights, strict=True)]
+
+
+def _integrate(function: ScalarFunction, start: Tensor, length: Tensor, points: int = 16) -> Tensor:
+    total = torch.zeros_like(start)
+    for node, weight in _gauss(points):
+        total += weight * function(start + node * length)
+    return total * length
+
+
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """σ, ∫_0 σ(t) dt and ∫_0 (t - σ(t)) dt at the edges of cells, in float64."""
+
+    edges: Tensor
+    values: Tensor
+    integrals: Tensor
+    gaps: Tensor
+    zero: int
+    """The index of the edge 0."""
+    ranges: dict[torch.dtype, tuple[float, float]]
+    """The least and the largest value of σ in each precision."""
+
+    def to(self, device: torch.device) -> _Table:
+        if self.edges.device == device:
+            return self
+        names = ("edges", "values", "integrals", "gaps")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+
+    def integral(self, function: ScalarFunction, y: Tensor, of_gap: bool = False) -> Tensor:
+        """∫_0^y of σ(t), or of t - σ(t): from the table up to the last edge before y, then by quadrature."""
+        last = torch.searchsorted(self.edges, y, right=True) - 1
+        edge = torch.where(y < 0.0, torch.searchsorted(self.edges, y), last).clamp(max=len(self.edges) - 1)
+        start = self.edges[edge]
+        if of_gap:
+            return self.gaps[edge] + _integrate(lambda t: t - function(t), start, y - start)
+        return self.integrals[edge] + _integrate(function, start, y - start)
+
+
+_ROUNDS, _CELLS_PER_ROUND = 128, 256
+
+
+def _tabulate(function: ScalarFunction, ranges: dict[torch.dtype, tuple[float, float]]) -> _Table:
+    """Cells from 2^-30 outwards, eight for each factor of 2, halved until two Gauss rules agree up to rounding."""
+    far, zero = _far_points(function, torch.float64), torch.zeros(1, dtype=torch.float64)
+    near = torch.tensor([2.0**k * (1.0 + j / 8.0) for k in range(-30, 20) for j in range(8)], dtype=torch.float64)
+    edges = torch.cat([far[far < 0.0], -near.flip(0), zero, near, far[far > 0.0]])
+    for _ in range(_ROUNDS):
+        start, end, length = edges[:-1], edges[1:], edges.diff()
+        error = (_integrate(function, start, length) - _integrate(function, start, length, points=10)).abs()
+        size = edges.abs() + function(edges).abs()
+        rounding = 8.0 * torch.finfo(torch.float64).eps * torch.maximum(size[:-1], size[1:]) * length
+        middle = start + 0.5 * length
+        halved = (error > rounding) & error.isfinite() & (middle > start) & (middle < end)
+        worst = torch.where(halved, error, 0.0).topk(min(_CELLS_PER_ROUND, len(error)))
+        chosen = worst.indices[worst.values > 0.0]
+        if not chosen.numel():
+            break
+        edges = torch.cat([edges, middle[chosen]]).sort().values
+    start, length, first = edges[:-1], edges.diff(), int((edges < 0.0).sum())
+    sums = []
+    for integrand in (function, lambda t: t - function(t)):
+        cells = _integrate(integrand, start, length)
+        outwards = -cells[:first].flip(0).cumsum(0).flip(0), cells[first:].cumsum(0)
+        sums.append(torch.cat([outwards[0], zero, outwards[1]]))
+    return _Table(edges, function(edges).cummax(0).values, sums[0], sums[1], first, ranges)
+
+
+# Roots
+
+
+def increasing_root(
+    function: Callable[[Tensor, Tensor], Tensor], low: Tensor, high: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Neighbouring float64 numbers low <= high between which an increasing function changes sign, for many at once.
+
+    `low` and `high` (m,) bracket the roots of m functions; the ends of a bracket must not have opposite signs.
+    `function(s, rows)` gives the values at s (k,) of the functions with indices `rows` (k,); they may be infinite.
+    Returned are both numbers and the values there.  Where a bracket holds no root, both are the end that is nearer to it;
+    where a value is exactly 0, both are that point.
+
+    The ITP method (Oliveira and Takahashi, ACM Trans. Math. Softw. 47, 2021): interpolate, truncate towards the middle,
+    and stay where bisection would be in the worst case.  It is applied to the positions of numbers in the order of all
+    float64 numbers, of which an interval of one sign has fewer than 2⁶³: neighbours are reached within 64 steps at any
+    scale, and within about 8 where the function is smooth.
+    """
+    rows = torch.arange(len(low), device=low.device)
+    # The bits of a number >= 0, read as an integer, are its position.  Brackets of negative numbers are reflected.
+    flipped = (low < 0.0) | (high < 0.0)
+    signs = sign = torch.where(flipped, -1.0, 1.0).to(low)
+    near, far = torch.where(flipped, high, low).abs(), torch.where(flipped, low, high).abs()
+    below, above = function(sign * near, rows) * sign, function(sign * far, rows) * sign
+    left, right = near.view(torch.int64), far.view(torch.int64)
+    root_is_left, root_is_right = below >= 0.0, above <= 0.0
+    right, above = torch.where(root_is_left, left, right), torch.where(root_is_left, below, above)
+    left, below = torch.where(root_is_right, right, left), torch.where(root_is_right, above, below)
+
+    ends, first_width = [end.clone() for end in (left, right, below, above)], (right - left).double()
+    steps = int(first_width.max()).bit_length() + 1 if len(low) else 0
+    for step in range(steps):
+        active = right - left > 1
+        count = int(active.sum())
+        if count == 0:
+            break
+        if count <= 0.7 * len(rows):  # go on with the others only
+            for whole, part in zip(ends, (left, right, below, above), strict=True):
+                whole[rows] = part
+            left, right, below, above, first_width, sign, rows = (
+                part[active] for part in (left, right, below, above, first_width, sign, rows)
+            )
+        probe = _itp_probe(left, right, below, above, first_width, 2 ** min(steps - step - 1, 62))
+        value = function(probe.view(torch.float64) * sign, rows) * sign
+        is_above, is_below = value >= 0.0, value <= 0.0
+        right, above = torch.where(is_above, probe, right), torch.where(is_above, value, above)
+        left, below = torch.where(is_below, probe, left), torch.where(is_below, value, below)
+    for whole, part in zip(ends, (left, right, below, above), strict=True):
+        whole[rows] = part
+    near, far = ends[0].view(torch.float64) * signs, ends[1].view(torch.float64) * signs
+    below, above = ends[2] * signs, ends[3] * signs
+    return (
+        torch.where(flipped, far, near),
+        torch.where(flipped, near, far),
+        torch.where(flipped, above, below),
+        torch.where(flipped, below, above),
+    )
+
+
+def _itp_probe(left: Tensor, right: Tensor, below: Tensor, above: Tensor, first_width: Tensor, allowed: int) -> Tensor:
+    """The next position to look at; of the two parts it makes, neither is wider than `allowed`."""
+    low, high, width = left.view(torch.float64), right.view(torch.float64), right - left
+    middle = left + (width >> 1)
+    guess = (low + (high - low) * (below / (below - above))).view(torch.int64)  # linear interpolation
+    offset = middle - guess.clamp(left, right)
+    truncation = (0.003 * width.double() * (width.double() / first_width)).long() + 1
+    radius = allowed - ((width + 1) >> 1)
+    distance = (offset.abs() - truncation).clamp(min=0).minimum(radius)
+    return (middle - offset.sign() * distance).clamp(left + 1, right - 1).minimum(right)

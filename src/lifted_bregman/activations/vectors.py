@@ -1,0 +1,126 @@
+"""Activations that rescale a whole vector: group soft threshold and projection onto a ball."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from lifted_bregman.activations._base import Activation, positive
+
+_TINY = torch.finfo(torch.float64).tiny
+
+
+def _norm(x: Tensor) -> Tensor:
+    """‖x‖₂ over the last dimension, accumulated in float64, with the dimension kept."""
+    norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float64)
+    return norm
+
+
+def _sum_of_squares(x: Tensor) -> tuple[Tensor, Tensor]:
+    """‖x‖² over the last dimension as high + low, with twice the digits of float64."""
+    shifted = x * 134217729.0  # 2^27 + 1: Dekker's splitting
+    head = shifted - (shifted - x)
+    tail = x - head
+    high = x * x
+    low = ((head * head - high) + 2.0 * head * tail) + tail * tail
+    while high.shape[-1] > 1:
+        if high.shape[-1] % 2:
+            high, low = torch.nn.functional.pad(high, (0, 1)), torch.nn.functional.pad(low, (0, 1))
+        a, b = high[..., ::2], high[..., 1::2]
+        high = a + b
+        back = high - a
+        low = low[..., ::2] + low[..., 1::2] + ((a - (high - back)) + (b - back))
+    return high, low
+
+
+@dataclass(frozen=True)
+class GroupSoftThreshold(Activation):
+    """σ(z) = z max(1 - threshold/‖z‖₂, 0), the vector z = the last dimension: Ψ(x) = threshold ‖x‖₂.
+
+    φ*(z) = ½ max(‖z‖ - threshold, 0)².  The threshold is not scaled by the square root of the group's size.
+    """
+
+    joint: ClassVar[bool] = True
+    threshold: float = 0.5
+
+    def __post_init__(self) -> None:
+        positive(self.threshold, "threshold")
+
+    def _map(self, z: Tensor) -> Tensor:
+        return self._prox(z, 1.0)
+
+    def _prox(self, z: Tensor, scale: float) -> Tensor:
+        # with t = threshold·scale, 1 - t/‖z‖ = (‖z‖² - t²) / (‖z‖ (‖z‖ + t)), which keeps its digits near the kink
+        norm = _norm(z)
+        exact = (Fraction(self.threshold) * Fraction(scale)) ** 2
+        high, low = _sum_of_squares(z) if z.dtype == torch.float64 else (norm.square(), 0.0)
+        difference = (high - float(exact)) + (low - float(exact - Fraction(float(exact))))
+        factor = difference.clamp(min=0.0) / (norm * (norm + self.threshold * scale)).clamp(min=_TINY)
+        return z * factor.to(z.dtype)
+
+    def _potential(self, x: Tensor) -> Tensor:
+        return torch.where(self._contains(x), self.threshold * _norm(x).squeeze(-1), math.inf).to(x.dtype)
+
+    def _conjugate(self, z: Tensor) -> Tensor:
+        return (0.5 * (_norm(z) - self.threshold).clamp(min=0.0).square()).squeeze(-1).to(z.dtype)
+
+    def _contains(self, x: Tensor) -> Tensor:
+        return x.isfinite().all(-1)
+
+    def _bregman(self, x: Tensor, z: Tensor) -> Tensor:
+        # D_Ψ = threshold ‖x‖ - <p, x> with p = z - σ(z), ‖p‖ <= threshold; for parallel x and p it is 0 up to rounding
+        x_, z_ = x.double(), z.double()
+        u = self._prox(z_, 1.0)
+        divergence = self.threshold * _norm(x_).squeeze(-1) - ((z_ - u) * x_).sum(-1)
+        value = 0.5 * (x_ - u).square().sum(-1) + divergence.clamp(min=0.0)
+        value = torch.where((x == self._map(z)).all(-1), 0.0, value)
+        return torch.where(self._contains(x), value, math.inf).to(x.dtype)
+
+
+@dataclass(frozen=True)
+class BallProjection(Activation):
+    """σ(z) = z min(1, radius/‖z‖₂): Ψ is the indicator of the ball ‖x‖₂ <= radius.
+
+    φ*(z) = ½‖z‖² inside the ball, radius ‖z‖ - ½ radius² outside.
+    """
+
+    joint: ClassVar[bool] = True
+    radius: float = 1.0
+
+    def __post_init__(self) -> None:
+        positive(self.radius, "radius")
+
+    def _map(self, z: Tensor) -> Tensor:
+        norm = _norm(z)
+        return z * (self.radius / norm.clamp(min=self.radius)).to(z.dtype)
+
+    def _prox(self, z: Tensor, scale: float) -> Tensor:
+        return self._map(z)  # a projection: the scale of an indicator is immaterial
+
+    def _potential(self, x: Tensor) -> Tensor:
+        return torch.where(self._contains(x), 0.0, math.inf).to(x.dtype)
+
+    def _conjugate(self, z: Tensor) -> Tensor:
+        norm = _norm(z)
+        inside = norm.clamp(max=self.radius)
+        return (inside * (norm - 0.5 * inside)).squeeze(-1).to(z.dtype)
+
+    def _contains(self, x: Tensor) -> Tensor:
+        slack = 1.0 + 4.0 * torch.finfo(x.dtype).eps  # what the projection itself may return
+        return (_norm(x) <= self.radius * slack).squeeze(-1)
+
+    def _bregman(self, x: Tensor, z: Tensor) -> Tensor:
+        # D_Ψ = <σ(z) - x, z - σ(z)> = (‖z‖ - r)(r - <x, z>/‖z‖) outside the ball, 0 inside
+        x_, z_ = x.double(), z.double()
+        norm = _norm(z_)
+        beyond = (norm - self.radius).clamp(min=0.0)
+        cosine_part = self.radius - (x_ * (z_ / norm.clamp(min=self.radius))).sum(-1, keepdim=True)
+        u = self._map(z)
+        value = 0.5 * (x_ - u).square().sum(-1) + (beyond * cosine_part.clamp(min=0.0)).squeeze(-1)
+        value = torch.where((x == u).all(-1), 0.0, value)
+        return torch.where(self._contains(x), value, math.inf).to(x.dtype)

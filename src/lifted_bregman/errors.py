@@ -1,0 +1,43 @@
+"""Exceptions of the library.
+
+Each is also the built-in exception a Python user would expect (`ValueError`, `TypeError`), and each message says what
+was given, what was expected and what to do.  They are raised before any work starts.
+"""
+
+from __future__ import annotations
+
+
+class LiftedBregmanError(Exception):
+    """Base of every exception raised on purpose by this library."""
+
+
+class SettingError(LiftedBregmanError, ValueError):
+    """A hyper-parameter is outside its valid range."""
+
+
+class TensorError(LiftedBregmanError, ValueError):
+    """A tensor has the wrong shape, dtype or device, is empty, or holds NaN or infinity."""
+
+
+class DomainError(LiftedBregmanError, ValueError):
+    """A point lies outside the domain of a potential, so that its Bregman loss would be infinite."""
+
+
+class NotProximalError(LiftedBregmanError, ValueError):
+    """A function is no proximal map: it is not non-decreasing, or not 1-Lipschitz."""
+
+
+class UnsupportedModuleError(LiftedBregmanError, TypeError):
+    """A module of the user's network cannot be lifted."""
+
+
+class CompatibilityError(LiftedBregmanError, ValueError):
+    """Two parts that are fine on their own do not fit together, such as a loss and a final activation."""
+
+
+class CheckError(LiftedBregmanError, AssertionError):
+    """A public `check_*` helper found an identity violated."""
+
+
+class ActivationDerivativeError(LiftedBregmanError, RuntimeError):
+    """An activation was differentiated although `forbid_activation_derivatives` was in force."""

@@ -1,0 +1,105 @@
+"""prox_{cΨ} of every scalar activation against the exact minimiser: 4 units in the last place, in both precisions."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+import torch
+
+from lifted_bregman.activations import _newton
+from tests import cases
+from tests.activations import oracles
+
+SCALES = [1e-6, 1e-3, 0.1, 0.5, 0.999, 1.0, 1.001, 2.0, 30.0, 1e3, 1e6]
+
+
+def points(activation, scale: float, generator: random.Random) -> list[float]:
+    """|z| from 1e-8 to 1e6, both signs, the tails, and the kinks and edges with their neighbours."""
+    spread = [sign * 10.0 ** generator.uniform(-8, 6) for sign in (1.0, -1.0) for _ in range(5)]
+    tails = [
+        scale * generator.uniform(-740.0, 5.0),
+        scale * generator.uniform(-100.0, 5.0),
+        generator.uniform(-3.0, 3.0),
+    ]
+    kinks = [0.0, 1.0, -1.0, math.pi / 2, 1e6, -1e6]
+    for setting in ("threshold", "low", "high", "alpha"):
+        value = getattr(activation, setting, 0.0)
+        kinks += [value * scale, -value * scale, value]
+    kinks += [math.nextafter(kink, math.inf) for kink in kinks] + [kink * (1.0 + 1e-6) for kink in kinks]
+    return [z for z in spread + tails + kinks if z == 0.0 or 1e-8 <= abs(z) <= 1e6]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("activation", cases.SCALAR_ACTIVATIONS, ids=cases.name)
+def test_within_four_units_in_the_last_place(activation, dtype):
+    generator = random.Random(7)
+    function = oracles.sigma(activation)
+    for scale in [*SCALES, 10.0 ** generator.uniform(-6, 6)]:
+        z = torch.tensor(points(activation, scale, generator), dtype=dtype)
+        got = activation.prox(z, scale)
+        assert got.dtype == dtype
+        for zi, ui in zip(z.tolist(), got.tolist(), strict=True):
+            error = oracles.ulps(ui, oracles.prox(function, zi, scale), dtype)
+            assert error <= 4.0, f"prox({zi!r}, {scale!r}) = {ui!r} is {error:.1f} ulp off"
+
+
+@pytest.mark.parametrize("activation", cases.SCALAR_ACTIVATIONS, ids=cases.name)
+def test_subnormal_tails(activation):
+    """The exponential tails keep their digits down to the smallest numbers."""
+    for dtype, lowest in ((torch.float32, -103.0), (torch.float64, -744.0)):
+        z = torch.linspace(lowest, lowest * 0.8, 9, dtype=dtype)
+        for zi, ui in zip(z.tolist(), activation(z).tolist(), strict=True):
+            assert oracles.ulps(ui, oracles.sigma(activation)(oracles.mp.mpf(zi)), dtype) <= 4.0
+
+
+@pytest.mark.parametrize("activation", cases.SCALAR_ACTIVATIONS, ids=cases.name)
+def test_newton_iterations_are_bounded(activation, monkeypatch):
+    """Fewer iterations than the limit over the whole promised range, so that the limit never cuts a solve short."""
+    used = []
+
+    def counting(step, root, floor=0.0, limit=_newton.ITERATION_LIMIT):
+        calls = []
+
+        def counted(value):
+            calls.append(1)
+            return step(value)
+
+        root = _newton.newton(counted, root, floor, limit)
+        used.append(len(calls))
+        return root
+
+    for module in ("smooth", "exponential"):
+        monkeypatch.setattr(f"lifted_bregman.activations.{module}.newton", counting)
+    magnitudes = 10.0 ** torch.linspace(-8, 6, 400, dtype=torch.float64)
+    for scale in [10.0 ** (k / 4) for k in range(-24, 25)]:
+        z = torch.cat([magnitudes, -magnitudes, scale * torch.linspace(-745, 745, 400, dtype=torch.float64)])
+        activation.prox(z, scale)
+    assert max(used, default=0) < _newton.ITERATION_LIMIT
+
+
+@pytest.mark.parametrize("activation", cases.ACTIVATIONS, ids=cases.name)
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 2, 3), (0, 3)])
+def test_any_batch_shape(activation, shape):
+    """A batch is its rows: shape, dtype and device are kept, and each row is treated alone."""
+    z = torch.linspace(-2.0, 2.0, math.prod(shape), dtype=torch.float64).reshape(shape)
+    for scale in (1.0, 0.4, 7.0):
+        got = activation.prox(z, scale)
+        assert got.shape == z.shape and got.dtype == z.dtype and not got.requires_grad
+        rows = [activation.prox(row.unsqueeze(0), scale)[0] for row in z.reshape(-1, 3)]
+        if rows:
+            torch.testing.assert_close(got.reshape(-1, 3), torch.stack(rows), rtol=1e-14, atol=1e-15)
+    assert activation.potential(activation(z)).shape == shape[:-1]
+    assert activation.conjugate(z).shape == shape[:-1]
+    assert activation.contains(activation(z)).shape == shape[:-1]
+
+
+@pytest.mark.parametrize("activation", cases.ACTIVATIONS, ids=cases.name)
+def test_no_autograd_and_input_untouched(activation):
+    z = torch.tensor([[0.3, -1.2, 2.0]], requires_grad=True)
+    before = z.detach().clone()
+    for value in (activation(z), activation.prox(z, 0.5), activation.conjugate(z), activation.potential(activation(z))):
+        assert not value.requires_grad
+    assert torch.equal(z.detach(), before)
+    assert activation(z).data_ptr() != z.data_ptr()
