@@ -1,0 +1,66 @@
+"""The two output losses everyone knows, as Bregman losses: squared error (Ψ = 0) and cross-entropy (softmax)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lifted_bregman.activations import Identity, Softmax
+from lifted_bregman.errors import TensorError
+from lifted_bregman.losses._targets import first_offender
+from lifted_bregman.losses.bregman import BregmanLoss
+
+_LABEL_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def one_hot(labels: Tensor, like: Tensor) -> Tensor:
+    """Integer labels (samples,) as one-hot rows with the shape and dtype of `like`, or an error that names the
+    label.
+    """
+    classes = like.shape[-1]
+    if labels.shape != like.shape[:1]:
+        raise TensorError(
+            f"the labels have shape {tuple(labels.shape)} for predictions of {tuple(like.shape)}; there must be one "
+            "integer for each sample."
+        )
+    bad = first_offender(labels, lambda values: (values < 0) | (values >= classes))
+    if bad is not None:
+        raise TensorError(
+            f"the label of sample {bad} is {int(labels[bad])}; with {classes} outputs, labels run from 0 to "
+            f"{classes - 1}."
+        )
+    return torch.zeros_like(like).scatter_(-1, labels.long().unsqueeze(-1), 1.0)
+
+
+def are_labels(target: Tensor, like: Tensor) -> bool:
+    """Whether `target` holds one integer per sample rather than one vector per sample."""
+    return isinstance(target, Tensor) and target.dtype in _LABEL_DTYPES and target.ndim == 1 and like.ndim == 2
+
+
+class SquaredError(BregmanLoss):
+    """½‖y - z‖², summed over features, by default averaged over samples: the Bregman loss of Ψ = 0.
+
+    Integer labels are taken as one-hot targets.  torch's MSELoss, a mean over features too, is 2/features times this.
+    """
+
+    def __init__(self, reduction: str = "mean") -> None:
+        super().__init__(Identity(), reduction)
+
+    def encode(self, target: Tensor, like: Tensor) -> Tensor:
+        """Targets as float vectors; integer labels as one-hot rows."""
+        return super().encode(one_hot(target, like) if are_labels(target, like) else target, like)
+
+
+class CrossEntropy(BregmanLoss):
+    """log Σ e^{z_j} - <y, z> + Σ y_j log y_j: the Bregman loss of softmax.
+
+    For one-hot targets and integer labels this is torch's CrossEntropyLoss.  For soft targets it is smaller by the
+    entropy of y, so that its minimum is 0: the Kullback-Leibler divergence of y from softmax(z).
+    """
+
+    def __init__(self, reduction: str = "mean") -> None:
+        super().__init__(Softmax(), reduction)
+
+    def encode(self, target: Tensor, like: Tensor) -> Tensor:
+        """Targets as points of the simplex; integer labels as one-hot rows."""
+        return super().encode(one_hot(target, like) if are_labels(target, like) else target, like)

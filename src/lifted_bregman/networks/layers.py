@@ -1,0 +1,102 @@
+"""A layer is a map and an activation; a network is a row of layers that shares the user's parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from lifted_bregman.activations import Activation
+from lifted_bregman.errors import SettingError
+from lifted_bregman.networks.maps import LayerMap
+
+
+@dataclass(frozen=True)
+class Layer:
+    """x = σ(f(x_below, Θ)) (eq. 1), with the per-sample sums that the lifted energy is made of.
+
+    x and z are (samples, ...).  Separable activations act on any feature shape; joint ones act along `dim`: the last
+    dimension of dense features, dimension 1 (the channels) of convolutional ones.  Sums run over all features.
+    """
+
+    map: LayerMap
+    activation: Activation
+    path: str
+    """Where the map stands in the user's model, e.g. "model.2.1 (Linear)"."""
+    dim: int = -1
+
+    def activate(self, z: Tensor) -> Tensor:
+        """σ(z) (eq. 9)."""
+        return self.restore(self.activation(self.arrange(z)))
+
+    def prox(self, v: Tensor, scale: float) -> Tensor:
+        """prox_{scale·Ψ}(v)."""
+        return self.restore(self.activation.prox(self.arrange(v), scale))
+
+    def psi(self, x: Tensor) -> Tensor:
+        """Ψ(x) of each sample; infinity outside the domain."""
+        return sum_features(self.activation.potential(self.arrange(x)))
+
+    def phi(self, x: Tensor) -> Tensor:
+        """φ(x) = ½‖x‖² + Ψ(x) of each sample."""
+        return half_square(x) + self.psi(x)
+
+    def phi_star(self, z: Tensor) -> Tensor:
+        """φ*(z) of each sample (eq. 15)."""
+        return sum_features(self.activation.conjugate(self.arrange(z)))
+
+    def bregman(self, x: Tensor, z: Tensor) -> Tensor:
+        """B_Ψ(x, z) = φ(x) + φ*(z) - <x, z> of each sample (eq. 12)."""
+        return sum_features(self.activation.bregman(self.arrange(x), self.arrange(z)))
+
+    def contains(self, x: Tensor) -> Tensor:
+        """Whether Ψ(x) is finite, for each sample."""
+        inside = self.activation.contains(self.arrange(x))
+        return inside if inside.ndim == 1 else inside.flatten(1).all(1)
+
+    def arrange(self, t: Tensor) -> Tensor:
+        """A view of t in which the coupled components, if any, are the last dimension."""
+        if t.ndim == 2 or self.dim == -1:
+            return t
+        return t.movedim(self.dim, -1)
+
+    def restore(self, t: Tensor) -> Tensor:
+        """Undoes `arrange`."""
+        if t.ndim == 2 or self.dim == -1:
+            return t
+        return t.movedim(-1, self.dim)
+
+
+@dataclass(frozen=True)
+class Network:
+    """The layers of a model, counted from 1 as in the paper: network[1] .. network[L].
+
+    The last layer's activation is Identity here; `final_activation` is what the model itself ends with, if anything.
+    It belongs to the loss.
+    """
+
+    model: nn.Module
+    layers: tuple[Layer, ...]
+    final_activation: Activation | None
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __iter__(self) -> Iterator[Layer]:
+        return iter(self.layers)
+
+    def __getitem__(self, layer: int) -> Layer:
+        if not 1 <= layer <= len(self.layers):
+            raise SettingError(f"there is no layer {layer}: layers count from 1 to {len(self.layers)}.")
+        return self.layers[layer - 1]
+
+
+def sum_features(t: Tensor) -> Tensor:
+    """t of shape (samples, ...) summed to (samples,)."""
+    return t if t.ndim == 1 else t.flatten(1).sum(1)
+
+
+def half_square(x: Tensor) -> Tensor:
+    """½‖x‖² of each sample."""
+    return 0.5 * sum_features(x.square())

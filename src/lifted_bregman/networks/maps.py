@@ -1,0 +1,86 @@
+"""The map f of a layer, z = f(x, Θ), as everything above it sees it: apply it, pull back through it, bound it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+from lifted_bregman.errors import UnsupportedModuleError
+from lifted_bregman.networks.spectral import PowerIteration
+
+
+class LayerMap(ABC):
+    """f(x, Θ) of eq. 1 without its activation.
+
+    x is (samples, ...); Θ lives in the user's modules and is shared with them, never copied.  Nothing here leaves an
+    autograd graph behind.  `pull_back_*` are the transposed Jacobians of f at (x, Θ), summed over samples, without 1/s.
+    """
+
+    affine: bool
+    """Whether f is affine in x and in Θ, so that its Jacobians' norms can be bounded with a guarantee."""
+    channels_first: bool = False
+    """Whether the features of z are (channels, ...), as a convolution makes them, or (..., units)."""
+
+    @property
+    @abstractmethod
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """The parameters that are trained (requires_grad), by their names in the module; frozen ones are left out."""
+
+    @abstractmethod
+    def apply(self, x: Tensor) -> Tensor:
+        """z = f(x, Θ)."""
+
+    @abstractmethod
+    def pull_back_input(self, x: Tensor, d: Tensor) -> Tensor:
+        """J_xᵀ d, in the shape of x; it may share memory with d."""
+
+    @abstractmethod
+    def accumulate_parameters(
+        self, x: Tensor, d: Tensor, into: Mapping[str, Tensor], scale: float = 1.0, decay: float = 1.0
+    ) -> None:
+        """into ← decay·into + scale·J_Θᵀ d, in place.
+
+        With `into` the parameters themselves this is a gradient step that needs no tensor of their size besides them;
+        decay = 0 overwrites whatever `into` held.
+        """
+
+    @abstractmethod
+    def pull_back_parameters(self, x: Tensor, d: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
+        """scale·J_Θᵀ d in new tensors, for each name in `parameters`."""
+
+    @abstractmethod
+    def input_curvature(self, x: Tensor, power: PowerIteration | None = None, upper: bool = False) -> float:
+        """‖J_x‖₂² of one sample (the largest over samples where they differ).
+
+        upper=False: an estimate from below by power iteration, warm-started from `power`.  upper=True: a number that is
+        guaranteed not to be below it; maps that cannot give one raise `CompatibilityError`.
+        """
+
+    @abstractmethod
+    def parameter_curvature(self, x: Tensor, power: PowerIteration | None = None, upper: bool = False) -> float:
+        """‖J_Θ‖₂² over all samples of x and all trained parameters together; for a dense map ‖[X 1]‖₂²."""
+
+
+class Map(nn.Module):
+    """Says that `module` is a differentiable map f(x, Θ) without activation, for `lift` to take as it is.
+
+    `lift` refuses modules it does not know, because an activation may hide in them.  In `Map` any module is taken:
+    its Jacobians come from `torch.func.vjp`.  It must treat each sample alone and keep no running statistics.  A module
+    that is not affine in its parameters makes its parameter block non-convex.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        if not isinstance(module, nn.Module):
+            raise UnsupportedModuleError(
+                f"Map was given a {type(module).__name__}; it takes an nn.Module: put a plain function into the "
+                "forward method of one."
+            )
+        self.module = module
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The module's own output."""
+        z: Tensor = self.module(x)
+        return z

@@ -1,0 +1,173 @@
+"""Any other differentiable map, through `torch.func`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vjp
+
+from lifted_bregman.errors import CompatibilityError
+from lifted_bregman.networks.maps import LayerMap, Map
+from lifted_bregman.networks.spectral import (
+    NormalOperator,
+    PowerIteration,
+    Vector,
+    certified_bound,
+    positive_bound,
+)
+
+_MATRIX_ENTRIES = 2**22  # a map with at most this many is written out as a matrix for a tight bound
+
+
+class ModuleMap(LayerMap):
+    """The composition of `modules`, at most one of which has parameters; Jacobians by `torch.func.vjp`.
+
+    affine=True is for torch's own linear modules (convolution, average pooling, flattening, `nn.Linear`), whose
+    matrices have entries of the sign of their weights.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module], affine: bool, channels_first: bool = False) -> None:
+        self.modules = tuple(modules)
+        self.affine = affine
+        self.channels_first = channels_first
+        self._chain = nn.Sequential(*modules)
+        holders = [index for index, module in enumerate(modules) if any(True for _ in module.parameters())]
+        self._holder = self.modules[holders[0]] if holders else None
+        # The names of a user's module inside this chain, and inside `Map`, carry no information.
+        self._prefix = f"{holders[0]}." if holders else ""
+        if isinstance(self._holder, Map):
+            self._holder, self._prefix = self._holder.module, self._prefix + "module."
+
+    @property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        if self._holder is None:
+            return {}
+        return {name: p for name, p in self._holder.named_parameters() if p.requires_grad}
+
+    @torch.no_grad()
+    def apply(self, x: Tensor) -> Tensor:
+        z: Tensor = self._chain(x)
+        return z
+
+    @torch.no_grad()
+    def pull_back_input(self, x: Tensor, d: Tensor) -> Tensor:
+        pull_back = vjp(self._chain, x.detach())[1]
+        pulled: Tensor = pull_back(d.detach())[0]
+        return pulled
+
+    @torch.no_grad()
+    def accumulate_parameters(
+        self, x: Tensor, d: Tensor, into: Mapping[str, Tensor], scale: float = 1.0, decay: float = 1.0
+    ) -> None:
+        for name, pulled in self.pull_back_parameters(x, d).items():
+            if decay == 0.0:
+                torch.mul(pulled, scale, out=into[name].detach())
+            else:
+                into[name].mul_(decay).add_(pulled, alpha=scale)
+
+    @torch.no_grad()
+    def pull_back_parameters(self, x: Tensor, d: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
+        values = {name: p.detach() for name, p in self.parameters.items()}
+        if not values:
+            return {}
+        pull_back = vjp(self._as_function_of_parameters(x.detach()), values)[1]
+        pulled: dict[str, Tensor] = pull_back(d.detach() * scale if scale != 1.0 else d.detach())[0]
+        return pulled
+
+    @torch.no_grad()
+    def input_curvature(self, x: Tensor, power: PowerIteration | None = None, upper: bool = False) -> float:
+        """‖J_x‖₂².  Upper bound: N = |J|ᵀ|J| dominates JᵀJ entry by entry and has no negative entry (`positive_bound`).
+
+        |J| is the map with the absolute values of its weights.  Small maps are also written out as a matrix, whose
+        `certified_bound` is tighter; the smaller of the two is returned.
+        """
+        base = x[:1].detach() if self.affine else x.detach()
+        if not upper:
+            return (power or PowerIteration()).estimate(_normal_in_input(self._chain, base), (base,))
+        self._require_affine()
+        base = base.double()
+        absolute = self._with(lambda p: p.detach().double().abs())
+        bound = positive_bound(_normal_in_input(absolute, base), (base,))
+        exact = self._with(lambda p: p.detach().double())
+        zero = torch.zeros_like(base)
+        offset = exact(zero)
+        if base.numel() * offset.numel() <= _MATRIX_ENTRIES:
+            units = torch.eye(base.numel(), dtype=base.dtype, device=base.device).view(-1, *base.shape[1:])
+            matrix = (exact(units) - offset).flatten(1)
+            estimate = PowerIteration().estimate(lambda v: (matrix @ (matrix.t() @ v[0]),), (matrix[:, 0],))
+            bound = min(bound, certified_bound(matrix, estimate))
+        return bound
+
+    @torch.no_grad()
+    def parameter_curvature(self, x: Tensor, power: PowerIteration | None = None, upper: bool = False) -> float:
+        """‖J_Θ‖₂².  Upper bound: |x| in place of x makes J_Θ larger and non-negative (`positive_bound`).
+
+        It is tight for inputs that are not negative, such as images and the outputs of ReLU layers.
+        """
+        values = {name: p.detach() for name, p in self.parameters.items()}
+        if not values:
+            return 0.0
+        x = x.detach()
+        if upper:
+            self._require_affine()
+            x = x.double().abs()
+            values = {name: p.double() for name, p in values.items()}
+        normal = _normal_in_parameters(self._as_function_of_parameters(x), values)
+        if upper:
+            return positive_bound(normal, tuple(values.values()))
+        return (power or PowerIteration()).estimate(normal, tuple(values.values()))
+
+    def _as_function_of_parameters(self, x: Tensor) -> Callable[[dict[str, Tensor]], Tensor]:
+        frozen = self._values(lambda p: p.detach().to(x.dtype))
+
+        def function(values: dict[str, Tensor]) -> Tensor:
+            named = frozen | {self._prefix + name: value for name, value in values.items()}
+            z: Tensor = functional_call(self._chain, named, (x,))
+            return z
+
+        return function
+
+    def _with(self, change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        """The map with every parameter changed."""
+        values = self._values(change)
+
+        def function(x: Tensor) -> Tensor:
+            z: Tensor = functional_call(self._chain, values, (x,))
+            return z
+
+        return function
+
+    def _values(self, change: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+        return {name: change(p) for name, p in self._chain.named_parameters()}
+
+    def _require_affine(self) -> None:
+        if not self.affine:
+            raise CompatibilityError(
+                f"no guaranteed bound on the curvature of {type(self._holder or self.modules[0]).__name__} is known, "
+                "because lb.Map takes any differentiable module: ask for an estimate (upper=False) and use a step-size "
+                "rule that checks its own descent, such as backtracking."
+            )
+
+
+def _normal_in_input(function: Callable[[Tensor], Tensor], x: Tensor) -> NormalOperator:
+    z, pull_back = vjp(function, x)[:2]
+    # u -> Jᵀu is linear, so that its own pull-back is v -> Jv, without forward-mode differentiation.
+    push = vjp(lambda u: vjp(function, x)[1](u)[0], z)[1]
+
+    def normal(v: Vector) -> Vector:
+        return (pull_back(push(*v)[0])[0],)
+
+    return normal
+
+
+def _normal_in_parameters(function: Callable[[dict[str, Tensor]], Tensor], values: dict[str, Tensor]) -> NormalOperator:
+    z, pull_back = vjp(function, values)[:2]
+    push = vjp(lambda u: vjp(function, values)[1](u)[0], z)[1]
+
+    def normal(v: Vector) -> Vector:
+        image = push(dict(zip(values, v, strict=True)))[0]
+        return tuple(pull_back(image)[0].values())
+
+    return normal

@@ -1,0 +1,214 @@
+"""Reads an `nn.Sequential` into layers; what cannot be lifted is refused with its path, the reason and the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NoReturn
+
+from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
+
+from lifted_bregman.activations import Activation, Identity
+from lifted_bregman.errors import UnsupportedModuleError
+from lifted_bregman.networks.dense import Dense
+from lifted_bregman.networks.layers import Layer, Network
+from lifted_bregman.networks.maps import LayerMap, Map
+from lifted_bregman.networks.module_map import ModuleMap
+from lifted_bregman.networks.torch_activations import NotLiftableError, read_activation
+
+Named = tuple[str, nn.Module]
+
+_CONVOLUTIONS = (
+    nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
+)  # fmt: skip
+_POOLING = (
+    nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d
+)  # fmt: skip
+_AFFINE: tuple[type[nn.Module], ...] = (nn.Linear, nn.Flatten, nn.Unflatten, *_CONVOLUTIONS, *_POOLING)
+
+_MAX_POOL = "a maximum is neither affine nor a proximal map: use average pooling, or a convolution with a stride"
+_NORMALISATION = (
+    "it divides by statistics of the data, which is neither affine nor a proximal map: leave it out, or fold its "
+    "evaluation-mode scale and shift into the layer before it"
+)
+_DROPOUT = "it is random, so that the energy would have no fixed value: leave it out and use penalties instead"
+_RECURRENT = "it has activations inside, which the reader cannot see: write the network as linear maps and activations"
+_REFUSED: dict[type[nn.Module], str] = {
+    **dict.fromkeys(
+        (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d,
+         nn.FractionalMaxPool2d, nn.FractionalMaxPool3d, nn.LPPool1d, nn.LPPool2d), _MAX_POOL
+    ),
+    **dict.fromkeys(
+        (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm,
+         nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, nn.LocalResponseNorm), _NORMALISATION
+    ),
+    **dict.fromkeys(
+        (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout), _DROPOUT
+    ),
+    **dict.fromkeys(
+        (nn.RNN, nn.LSTM, nn.GRU, nn.RNNCell, nn.LSTMCell, nn.GRUCell, nn.MultiheadAttention, nn.Transformer,
+         nn.TransformerEncoder, nn.TransformerEncoderLayer), _RECURRENT
+    ),
+}  # fmt: skip
+
+
+def read_network(model: nn.Module) -> Network:
+    """The layers of `model`, an `nn.Sequential` that may hold others.
+
+    Parameter-free maps (pooling, flattening) fold into the next map with parameters, or into the one before when an
+    activation or the end comes first.  Two maps with parameters in a row get a variable between them, with the identity
+    as activation, so that every parameter block stays convex.  `nn.Identity` is skipped.
+    """
+    if not isinstance(model, nn.Sequential):
+        raise UnsupportedModuleError(
+            f"lift was given a {type(model).__name__}; it reads nn.Sequential (nested too): write the model as "
+            "nn.Sequential(...), wrapping what is a differentiable map without activation in lb.Map(module)."
+        )
+    layers: list[Layer] = []
+    pending: list[Named] = []
+    final: Activation | None = None
+    owners: dict[int, str] = {}
+
+    for path, module in _leaves(model, "model"):
+        if type(module) is nn.Identity:
+            continue
+        found = _activation(path, module)
+        if found is None:
+            _require_map(path, module)
+            _require_unshared(path, module, owners)
+            if _has_parameters(module) and any(_has_parameters(m) for _, m in pending):
+                last = max(index for index, (_, m) in enumerate(pending) if _has_parameters(m))
+                layers.append(_layer(pending[: last + 1], Identity(), None))
+                pending = pending[last + 1 :]
+            pending.append((path, module))
+            final = None
+        elif pending:
+            layers.append(_layer(pending, *found))
+            if found[0].joint and found[1] is None and layers[-1].map.channels_first:
+                _refuse(
+                    path,
+                    module,
+                    "as a module it acts along the last dimension, which is no channel of convolutional features: use "
+                    "nn.Softmax(dim=1), a separable activation, or nn.Flatten() before it",
+                )
+            pending = []
+            final = found[0]
+        elif layers:
+            _refuse(
+                path,
+                module,
+                "it follows another activation: put a map between them, or make one activation of both with "
+                "lb.activations.FromScalar(...).as_module()",
+            )
+        else:
+            _refuse(path, module, "no map comes before it: apply it to the data instead, or start with a map")
+    if pending:
+        layers.append(_layer(pending, Identity(), None))
+    if not owners:
+        raise UnsupportedModuleError(
+            "the model has no map with parameters, so there is nothing to train: add a layer such as nn.Linear."
+        )
+    top = layers[-1]
+    return Network(model, (*layers[:-1], Layer(top.map, Identity(), top.path, top.dim)), final)
+
+
+def _leaves(module: nn.Module, path: str) -> Iterator[Named]:
+    if not isinstance(module, nn.Sequential):
+        yield path, module
+        return
+    if type(module).forward is not nn.Sequential.forward:
+        _refuse(
+            path,
+            module,
+            "it has a forward of its own, which the reader would ignore: use a plain nn.Sequential, or wrap it in "
+            "lb.Map(module) if it is a differentiable map without activation",
+        )
+    _require_no_hooks(path, module)
+    for name, child in module._modules.items():
+        if child is not None:
+            yield from _leaves(child, f"{path}.{name}")
+
+
+def _activation(path: str, module: nn.Module) -> tuple[Activation, int | None] | None:
+    try:
+        found = read_activation(module)
+    except NotLiftableError as error:
+        _refuse(path, module, str(error))
+    if found is not None:
+        _require_no_hooks(path, module)
+    return found
+
+
+def _layer(modules: list[Named], activation: Activation, dim: int | None) -> Layer:
+    path, module = next((named for named in modules if _has_parameters(named[1])), modules[0])
+    layer_map = _layer_map([module for _, module in modules])
+    if dim is None:
+        dim = 1 if layer_map.channels_first else -1
+    return Layer(layer_map, activation, f"{path} ({type(module).__name__})", dim)
+
+
+def _layer_map(modules: list[nn.Module]) -> LayerMap:
+    *before, last = modules
+    if type(last) is nn.Linear and all(_flattens_samples(module) for module in before):
+        return Dense(last, flatten=bool(before))
+    channels_first = True
+    for module in modules:
+        if type(module) not in _POOLING:  # pooling keeps the layout
+            channels_first = type(module) in (nn.Unflatten, *_CONVOLUTIONS)
+    return ModuleMap(modules, affine=all(type(m) in _AFFINE for m in modules), channels_first=channels_first)
+
+
+def _flattens_samples(module: nn.Module) -> bool:
+    return type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1)
+
+
+def _has_parameters(module: nn.Module) -> bool:
+    return any(True for _ in module.parameters())
+
+
+def _require_map(path: str, module: nn.Module) -> None:
+    kind = type(module)
+    if isinstance(module, Map):
+        return
+    if isinstance(module, LazyModuleMixin):
+        _refuse(path, module, "its size is not known yet: run the model once on a sample before lifting it")
+    if kind in _REFUSED:
+        _refuse(path, module, _REFUSED[kind])
+    if kind not in _AFFINE:
+        _refuse(
+            path,
+            module,
+            "an activation may hide in it, which the reader cannot see: wrap it in lb.Map(module) if it is a "
+            "differentiable map without activation, or write it as nn.Linear, nn.Conv2d, ... and activations",
+        )
+    if (kind is nn.Flatten and module.start_dim == 0) or (kind is nn.Unflatten and module.dim == 0):
+        _refuse(path, module, "it reaches dimension 0, which holds the samples: let it start at dimension 1")
+    _require_no_hooks(path, module)
+
+
+def _require_no_hooks(path: str, module: nn.Module) -> None:
+    if module._forward_hooks or module._forward_pre_hooks:
+        _refuse(
+            path,
+            module,
+            "it has forward hooks (weight or spectral normalisation, for example), which lifted training would not "
+            "run: remove them first",
+        )
+
+
+def _require_unshared(path: str, module: nn.Module, owners: dict[int, str]) -> None:
+    for name, parameter in module.named_parameters():
+        where = f"{path}.{name}"
+        # Two parameters on one memory are as shared as one parameter in two modules.
+        owner = owners.setdefault(parameter.data_ptr() or id(parameter), where)
+        if owner != where:
+            _refuse(
+                path,
+                module,
+                f"its parameter {name} is shared with {owner}, but every layer needs parameters of its own: use "
+                "copy.deepcopy(module) for one of them",
+            )
+
+
+def _refuse(path: str, module: nn.Module, reason_and_remedy: str) -> NoReturn:
+    raise UnsupportedModuleError(f"{path} ({type(module).__name__}) cannot be lifted: {reason_and_remedy}.")

@@ -1,0 +1,135 @@
+"""Losses against torch's own, autograd in float64, and their definitions; targets that are refused."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import lifted_bregman as lb
+from lifted_bregman import activations as act
+from lifted_bregman import errors
+from tests import cases
+
+Z = torch.tensor([[0.3, -1.2, 2.0], [1.1, 0.4, -0.7]], dtype=torch.float64)
+LABELS = torch.tensor([2, 0])
+
+
+def test_squared_error_is_half_the_squared_distance():
+    """Mean over samples, sum over features, factor ½: checked against torch's sum-reduced MSE."""
+    target = torch.tensor([[1.0, 0.5, -2.0], [0.0, 3.0, 1.0]], dtype=torch.float64)
+    assert float(lb.SquaredError()(Z, target)) == pytest.approx(float(F.mse_loss(Z, target, reduction="sum")) / 2 / 2)
+    assert float(lb.SquaredError("sum")(Z, target)) == pytest.approx(float(F.mse_loss(Z, target, reduction="sum")) / 2)
+    assert lb.SquaredError("none")(Z, target).shape == (2,)
+    one_hot = F.one_hot(LABELS, 3).double()
+    assert torch.equal(lb.SquaredError()(Z, LABELS), lb.SquaredError()(Z, one_hot))
+
+
+def test_cross_entropy_is_torchs():
+    for reduction in ("mean", "sum", "none"):
+        ours, theirs = lb.CrossEntropy(reduction)(Z, LABELS), F.cross_entropy(Z, LABELS, reduction=reduction)
+        torch.testing.assert_close(ours, theirs, rtol=1e-14, atol=0.0)
+    assert torch.equal(lb.CrossEntropy()(Z, LABELS), lb.CrossEntropy()(Z, F.one_hot(LABELS, 3).double()))
+    soft = torch.tensor([[0.2, 0.3, 0.5], [0.6, 0.4, 0.0]], dtype=torch.float64)
+    entropy = -torch.special.xlogy(soft, soft).sum(-1)
+    torch.testing.assert_close(lb.CrossEntropy("none")(Z, soft), F.cross_entropy(Z, soft, reduction="none") - entropy)
+
+
+@pytest.mark.parametrize("activation", cases.ACTIVATIONS, ids=cases.name)
+def test_gradient_of_every_bregman_loss(activation):
+    """What autograd returns equals finite differences of the loss itself, and (σ(z) - x)/s; gradcheck in float64."""
+    target = cases.domain_points(activation, Z.flip(0))
+    z = Z.clone().requires_grad_()
+    loss = lb.BregmanLoss(activation)
+    loss(z, target).backward()
+    torch.testing.assert_close(z.grad, (activation(Z) - target) / 2, rtol=1e-15, atol=0.0)
+    assert torch.autograd.gradcheck(lambda w: loss(w, target), (z,), eps=1e-6, atol=1e-7)
+
+
+def test_gradients_are_scaled_by_what_comes_from_above():
+    z = Z.clone().requires_grad_()
+    target = torch.zeros_like(Z)
+    weights = torch.tensor([2.0, -3.0], dtype=torch.float64)
+    (lb.BregmanLoss(act.Tanh(), reduction="none")(z, target) * weights).sum().backward()
+    torch.testing.assert_close(z.grad, weights.unsqueeze(-1) * torch.tanh(Z))
+
+
+def test_smooth_losses_against_autograd_of_their_definition():
+    """φ*(z) - <x, z> written with torch functions that autograd differentiates by itself."""
+    target = torch.tensor([[0.2, 0.7, 0.9], [0.5, 0.1, 0.3]], dtype=torch.float64)
+    for activation, conjugate in (
+        (act.Tanh(), lambda z: torch.log(torch.cosh(z))),
+        (act.Sigmoid(), F.softplus),
+        (act.Arctan(), lambda z: z * torch.atan(z) - 0.5 * torch.log1p(z * z)),
+        (act.Asinh(), lambda z: z * torch.asinh(z) - torch.sqrt(1 + z * z)),
+    ):
+        ours, theirs = Z.clone().requires_grad_(), Z.clone().requires_grad_()
+        lb.BregmanLoss(activation, "sum")(ours, target).backward()
+        (conjugate(theirs) - target * theirs).sum().backward()
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-12, atol=1e-12)
+
+
+def test_second_derivatives_and_derivatives_in_x_are_refused():
+    z = Z.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(lb.BregmanLoss(act.ReLU())(z, Z.relu()), z, create_graph=True)
+    with pytest.raises(RuntimeError):
+        gradient.sum().backward()
+    with pytest.raises(errors.TensorError, match=r"detach\(\)"):
+        lb.bregman_loss(Z.relu().requires_grad_(), Z, act.ReLU())
+
+
+def test_quadratic_penalty():
+    """½‖x - σ(z)‖², with the gradient that contains σ'."""
+    z = Z.clone().requires_grad_()
+    x = torch.full_like(Z, 0.25)
+    lb.QuadraticPenalty(act.Tanh())(z, x).backward()
+    u = torch.tanh(Z)
+    torch.testing.assert_close(z.grad, (1 - u.square()) * (u - x) / 2)
+    values = lb.QuadraticPenalty(act.Softmax(), "none")(Z, x)
+    torch.testing.assert_close(values, 0.5 * (x - torch.softmax(Z, -1)).square().sum(-1))
+
+
+BAD_TARGETS = [
+    (lb.CrossEntropy(), torch.tensor([2, 3]), errors.TensorError, "sample 1 is 3.*0 to 2"),
+    (lb.CrossEntropy(), torch.tensor([-1, 0]), errors.TensorError, "sample 0 is -1"),
+    (lb.CrossEntropy(), torch.tensor([0, 1, 2]), errors.TensorError, "one integer"),
+    (lb.CrossEntropy(), torch.tensor([[0.5, 0.5, 0.0], [0.5, 0.6, 0.0]]), errors.DomainError, "sample 1"),
+    (lb.CrossEntropy(), torch.tensor([[0.5, 0.5, 0.0], [1.5, -0.5, 0.0]]), errors.DomainError, "sample 1"),
+    (lb.SquaredError(), torch.tensor([0, 7]), errors.TensorError, "sample 1 is 7"),
+    (lb.SquaredError(), torch.zeros(2, 4), errors.TensorError, r"\(2, 4\).*\(2, 3\)"),
+    (lb.SquaredError(), [[0.0] * 3] * 2, errors.TensorError, "as_tensor"),
+    (lb.SquaredError(), torch.tensor([[0.0] * 3, [0.0, math.nan, 0.0]]), errors.TensorError, "sample 1 holds NaN"),
+    (lb.SquaredError(), torch.zeros(2, 3, dtype=torch.complex64), errors.TensorError, "real numbers"),
+    (
+        lb.BregmanLoss(act.ReLU()),
+        torch.tensor([[0.0] * 3, [0.0, -0.1, 0.0]]),
+        errors.DomainError,
+        r"sample 1.*ReLU\(\).*-0.1",
+    ),
+    (lb.BregmanLoss(act.Tanh()), torch.tensor([[0.0, 0.0, 1.1], [0.0] * 3]), errors.DomainError, "sample 0"),
+    (lb.BregmanLoss(act.Sigmoid()), torch.full((2, 3), 255.0), errors.DomainError, "rescale"),
+]
+
+
+@pytest.mark.parametrize(("loss", "target", "error", "says"), BAD_TARGETS)
+def test_targets_that_are_refused(loss, target, error, says):
+    with pytest.raises(error, match=says):
+        loss(Z, target)
+
+
+def test_settings_and_predictions_that_are_refused():
+    with pytest.raises(errors.SettingError, match="'average'"):
+        lb.SquaredError("average")
+    with pytest.raises(errors.SettingError, match="ReLU"):
+        lb.BregmanLoss(torch.relu)
+    for z in (torch.zeros(0, 3), torch.zeros(3), torch.zeros(2, 3, dtype=torch.int64), [1.0]):
+        with pytest.raises(errors.TensorError, match="predictions"):
+            lb.SquaredError()(z, torch.zeros(2, 3))
+
+
+def test_integer_valued_targets_of_full_shape_are_numbers():
+    """uint8 images as targets of a squared error: converted, not taken for labels."""
+    target = torch.tensor([[1, 0, 2], [0, 3, 1]], dtype=torch.uint8)
+    assert torch.equal(lb.SquaredError()(Z, target), lb.SquaredError()(Z, target.double()))
