@@ -1,0 +1,138 @@
+"""Proves the test suite: each named one-line mutation of the library must make it fail.
+
+    python scripts/mutation_check.py [NAME ...]
+
+The tree is copied to a temporary directory, one mutation at a time is applied to the copy, and the tests named beside it
+are run there.  A mutation is caught when they fail; the score is printed at the end, and the exit code is 1 unless all
+are caught.  With names, only those mutations are tried.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LIBRARY = "src/lifted_bregman/"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """Replace the only occurrence of `old` in `file` by `new`; `tests` must then fail."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+PIECEWISE, SMOOTH, EXPONENTIAL = ("activations/piecewise.py", "activations/smooth.py", "activations/exponential.py")
+SIMPLEX, VECTORS, BASE = ("activations/simplex.py", "activations/vectors.py", "activations/_base.py")
+LIFTED, ENERGIES, DENSE = ("problem/lifted.py", "problem/energies.py", "networks/dense.py")
+THEOREM, FORMS, ACCURACY = (
+    "tests/activations/test_theorem.py",
+    "tests/activations/test_closed_forms.py",
+    "tests/activations/test_prox_accuracy.py",
+)
+JOINT, LOSSES, GRADIENTS = ("tests/activations/test_joint.py", "tests/losses", "tests/problem/test_block_gradients.py")
+ENERGY, PROBLEM = "tests/problem/test_energy.py", "tests/problem"
+
+MUTATIONS = [
+    Mutation("relu: drop the ½ of the conjugate", PIECEWISE, "return 0.5 * z.relu().square()", "return z.relu().square()", FORMS),
+    Mutation("relu: wrong sign of z in the divergence", PIECEWISE, "return x * (-z).relu_()", "return x * z.relu()", THEOREM),
+    Mutation("piecewise: drop the ½ of the square", PIECEWISE, ".square_().mul_(0.5)", ".square_()", THEOREM),
+    Mutation("leaky relu: scale ignored", PIECEWISE, "1.0 / (1.0 + scale * self._excess)", "self.slope", ACCURACY),
+    Mutation("box: divergence loses its factor", PIECEWISE, "return ((z - u) * (x - u)).abs_()", "return (x - u).abs()", THEOREM),
+    Mutation("soft threshold: scale ignored", PIECEWISE, "return shrink(z, self.threshold, scale)", "return shrink(z, self.threshold, 1.0)", ACCURACY),
+    Mutation("soft threshold: low digits of the threshold lost", PIECEWISE, "if middle != 0.0:", "if False:", ACCURACY),
+    Mutation("tanh family: prox_Ψ where prox_{cΨ} belongs", SMOOTH, "s = solve_concave(self, z.abs().double(), scale)", "s = z.abs().double()", ACCURACY),
+    Mutation("tanh family: odd symmetry lost", SMOOTH, "return self._map(s).to(z.dtype).copysign_(z)", "return self._map(s).to(z.dtype)", ACCURACY),
+    Mutation("tanh: potential without -½x²", SMOOTH, "return (torch.where(y.abs() < 0.5, inner, outer) - 0.5 * y * y)", "return (torch.where(y.abs() < 0.5, inner, outer))", FORMS),
+    Mutation("tanh: cancellation in x - tanh x", "activations/_gaps.py", "torch.where(x < 1.0, near * fraction / (1.0 + fraction), x - x.tanh())", "x - x.tanh()", ACCURACY),
+    Mutation("softsign: wrong root of the quadratic", SMOOTH, "alpha=4.0 * scale", "alpha=4.0", ACCURACY),
+    Mutation("softsign: saturates onto the open end", SMOOTH, "return F.softsign(z).clamp(-end, end)", "return F.softsign(z)", FORMS),
+    Mutation("sigmoid: no compensated last step", EXPONENTIAL, "if z.dtype == torch.float64:\n            complement", "if False:\n            complement", ACCURACY),
+    Mutation("sigmoid: underflow of the tail", EXPONENTIAL, "return torch.where(z < _LOWEST_EXPONENT[z.dtype], z.exp(), u)", "return u", ACCURACY),
+    Mutation("softplus: switch of the dilogarithm misplaced", EXPONENTIAL, "_SIXTH_PI_SQUARE + 0.5 * y * y - below", "0.5 * y * y - below", FORMS),
+    Mutation("elu: alpha forgotten", EXPONENTIAL, "t.neg_().expm1_().mul_(self.alpha)", "t.neg_().expm1_()", ACCURACY),
+    Mutation("softmax: prox ignores its scale", SIMPLEX, "a = (1.0 - scale) / scale", "a = 0.0", JOINT),
+    Mutation("softmax: safeguard loses the multiplier's slope", SIMPLEX, "step = excess / (u / (1.0 + a * u)).sum(-1, keepdim=True)", "step = excess", JOINT),
+    Mutation("sparsemax: sums to 2", SIMPLEX, "threshold = ((shifted * support).sum(-1, keepdim=True) - 1.0) / count", "threshold = ((shifted * support).sum(-1, keepdim=True) - 2.0) / count", JOINT),
+    Mutation("group: threshold not scaled", VECTORS, "exact = (Fraction(self.threshold) * Fraction(scale)) ** 2", "exact = Fraction(self.threshold) ** 2", JOINT),
+    Mutation("ball: drop the ½ of the conjugate", VECTORS, "inside * (norm - 0.5 * inside)", "inside * (norm - inside)", FORMS),
+    Mutation("Bregman loss: lower bound not enforced", BASE, "value = torch.maximum(definition, 0.5 * (x_ - u).square())", "value = definition", THEOREM),
+    Mutation("Bregman loss: wrong sign of <x, z>", BASE, "self._phi_star(z_) - x_ * z_", "self._phi_star(z_) + x_ * z_", THEOREM),
+    Mutation("Bregman loss: gradient x - σ(z)", "losses/bregman.py", "(ctx.activation(z) - x), None", "(x - ctx.activation(z)), None", LOSSES),
+    Mutation("Bregman loss: gradient forgets what comes from above", "losses/bregman.py", "gradients[0].unsqueeze(-1) * ", "", LOSSES),
+    Mutation("loss: mean over samples becomes a sum", "losses/_targets.py", "values.mean() if reduction", "values.sum() if reduction", LOSSES),
+    Mutation("loss: targets outside the domain let through", "losses/_targets.py", "lambda rows: ~activation.contains(rows)", "lambda rows: rows.isnan().any(-1)", LOSSES),
+    Mutation("dense: forget the bias", DENSE, "self.module.weight, self.module.bias)", "self.module.weight)", PROBLEM),
+    Mutation("dense: bias gradient not scaled", DENSE, "pulled[name] = d.sum(0).mul_(scale)", "pulled[name] = d.sum(0)", GRADIENTS),
+    Mutation("problem: forget λ in the parameter gradient", LIFTED, "scale = self.weight(layer) / point.samples\n", "scale = 1.0 / point.samples\n", GRADIENTS),
+    Mutation("problem: forget 1/s", LIFTED, "scale = self.weight(layer) / point.samples\n", "scale = self.weight(layer)\n", GRADIENTS),
+    Mutation("problem: λ_l where λ_{l+1} belongs", LIFTED, "own, upper = self.weight(layer), self.weight(above(layer))", "upper, own = self.weight(layer), self.weight(above(layer))", GRADIENTS),
+    Mutation("problem: wrong sign of z in the variable gradient", LIFTED, "alpha=own / upper)", "alpha=-own / upper)", GRADIENTS),
+    Mutation("problem: swap x_{l-1} and x_{l+1}", "problem/blocks.py", "return layer - 1", "return layer + 1", PROBLEM),
+    Mutation("problem: prox_Ψ where prox_{cΨ} belongs", LIFTED, "return own.prox(v, scale)", "return own.prox(v, 1.0)", PROBLEM),
+    Mutation("problem: shrink by 1 + tλ forgotten", LIFTED, "shrink = 1.0 + scale", "shrink = 1.0", PROBLEM),
+    Mutation("problem: curvature of the layer below", LIFTED, "self.network[above(layer)].map.input_curvature", "self.network[layer].map.input_curvature", PROBLEM),
+    Mutation("energy: forget λ", ENERGIES, "value = weight * value", "value = value", ENERGY),
+    Mutation("energy: penalty on variables forgotten", ENERGIES, "if layer in problem.penalties else value", "if False else value", ENERGY),
+    Mutation("split: ½‖x‖² counted twice", ENERGIES, "own.psi(point.x[layer]) if smooth_quadratic else", "own.phi(point.x[layer]) if smooth_quadratic else", ENERGY),
+]  # fmt: skip
+
+
+def caught(mutation: Mutation, tree: Path) -> bool:
+    """Whether the mutation's tests fail on the mutated tree; the tree is restored."""
+    path = tree / LIBRARY / mutation.file
+    original = path.read_text()
+    if original.count(mutation.old) != 1:
+        sys.exit(f"mutation {mutation.name!r}: its line stands {original.count(mutation.old)} times in {mutation.file}")
+    path.write_text(original.replace(mutation.old, mutation.new))
+    try:
+        environment = os.environ | {
+            "PYTHONPATH": str(tree / "src"),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *mutation.tests.split()]
+        run = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
+    finally:
+        path.write_text(original)
+    if run.returncode not in (0, 1):
+        sys.exit(f"mutation {mutation.name!r}: pytest did not run\n{run.stdout}{run.stderr}")
+    return run.returncode == 1
+
+
+def main() -> None:
+    """Tries the mutations and prints the score."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="mutations to try; all by default")
+    names = parser.parse_args().names
+    chosen = [mutation for mutation in MUTATIONS if not names or mutation.name in names]
+    if unknown := set(names) - {mutation.name for mutation in MUTATIONS}:
+        parser.error(f"unknown mutations: {', '.join(sorted(unknown))}")
+    survivors = []
+    with tempfile.TemporaryDirectory() as directory:
+        tree = Path(directory)
+        for part in ("src", "tests"):
+            shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", tree)
+        for mutation in chosen:
+            found = caught(mutation, tree)
+            print(f"{'caught  ' if found else 'SURVIVED'}  {mutation.name}", flush=True)
+            if not found:
+                survivors.append(mutation.name)
+    print(f"{len(chosen) - len(survivors)} of {len(chosen)} mutations caught")
+    sys.exit(1 if survivors else 0)
+
+
+if __name__ == "__main__":
+    main()

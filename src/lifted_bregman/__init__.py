@@ -1,0 +1,38 @@
+"""lifted_bregman: train neural networks without differentiating their activations.
+
+problem = lb.lift(model, loss=lb.SquaredError())      # reads an nn.Sequential and shares its parameters
+state = problem.forward_state(X)                       # the layers' outputs as variables of their own
+problem.energy(state, X, Y)                            # the lifted Bregman energy E(Θ, X)
+"""
+
+from lifted_bregman import activations, errors
+from lifted_bregman.activations import forbid_activation_derivatives
+from lifted_bregman.activations.checks import check_bregman, check_conjugate, check_prox
+from lifted_bregman.losses import BregmanLoss, CrossEntropy, QuadraticPenalty, SquaredError, bregman_loss
+from lifted_bregman.networks import Map
+from lifted_bregman.networks.checks import check_map
+from lifted_bregman.problem import LiftedProblem, LiftedState, lift, penalties
+from lifted_bregman.problem.composite import composite_prox
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BregmanLoss",
+    "CrossEntropy",
+    "LiftedProblem",
+    "LiftedState",
+    "Map",
+    "QuadraticPenalty",
+    "SquaredError",
+    "activations",
+    "bregman_loss",
+    "check_bregman",
+    "check_conjugate",
+    "check_map",
+    "check_prox",
+    "composite_prox",
+    "errors",
+    "forbid_activation_derivatives",
+    "lift",
+    "penalties",
+]

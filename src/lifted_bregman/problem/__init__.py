@@ -1,0 +1,20 @@
+"""The lifted problem: energy, blocks, penalties, diagnostics."""
+
+from lifted_bregman.problem import blocks, penalties
+from lifted_bregman.problem.diagnostics import Certificates, LinearUnits
+from lifted_bregman.problem.evaluation import Evaluation
+from lifted_bregman.problem.lift import lift
+from lifted_bregman.problem.lifted import Gradients, LiftedProblem
+from lifted_bregman.problem.state import LiftedState
+
+__all__ = [
+    "Certificates",
+    "Evaluation",
+    "Gradients",
+    "LiftedProblem",
+    "LiftedState",
+    "LinearUnits",
+    "blocks",
+    "lift",
+    "penalties",
+]

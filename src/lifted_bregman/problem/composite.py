@@ -1,0 +1,370 @@
+"""The proximal map of an activation's potential and a penalty together: the non-smooth half of a variable's update.
+
+    composite_prox(activation, penalty, v, a, b) = prox_{aΨ + bR}(v) = argmin_u ½‖u - v‖² + a Ψ(u) + b R(u)
+
+P is prox_{aΨ}, α the weight of the penalty, θ the threshold of the activation.  The first row that fits is used.
+
+    penalty      activation                          rule
+    -----------  ----------------------------------  ----------------------------------------------------------
+    none         any                                 P(v)
+    SquaredL2    any                                 prox_{aΨ/k}(v/k), k = 1 + bα
+    L1           softmax, sparsemax                  P(v): ‖u‖₁ = 1 on the simplex
+    L1           separable or radial with σ(0) = 0   P(prox_{bR}(v))
+    L1           separable                           median(P(v - bα), 0, P(v + bα))
+    NonNegative  softmax, sparsemax                  P(v)
+    NonNegative  radial                              P(max(v, 0))
+    NonNegative  separable                           max(P(v), 0)
+    Box          separable                           min(max(P(v), low), high)
+    Box          softmax, sparsemax                  u_j(ν) limited to the box, with Σ u_j(ν) = 1
+    Box          ball                                κv limited to the box, the largest κ <= 1 with norm <= radius
+    Box          group soft threshold                v/(1 + aθ/t) limited to the box, with t its norm
+    GroupL2      radial                              P(prox_{bR}(v))
+    GroupL2      positively homogeneous              prox_{bR}(P(v))
+    GroupL2      any other                           x(bα/t), x(μ) = prox_{aΨ/(1+μ)}(v/(1+μ)), with t = ‖x(bα/t)‖
+
+Separable: σ acts on each number alone.  Radial: Ψ depends on ‖u‖ only (group soft threshold, ball).  Positively
+homogeneous: separable with Ψ(κu) = κΨ(u) for κ > 0 (identity, ReLU, soft thresholds).  With a separable activation
+GroupL2 may have groups of any size; with a joint one its group is the whole last dimension.
+
+Why they hold:
+
+- L1, separable.  The minimiser of f(u) + β|u| in one dimension is that of f(u) + βu if it is positive, that of
+  f(u) - βu if it is negative, and 0 otherwise.
+- Separable, NonNegative or Box.  A convex function of one number, limited to an interval, has its minimum at the point
+  of the interval that is nearest to the unlimited minimum.
+- Radial, L1, NonNegative or GroupL2.  R is positively homogeneous.  With y = prox_{bR}(v) and u = P(y) = κy, κ >= 0, the
+  subgradient (v - y)/b of R at y is one at κy too.
+- Positively homogeneous, GroupL2.  The same with the roles of Ψ and R exchanged.
+- Others, GroupL2.  β‖u‖ is the minimum over t > 0 of ½β(‖u‖²/t + t), convex in (u, t).  For fixed t the best u is
+  x(β/t), and the derivative in t of what is left is ½β(1 - ‖x(β/t)‖²/t²): so ‖x(β/t)‖/t decreases, to 1 at the solution.
+
+Roots are found in float64, also for float32 data, by `increasing_root`: at most 66 evaluations and about 10 as a rule, at
+each level of nesting.  κ and t are one root per sample or group.  Inside t there is one root per component (of the
+equation (1 + μ)σ(s) + a(s - σ(s)) = v for x(μ) = σ(s)), or for softmax ν, and inside ν Newton's method per component.
+For a > 1 rounding errors of σ count a times in that equation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lifted_bregman.activations._base import Activation, Separable, positive
+from lifted_bregman.activations.custom import increasing_root
+from lifted_bregman.activations.piecewise import Identity, NonNegativeSoftThreshold, ReLU, SoftThreshold
+from lifted_bregman.activations.simplex import Softmax, Sparsemax
+from lifted_bregman.activations.vectors import BallProjection, GroupSoftThreshold
+from lifted_bregman.errors import CompatibilityError
+from lifted_bregman.problem.penalties import L1, Box, GroupL2, NonNegative, Penalty, SquaredL2
+
+
+@torch.no_grad()
+def composite_prox(
+    activation: Activation, penalty: Penalty | None, v: Tensor, activation_scale: float, penalty_scale: float
+) -> Tensor:
+    """prox_{aΨ + bR}(v) = argmin_u ½‖u - v‖² + a Ψ(u) + b R(u), by the rules at the top of this module.
+
+    activation_scale  a > 0
+    penalty_scale     b > 0
+    """
+    a, b = positive(activation_scale, "activation_scale"), positive(penalty_scale, "penalty_scale")
+    if penalty is None:
+        return activation.prox(v, a)
+    activation._require(v, "v")
+    rule = _find_rule(activation, penalty)
+    _require_feasible(activation, penalty, v.shape[-1])
+    return rule(activation, penalty, v, a, b) if v.numel() else v.clone()
+
+
+@torch.no_grad()
+def require_composable(activation: Activation, penalty: Penalty | None, features: int | None = None) -> None:
+    """Raises `CompatibilityError` unless `composite_prox` can combine the two.
+
+    features  the size of the last dimension, if known: some constraints can be met, and groups fit, for some sizes only
+    """
+    if penalty is not None:
+        _find_rule(activation, penalty)
+        _require_feasible(activation, penalty, features)
+
+
+# Rules.  Each is called with (activation, penalty, v, a, b).
+
+Rule = Callable[[Any, Any, Tensor, float, float], Tensor]
+
+
+def _activation_alone(activation: Activation, penalty: Penalty, v: Tensor, a: float, b: float) -> Tensor:
+    return activation.prox(v, a)
+
+
+def _penalty_first(activation: Activation, penalty: Penalty, v: Tensor, a: float, b: float) -> Tensor:
+    return activation.prox(penalty.prox(v, b), a)
+
+
+def _penalty_last(activation: Activation, penalty: Penalty, v: Tensor, a: float, b: float) -> Tensor:
+    return penalty.prox(activation.prox(v, a), b)
+
+
+def _rescaled(activation: Activation, penalty: SquaredL2, v: Tensor, a: float, b: float) -> Tensor:
+    k = 1.0 + b * penalty.weight
+    return activation.prox(v / k, a / k)
+
+
+def _median(activation: Separable, penalty: L1, v: Tensor, a: float, b: float) -> Tensor:
+    w, beta = v.double(), b * penalty.weight
+    lower, upper = activation.prox(w - beta, a), activation.prox(w + beta, a)
+    return _in_domain(activation, lower.clamp(min=0.0) + upper.clamp(max=0.0), v.dtype)
+
+
+def _box_on_simplex(activation: Softmax | Sparsemax, penalty: Box, v: Tensor, a: float, b: float) -> Tensor:
+    low, high = max(penalty.low, 0.0), penalty.high if penalty.high < 1.0 else math.inf
+    if (low, high) == (0.0, math.inf):
+        return activation.prox(v, a)
+    w = v.double().reshape(-1, v.shape[-1])
+    weight = a if isinstance(activation, Softmax) else 0.0
+    return _simplex_point(w, torch.ones_like(w[:, :1]), weight, low, high).to(v.dtype).view(v.shape)
+
+
+def _box_in_ball(activation: BallProjection, penalty: Box, v: Tensor, a: float, b: float) -> Tensor:
+    w = v.double().reshape(-1, v.shape[-1])
+
+    def limited(factor: Tensor, rows: Tensor) -> Tensor:
+        return (factor[:, None] * w[rows]).clamp(penalty.low, penalty.high)
+
+    def beyond(factor: Tensor, rows: Tensor) -> Tensor:
+        return _norm(limited(factor, rows)) - activation.radius
+
+    factor, *_ = increasing_root(beyond, torch.zeros_like(w[:, 0]), torch.ones_like(w[:, 0]))
+    return limited(factor, _all_rows(w)).to(v.dtype).view(v.shape)
+
+
+def _box_and_norm(activation: GroupSoftThreshold, penalty: Box, v: Tensor, a: float, b: float) -> Tensor:
+    w = v.double().reshape(-1, v.shape[-1])
+
+    def damped(mu: Tensor, rows: Tensor) -> Tensor:
+        return (w[rows] / (1.0 + mu[:, None])).clamp(penalty.low, penalty.high)
+
+    return _with_norm_penalty(damped, w, a * activation.threshold).to(v.dtype).view(v.shape)
+
+
+def _group(activation: Activation, penalty: GroupL2, v: Tensor, a: float, b: float) -> Tensor:
+    w = penalty.groups(v).double().flatten(0, -2)
+
+    def damped(mu: Tensor, rows: Tensor) -> Tensor:
+        if isinstance(activation, Separable):
+            return _damped_separable(activation, w[rows], mu[:, None], a)
+        return _damped_joint(activation, w[rows], mu[:, None], a)
+
+    return _in_domain(activation, _with_norm_penalty(damped, w, b * penalty.weight), v.dtype).view(v.shape)
+
+
+class _Kind(NamedTuple):
+    """A property of activations, as the table and the error messages name it."""
+
+    name: str
+    holds: Callable[[Activation], bool]
+
+
+def _is(*types: type) -> Callable[[Activation], bool]:
+    return lambda activation: isinstance(activation, types)
+
+
+def _keeps_zero(activation: Activation) -> bool:
+    known = isinstance(activation, (Separable, GroupSoftThreshold, BallProjection))
+    return known and float(activation(torch.zeros(1, dtype=torch.float64))) == 0.0
+
+
+_ANY = _Kind("any activation", lambda activation: True)
+_SEPARABLE = _Kind("an activation that acts on each number alone", _is(Separable))
+_SIMPLEX = _Kind("Softmax or Sparsemax", _is(Softmax, Sparsemax))
+_RADIAL = _Kind("GroupSoftThreshold or BallProjection", _is(GroupSoftThreshold, BallProjection))
+_BALL = _Kind("BallProjection", _is(BallProjection))
+_GROUP = _Kind("GroupSoftThreshold", _is(GroupSoftThreshold))
+_KEEPS_ZERO = _Kind("GroupSoftThreshold or BallProjection", _keeps_zero)
+_HOMOGENEOUS = _Kind(_SEPARABLE.name, _is(Identity, ReLU, SoftThreshold, NonNegativeSoftThreshold))
+
+_RULES: tuple[tuple[type[Penalty], _Kind, Rule], ...] = (
+    (SquaredL2, _ANY, _rescaled),
+    (L1, _SIMPLEX, _activation_alone),
+    (L1, _KEEPS_ZERO, _penalty_first),
+    (L1, _SEPARABLE, _median),
+    (NonNegative, _SIMPLEX, _activation_alone),
+    (NonNegative, _RADIAL, _penalty_first),
+    (NonNegative, _SEPARABLE, _penalty_last),
+    (Box, _SEPARABLE, _penalty_last),
+    (Box, _SIMPLEX, _box_on_simplex),
+    (Box, _BALL, _box_in_ball),
+    (Box, _GROUP, _box_and_norm),
+    (GroupL2, _RADIAL, _penalty_first),
+    (GroupL2, _HOMOGENEOUS, _penalty_last),
+    (GroupL2, _ANY, _group),
+)
+
+
+def _find_rule(activation: Activation, penalty: Penalty) -> Rule:
+    for penalty_type, kind, rule in _RULES:
+        if isinstance(penalty, penalty_type) and kind.holds(activation):
+            return rule
+    partners = list(dict.fromkeys(kind.name for penalty_type, kind, _ in _RULES if isinstance(penalty, penalty_type)))
+    if partners:
+        required = f"{type(penalty).__name__} can be combined with {', with '.join(partners)}"
+        missing = f"{type(activation).__name__} is none of these"
+    else:
+        required = f"the penalty must be {', '.join(dict.fromkeys(row[0].__name__ for row in _RULES))}"
+        missing = f"there is no rule for {type(penalty).__name__}"
+    raise CompatibilityError(
+        f"The proximal map of {activation} and {penalty} together is not known.  Required: {required}.  Missing: "
+        f"{missing}."
+    )
+
+
+def _require_feasible(activation: Activation, penalty: Penalty, features: int | None) -> None:
+    """The domain of Ψ meets the constraint, and groups fit: what depends on the settings rather than on the types."""
+    if isinstance(penalty, GroupL2) and features is not None:
+        if activation.joint and penalty.group_size not in (None, features):
+            raise CompatibilityError(
+                f"{activation} couples all {features} features, and {penalty} has groups of {penalty.group_size}; with "
+                "a joint activation the group must be the whole dimension: leave out group_size."
+            )
+        penalty.groups(torch.empty(features))
+    if isinstance(penalty, (Box, NonNegative)):
+        low, high, n = penalty.low, penalty.high, features or 1
+        nearest = min(max(0.0, low), high)
+        if isinstance(activation, (Softmax, Sparsemax)):
+            feasible = features is None or n * max(low, 0.0) - 1e-12 <= 1.0 <= n * min(high, 1.0) + 1e-12
+        elif isinstance(activation, BallProjection):
+            feasible = math.sqrt(n) * abs(nearest) <= activation.radius * (1.0 + 1e-12)
+        elif activation.joint:
+            feasible = True
+        else:  # the domain is an interval around σ(0); it meets the box if it has the box's nearest point to σ(0)
+            feasible = bool(activation.contains(activation(torch.zeros(1, dtype=torch.float64)).clamp(low, high)))
+        if not feasible:
+            raise CompatibilityError(
+                f"No output of {activation} with {n} features satisfies {penalty}; the domain of the activation and "
+                "the constraint must have a point in common: widen the constraint or choose another activation."
+            )
+
+
+# Solves.  Samples, or their groups, are rows (m, n) of float64; `rows` are indices into them.
+
+
+def _in_domain(activation: Activation, x: Tensor, dtype: torch.dtype) -> Tensor:
+    """x in `dtype`; where rounding led out of an open domain, the next number inside."""
+    rounded = x.to(dtype)
+    if dtype == x.dtype or not isinstance(activation, Separable):
+        return rounded
+    inwards = torch.nextafter(rounded, activation(torch.zeros_like(rounded)))
+    return torch.where(activation._inside(rounded), rounded, inwards)
+
+
+def _all_rows(w: Tensor) -> Tensor:
+    return torch.arange(len(w), device=w.device)
+
+
+def _norm(x: Tensor) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(x, dim=-1)
+    return norm
+
+
+def _with_norm_penalty(damped: Callable[[Tensor, Tensor], Tensor], w: Tensor, beta: float) -> Tensor:
+    """argmin_u ½‖u - w‖² + aΨ(u) + β‖u‖ for each row of w, from damped(μ, rows) = argmin_u ½‖u - w‖² + aΨ(u) + ½μ‖u‖².
+
+    u = damped(β/t) with t = ‖u‖, at most the norm without penalty.  A norm below 2⁻⁸⁰ of that is taken as 0.
+    """
+    rows = _all_rows(w)
+    t_max = _norm(damped(torch.zeros_like(w[:, 0]), rows)).clamp(min=1e-280)
+    t_min = t_max * 2.0**-80
+
+    def missing(t: Tensor, rows: Tensor) -> Tensor:
+        return 1.0 - _norm(damped(beta / t, rows)) / t
+
+    _, t, _, _ = increasing_root(missing, t_min, t_max)
+    return torch.where((t > t_min)[:, None], damped(beta / t, rows), 0.0)
+
+
+def _damped_separable(activation: Separable, w: Tensor, mu: Tensor, a: float) -> Tensor:
+    """argmin_u ½‖u - w‖² + aΨ(u) + ½μ‖u‖² = σ(s) with (1 + μ)σ(s) + a(s - σ(s)) = w, for rows w and μ (m, 1).
+
+    The left side has slopes between a and 1 + μ.  Where they are far apart the equation itself, solved for u = σ(s), gives
+    more digits of a small u than σ at a rounded s; σ at the two ends of the bracket limits it.
+    """
+    target, k = w.flatten(), (1.0 + mu).expand_as(w).flatten()
+    from_zero = target - (k - a) * activation(torch.zeros_like(target[:1]))
+    ends = torch.stack([from_zero / k.clamp(min=a), from_zero / k.clamp(max=a)]).sort(0).values
+
+    def residual(s: Tensor, rows: Tensor) -> Tensor:
+        u = activation(s)
+        return k[rows] * u + a * (s - u) - target[rows]
+
+    low, high, below, above = increasing_root(residual, ends[0], ends[1])
+    lower, upper = activation(low), activation(high)
+    nearest = torch.where(below.abs() < above.abs(), lower, upper)
+    solved = ((target - a * high) / (k - a)).clamp(lower, upper)
+    return torch.where(k > 2.0 * a, solved, nearest).view_as(w)
+
+
+def _damped_joint(activation: Activation, w: Tensor, mu: Tensor, a: float) -> Tensor:
+    """argmin_u ½‖u - w‖² + aΨ(u) + ½μ‖u‖² = prox_{aΨ/(1+μ)}(w/(1+μ)), where μ (m, 1) differs from row to row."""
+    if isinstance(activation, Softmax):
+        return _simplex_point(w, 1.0 + mu, a, 0.0, math.inf)
+    if isinstance(activation, Sparsemax):
+        return activation(w / (1.0 + mu))  # an indicator has no scale
+    factors = 1.0 / (1.0 + mu)
+    return torch.stack([activation.prox(row * k, a * float(k)) for row, k in zip(w, factors, strict=True)])
+
+
+def _simplex_point(w: Tensor, kappa: Tensor, a: float, low: float, high: float) -> Tensor:
+    """argmin_u ½κ‖u‖² - <w, u> + a Σ (u_j log u_j - ½u_j²) over Σ u_j = 1, low <= u_j <= high; κ (m, 1) >= 1.
+
+    u_j is the solution, limited to [low, high], of g(u_j) = κ u_j + a (log u_j - u_j + 1) = w_j - ν.  g increases up to 1.
+    At ν = max w - g(1/n) no u_j is above 1/n, at ν = min w - g(1/n) none is below; between them Σ u_j = 1.  A second
+    search, relative to the ν that the first one found, restores the digits that a large spread of w takes from the first.
+    """
+    n = w.shape[-1]
+    top, bottom = w.amax(-1), w.amin(-1)
+    g = kappa.squeeze(-1) / n - a * (1.0 / n - 1.0 + math.log(n))
+
+    def search(base: Tensor, least: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:
+        def point(offset: Tensor, rows: Tensor) -> Tensor:
+            return _limited_component((w[rows] - base[rows, None]) - offset[:, None], kappa[rows], a, low, high)
+
+        below, above, short, over = increasing_root(lambda nu, rows: 1.0 - point(nu, rows).sum(-1), least, most)
+        offset = torch.where(short.abs() < over.abs(), below, above)
+        return point(offset, _all_rows(w)), base + offset
+
+    _, nu = search(top - g, bottom - top, torch.zeros_like(top))
+    margin = 2.0**-48 * (top.abs() + bottom.abs() + g.abs())
+    return search(nu - 2.0 * margin, margin, 3.0 * margin)[0]
+
+
+COMPONENT_LIMIT = 40
+"""Newton iterations on a component of softmax (tests count them)."""
+
+
+def _limited_component(r: Tensor, kappa: Tensor, a: float, low: float, high: float) -> Tensor:
+    """u with g(u) = κ u + a (log u - u + 1) = r, limited to [low, high]; Newton's method on y = log u.
+
+    g(e^y) is increasing for y <= 0, convex if κ >= a and concave otherwise.  A Newton step from anywhere leads to an upper,
+    respectively lower, bound of the root, from which the iteration is monotone; the best of the steps from several points
+    is the start.  Beyond u = 1, where no solution lies, g is continued as a straight line.
+    """
+    if a == 0.0:
+        return (r / kappa).clamp(low, high)
+
+    def newton_step(y: Tensor) -> Tensor:
+        return (kappa * y.exp() - a * (y.expm1() - y) - r) / ((kappa - a) * y.exp() + a)
+
+    bounds = torch.stack([y - newton_step(y) for y in (torch.full_like(r, -anchor) for anchor in _ANCHORS)])
+    y = torch.where(kappa >= a, bounds.amin(0), bounds.amax(0)).clamp(-750.0, 0.0)
+    for _ in range(COMPONENT_LIMIT):
+        step = newton_step(y)
+        y = (y - step).clamp(-750.0, 0.0)
+        if bool((step.abs() <= 1e-9 * y.abs() + 1e-18).all()):
+            break
+    return torch.where(r > kappa, r / kappa, y.exp()).clamp(low, high)
+
+
+_ANCHORS = (0.0, 0.5, 1.5, 4.0, 10.0, 25.0, 750.0)

@@ -1,0 +1,114 @@
+"""What X, Y and a state must be, said before any work starts."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lifted_bregman.errors import TensorError
+from lifted_bregman.losses import BregmanLoss
+from lifted_bregman.networks import Dense, Network
+from lifted_bregman.problem.blocks import hidden_layers
+from lifted_bregman.problem.state import LiftedState
+
+
+class DataChecks:
+    """Checks data against a network and its loss; the shapes of all layers are found once per shape of sample."""
+
+    def __init__(self, network: Network, loss: BregmanLoss) -> None:
+        self._network = network
+        self._loss = loss
+        self._shapes: dict[torch.Size, tuple[torch.Size, ...]] = {}
+
+    def inputs(self, X: Tensor) -> None:
+        """X: a finite tensor (samples, ...) of the model's dtype, on its device, that fits every layer."""
+        _require_tensor(X, "X")
+        like = next(self._network.model.parameters())
+        if X.dtype != like.dtype:
+            raise TensorError(f"X is {X.dtype} and the model's parameters are {like.dtype}: use X.to({like.dtype}).")
+        _require_device(X, "X", like)
+        if X.ndim < 2 or X.numel() == 0:
+            raise TensorError(
+                f"X has shape {tuple(X.shape)}; it needs at least one sample and at least one feature, (samples, ...): "
+                "a single sample x is given as x.unsqueeze(0)."
+            )
+        _require_finite(X, "X")
+        self._feature_shapes(X)
+
+    def targets(self, X: Tensor, Y: Tensor) -> Tensor:
+        """Y in the form of the network's outputs (labels become one-hot rows); X must have been checked before."""
+        _require_tensor(Y, "Y")
+        _require_device(Y, "Y", X)
+        if Y.ndim == 0 or len(Y) != len(X):
+            count = len(Y) if Y.ndim else 0
+            raise TensorError(f"X has {len(X)} samples and Y has {count}: give one target for every sample.")
+        if Y.is_floating_point():
+            _require_finite(Y, "Y")
+        top = self._network[len(self._network)]
+        like = top.arrange(X.new_empty((len(X), *self._feature_shapes(X)[-1])))
+        return top.restore(self._loss.encode(top.arrange(Y) if Y.ndim == like.ndim else Y, like))
+
+    def state(self, state: LiftedState, X: Tensor) -> None:
+        """A state of this network for the samples of X; X must have been checked before."""
+        hidden = hidden_layers(len(self._network))
+        if not isinstance(state, LiftedState) or len(state) != len(hidden):
+            given = f"{len(state)} variables" if isinstance(state, LiftedState) else f"a {type(state).__name__}"
+            raise TensorError(
+                f"the state is {given}; expected a LiftedState with x_1 .. x_{len(hidden)}, one for each hidden layer: "
+                "problem.forward_state(X) makes one."
+            )
+        for layer, shape in zip(hidden, self._feature_shapes(X), strict=False):
+            x, expected = state[layer], (len(X), *shape)
+            if tuple(x.shape) != expected or x.dtype != X.dtype or x.device != X.device:
+                raise TensorError(
+                    f"x_{layer} is {tuple(x.shape)} of {x.dtype} on {x.device}; expected {expected} of {X.dtype} on "
+                    f"{X.device}, the outputs of {self._network[layer].path} for these samples: make the state from "
+                    "the same X, or select its samples with state.select(indices)."
+                )
+
+    def _feature_shapes(self, X: Tensor) -> tuple[torch.Size, ...]:
+        features = X.shape[1:]
+        if features not in self._shapes:
+            self._shapes[features] = self._probe(X)
+        return self._shapes[features]
+
+    def _probe(self, X: Tensor) -> tuple[torch.Size, ...]:
+        """The feature shape of every layer, from one sample of zeros."""
+        shapes = []
+        x = X.new_zeros((1, *X.shape[1:]))
+        for layer in self._network:
+            given = tuple(x.shape[1:])
+            try:
+                x = layer.map.apply(x)
+            except (RuntimeError, ValueError, IndexError) as error:
+                wants = ""
+                if isinstance(layer.map, Dense):
+                    wants = f" (it takes {layer.map.module.in_features} features)"
+                raise TensorError(
+                    f"X has samples of shape {tuple(X.shape[1:])}, so that {layer.path} is given {given}, which it "
+                    f"cannot take{wants}: change the data or the layer. torch says: {error}"
+                ) from error
+            if x.ndim < 2 or len(x) != 1:
+                raise TensorError(
+                    f"{layer.path} turns one sample into a tensor {tuple(x.shape)}; a map must keep samples apart, in "
+                    "dimension 0."
+                )
+            shapes.append(x.shape[1:])
+        return tuple(shapes)
+
+
+def _require_tensor(tensor: Tensor, name: str) -> None:
+    if not isinstance(tensor, Tensor):
+        raise TensorError(f"{name} is a {type(tensor).__name__}; expected a torch tensor: use torch.as_tensor({name}).")
+
+
+def _require_device(tensor: Tensor, name: str, like: Tensor) -> None:
+    if tensor.device != like.device:
+        raise TensorError(f"{name} is on {tensor.device}; expected {like.device}: use {name}.to({str(like.device)!r}).")
+
+
+def _require_finite(tensor: Tensor, name: str) -> None:
+    finite = tensor.isfinite()
+    if not finite.all():
+        first = int((~finite.flatten(1).all(1) if tensor.ndim > 1 else ~finite).nonzero()[0])
+        raise TensorError(f"{name} holds NaN or infinity, first in sample {first}: remove or repair such samples.")

@@ -1,0 +1,105 @@
+"""What can be read off a point: how far it is from optimal, from consistent, from affine, from sparse."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from lifted_bregman.activations._base import positive
+from lifted_bregman.errors import SettingError, TensorError
+from lifted_bregman.networks import Network
+from lifted_bregman.problem.blocks import hidden_layers, layers
+from lifted_bregman.problem.evaluation import Evaluation
+from lifted_bregman.problem.state import LiftedState
+
+if TYPE_CHECKING:
+    from lifted_bregman.problem.lifted import LiftedProblem
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """Prox-gradient residuals of the blocks: `parameters` of Θ_1 .. Θ_L, `variables` of x_1 .. x_{L-1}."""
+
+    parameters: tuple[float, ...]
+    variables: tuple[float, ...]
+
+    @property
+    def largest(self) -> float:
+        """The largest residual of all blocks."""
+        return max(*self.parameters, *self.variables, 0.0)
+
+
+@dataclass(frozen=True)
+class LinearUnits:
+    """Percentages (0 to 100) of one hidden layer."""
+
+    pairs: float
+    """Pairs (sample, unit) with σ(z) = z; for ReLU, z >= 0."""
+    units: float
+    """Units with σ(z) = z for every sample."""
+
+
+@torch.no_grad()
+def certificates(problem: LiftedProblem, point: Evaluation, step: float = 1.0) -> Certificates:
+    """Prox-gradient residuals, as `LiftedProblem.certificates` states them."""
+    step = positive(step, "step")
+    return Certificates(
+        tuple(_parameter_residual(problem, point, layer, step) for layer in layers(problem.depth)),
+        tuple(_variable_residual(problem, point, layer, step) for layer in hidden_layers(problem.depth)),
+    )
+
+
+@torch.no_grad()
+def consistency(network: Network, state: LiftedState, X: Tensor) -> tuple[float, ...]:
+    """Relative gaps, as `LiftedProblem.consistency` states them."""
+    gaps = []
+    x = X
+    for layer in hidden_layers(len(network)):
+        sigma = network[layer].activate(network[layer].map.apply(x))
+        x = state[layer]
+        gap, size = float(torch.linalg.vector_norm(x - sigma)), float(torch.linalg.vector_norm(sigma))
+        gaps.append(gap / size if size > 0.0 else (0.0 if gap == 0.0 else math.inf))
+    return tuple(gaps)
+
+
+@torch.no_grad()
+def linear_units(network: Network, X: Tensor) -> tuple[LinearUnits, ...]:
+    """Units acting linearly, as `LiftedProblem.linear_units` states them."""
+    found = []
+    x = X
+    for layer in hidden_layers(len(network)):
+        z = network[layer].map.apply(x)
+        x = network[layer].activate(z)
+        linear = x == z
+        found.append(LinearUnits(100.0 * float(linear.double().mean()), 100.0 * float(linear.all(0).double().mean())))
+    return tuple(found)
+
+
+def sparsity(codes: LiftedState | Tensor, layer: int | None = None) -> float:
+    """The fraction (0 to 1) of exact zeros: in x_l of a state, or in a tensor of codes."""
+    if isinstance(codes, LiftedState):
+        if layer is None:
+            raise SettingError("sparsity of a state needs the layer: give layer=1 for x_1, and so on.")
+        codes = codes[layer]
+    if codes.numel() == 0:
+        raise TensorError(f"the codes have shape {tuple(codes.shape)}, without any numbers; give at least one sample.")
+    return float((codes == 0).double().mean())
+
+
+def _parameter_residual(problem: LiftedProblem, point: Evaluation, layer: int, step: float) -> float:
+    gradient = problem.parameter_gradient(point, layer)
+    if layer in problem.parameter_penalties:
+        values = {name: p.detach() for name, p in problem.network[layer].map.parameters.items()}
+        moved = problem.parameter_prox(layer, {name: values[name] - step * gradient[name] for name in values}, step)
+        gradient = {name: (values[name] - moved[name]) / step for name in values}
+    return math.hypot(*(float(torch.linalg.vector_norm(g)) for g in gradient.values()))
+
+
+def _variable_residual(problem: LiftedProblem, point: Evaluation, layer: int, step: float) -> float:
+    x = point.x[layer]
+    moved = problem.variable_prox(layer, x - step * problem.variable_gradient(point, layer), step)
+    return float(torch.linalg.vector_norm(x - moved)) / (step * math.sqrt(point.samples))

@@ -1,0 +1,108 @@
+"""The lifted energy and its parts at an evaluated point, without checks; `LiftedProblem` has the checked methods.
+
+E(Θ, X) = (1/s) Σ_i [ ℓ(y, z_L) + Σ_{l<L} ( λ_l B_l(x_l, z_l) + R_l(x_l) ) ] + Σ_l P_l(Θ_l)          (eq. 13)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from lifted_bregman.networks.layers import half_square, sum_features
+from lifted_bregman.problem.blocks import hidden_layers, layers
+from lifted_bregman.problem.evaluation import Evaluation
+
+if TYPE_CHECKING:
+    from lifted_bregman.problem.lifted import LiftedProblem
+
+
+@torch.no_grad()
+def layer_energies(problem: LiftedProblem, point: Evaluation) -> Tensor:
+    """The parts of E by layer, (L,): mean of λ_l B_l + R_l, or of the loss for l = L, plus P_l; their sum is E."""
+    return torch.stack([_term(problem, point, l).mean() + _on_parameters(problem, l) for l in layers(problem.depth)])
+
+
+@torch.no_grad()
+def sample_energies(problem: LiftedProblem, point: Evaluation) -> Tensor:
+    """The parts of E by sample, (s,); their mean plus Σ_l P_l(Θ_l) is E."""
+    return torch.stack([_term(problem, point, layer) for layer in layers(problem.depth)]).sum(0)
+
+
+@torch.no_grad()
+def objective(problem: LiftedProblem, point: Evaluation) -> Tensor:
+    """Mean loss plus penalties; at a forward pass, where every B_l vanishes, the value of the nested network."""
+    value = _term(problem, point, problem.depth).mean() + _on_variables(problem, point).mean()
+    for layer in layers(problem.depth):
+        value = value + _on_parameters(problem, layer)
+    return value
+
+
+@torch.no_grad()
+def nonsmooth(problem: LiftedProblem, point: Evaluation, smooth_quadratic: bool) -> Tensor:
+    """G of the split E = G + H, which the proximal maps handle.
+
+        G = (1/s) Σ_i Σ_{l<L} ( λ_l φ_l(x_l) + R_l(x_l) ) + Σ_l P_l(Θ_l),   φ = ½‖·‖² + Ψ
+
+    smooth_quadratic moves ½‖x_l‖² to H, which leaves Ψ_l in place of φ_l.
+    """
+    per_sample = _on_variables(problem, point)
+    for layer in hidden_layers(problem.depth):
+        own = problem.network[layer]
+        potential = own.psi(point.x[layer]) if smooth_quadratic else own.phi(point.x[layer])
+        per_sample = per_sample + problem.weight(layer) * potential
+    value = per_sample.mean()
+    for layer in layers(problem.depth):
+        value = value + _on_parameters(problem, layer)
+    return value
+
+
+@torch.no_grad()
+def smooth(problem: LiftedProblem, point: Evaluation, smooth_quadratic: bool) -> Tensor:
+    """H of the split E = G + H, which gradients handle.
+
+        H = (1/s) Σ_i [ φ_L(y) + Σ_l λ_l ( φ_l*(z_l) - <x_l, z_l> ) ]
+
+    smooth_quadratic adds λ_l ½‖x_l‖² for l < L.
+    """
+    depth = problem.depth
+    per_sample = problem.network[depth].phi(point.x[depth])
+    for layer in layers(depth):
+        x, z = point.x[layer], point.z(layer)
+        term = problem.network[layer].phi_star(z) - sum_features(x * z)
+        if smooth_quadratic and layer != depth:
+            term = term + half_square(x)
+        per_sample = per_sample + problem.weight(layer) * term
+    return per_sample.mean()
+
+
+def _term(problem: LiftedProblem, point: Evaluation, layer: int) -> Tensor:
+    """λ_l B_l(x_l, z_l) + R_l(x_l) of each sample."""
+    value = problem.network[layer].bregman(point.x[layer], point.z(layer))
+    weight = problem.weight(layer)
+    if weight != 1.0:
+        value = weight * value
+    return value + _on_variable(problem, point, layer) if layer in problem.penalties else value
+
+
+def _on_variable(problem: LiftedProblem, point: Evaluation, layer: int) -> Tensor:
+    """R_l(x_l) of each sample."""
+    return sum_features(problem.penalties[layer].value(problem.network[layer].arrange(point.x[layer])))
+
+
+def _on_variables(problem: LiftedProblem, point: Evaluation) -> Tensor:
+    """Σ_l R_l(x_l) of each sample."""
+    total = point.x[0].new_zeros(point.samples)
+    for layer in problem.penalties:
+        total = total + _on_variable(problem, point, layer)
+    return total
+
+
+def _on_parameters(problem: LiftedProblem, layer: int) -> Tensor | float:
+    """P_l(Θ_l): of weights as (out, rest) matrices, not of biases."""
+    penalty = problem.parameter_penalties.get(layer)
+    if penalty is None:
+        return 0.0
+    weights = [p.detach().flatten(1) for p in problem.network[layer].map.parameters.values() if p.ndim > 1]
+    return torch.stack([penalty.value(weight).sum() for weight in weights]).sum() if weights else 0.0

@@ -1,0 +1,98 @@
+"""`lift`: from a PyTorch model and a loss to the lifted problem, with everything checked first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from torch import nn
+
+from lifted_bregman.activations import Activation, Identity, Softmax
+from lifted_bregman.activations._base import SUPPORTED_DTYPES
+from lifted_bregman.errors import CompatibilityError, SettingError, TensorError
+from lifted_bregman.losses import BregmanLoss
+from lifted_bregman.networks import Network, read_network
+from lifted_bregman.problem.blocks import hidden_layers, layers
+from lifted_bregman.problem.composite import require_composable
+from lifted_bregman.problem.lifted import LiftedProblem
+from lifted_bregman.problem.penalties import Penalty
+from lifted_bregman.problem.settings import check_penalties, check_weights
+
+
+def lift(
+    model: nn.Module,
+    *,
+    loss: BregmanLoss,
+    weights: float | Sequence[float] | None = None,
+    penalties: Mapping[int, Penalty] | None = None,
+    parameter_penalties: Mapping[int, Penalty] | None = None,
+) -> LiftedProblem:
+    """The lifted problem (eq. 13) of a model, on the model's own parameters.
+
+    Args:
+        model: an `nn.Sequential` of maps (Linear, convolutions, average pooling, Flatten, `lb.Map`) and proximal
+            activations, as `read_network` takes it.  Parameters with requires_grad=False stay fixed.
+        loss: `SquaredError()`, `CrossEntropy()` or `BregmanLoss(activation)`.  It owns the final activation: a model
+            that ends with one needs the Bregman loss of that activation; a model that ends with a map takes any.
+        weights: λ_1 .. λ_{L-1} > 0, or one number for all; 1 by default.
+        penalties: R_l on the variables, {layer: penalty} with layers from 1 to L-1.
+        parameter_penalties: P_l on the weights (not the biases), {layer: penalty} with layers from 1 to L.
+    """
+    network = read_network(model)
+    _require_parameters(network)
+    top = replace(network.layers[-1], activation=_output_activation(network, loss))
+    network = replace(network, layers=(*network.layers[:-1], top))
+    depth = len(network)
+    checked_weights = check_weights(weights, depth)
+    on_variables = check_penalties(penalties, hidden_layers(depth), "penalties", "hidden layers")
+    for layer, penalty in on_variables.items():
+        require_composable(network[layer].activation, penalty)
+    on_parameters = check_penalties(parameter_penalties, layers(depth), "parameter_penalties", "layers")
+    for layer in on_parameters:
+        if not any(p.ndim > 1 for p in network[layer].map.parameters.values()):
+            raise SettingError(
+                f"parameter_penalties has a penalty for layer {layer}, {network[layer].path}, which has no trained "
+                "weight: leave it out, or set requires_grad of the weight."
+            )
+    return LiftedProblem(network, loss, checked_weights, on_variables, on_parameters)
+
+
+def _require_parameters(network: Network) -> None:
+    """One dtype, one device, no NaN."""
+    named = list(network.model.named_parameters())
+    first_name, first = named[0]
+    if first.dtype not in SUPPORTED_DTYPES:
+        raise TensorError(f"parameter {first_name} is {first.dtype}; use float32 or float64: model.to(torch.float32).")
+    for name, parameter in named:
+        if parameter.dtype != first.dtype or parameter.device != first.device:
+            raise TensorError(
+                f"parameter {first_name} is {first.dtype} on {first.device} and {name} is {parameter.dtype} on "
+                f"{parameter.device}; all must agree: use model.to(device, dtype)."
+            )
+        if not parameter.isfinite().all():
+            raise TensorError(f"parameter {name} holds NaN or infinity: initialise or load the model again.")
+
+
+def _output_activation(network: Network, loss: BregmanLoss) -> Activation:
+    """σ_L: the loss's, which the model's final activation must equal if there is one."""
+    if not isinstance(loss, BregmanLoss):
+        hint = ""
+        if isinstance(loss, nn.MSELoss):
+            hint = " For nn.MSELoss take SquaredError(), which is ½‖y - z‖² summed over features."
+        elif isinstance(loss, nn.CrossEntropyLoss):
+            hint = " For nn.CrossEntropyLoss take CrossEntropy()."
+        raise CompatibilityError(
+            f"loss is {loss!r}; lifted training needs a Bregman loss: SquaredError(), CrossEntropy() or "
+            f"BregmanLoss(activation).{hint}"
+        )
+    final, owned = network.final_activation, loss.activation
+    if final is None or final == owned:
+        return owned
+    reason = ""
+    if owned == Identity():
+        reason = ", and ½‖y - σ(z)‖² is no Bregman loss: it is in general not convex in z"
+    own_loss = "CrossEntropy()" if final == Softmax() else f"BregmanLoss({final!r})"
+    raise CompatibilityError(
+        f"the model ends with the activation {final!r}, but the loss {type(loss).__name__} is that of {owned!r}{reason}"
+        f". Use {own_loss}, the loss of the final activation, or remove that activation from the model."
+    )

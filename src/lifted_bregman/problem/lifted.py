@@ -1,0 +1,276 @@
+"""The lifted problem: its energy, the gradients and curvatures of its blocks, and its proximal maps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lifted_bregman.losses import BregmanLoss
+from lifted_bregman.networks import Network, PowerIteration
+from lifted_bregman.problem import diagnostics, energies
+from lifted_bregman.problem.blocks import (
+    Block,
+    ParameterBlock,
+    VariableBlock,
+    above,
+    below,
+    hidden_layers,
+    layers,
+    neighbours,
+)
+from lifted_bregman.problem.composite import composite_prox
+from lifted_bregman.problem.data_checks import DataChecks
+from lifted_bregman.problem.evaluation import Evaluation
+from lifted_bregman.problem.penalties import Penalty
+from lifted_bregman.problem.settings import check_weights
+from lifted_bregman.problem.state import LiftedState
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """Gradients of all blocks, by layer (from 1)."""
+
+    parameters: dict[int, dict[str, Tensor]]
+    variables: dict[int, Tensor]
+
+
+class LiftedProblem:
+    """min over Θ and x_1 .. x_{L-1} of the lifted energy (eq. 13); made by `lift`, which checks its settings.
+
+        E(Θ, X) = (1/s) Σ_i [ ℓ(y, z_L) + Σ_{l<L} ( λ_l B_l(x_l, z_l) + R_l(x_l) ) ] + Σ_l P_l(Θ_l)
+
+    with z_l = f_l(x_{l-1}, Θ_l) and the loss ℓ(y, z_L) = B_L(y, z_L), so that layer L is a layer like the others with
+    x_L = y and λ_L = 1.  Layers count from 1.  The parameters are those of the user's model.  Methods that take X and Y
+    check them; inner loops check once with `prepare`, and then use `evaluate(..., check=False)` and the methods that
+    take the point it returns.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        loss: BregmanLoss,
+        weights: Sequence[float],
+        penalties: Mapping[int, Penalty],
+        parameter_penalties: Mapping[int, Penalty],
+    ) -> None:
+        self.network = network
+        self.model = network.model
+        self.loss = loss
+        self.depth = len(network)
+        self.weights = tuple(weights)
+        """λ_1 .. λ_{L-1}."""
+        self.penalties = dict(penalties)
+        """R_l by layer, on variables."""
+        self.parameter_penalties = dict(parameter_penalties)
+        """P_l by layer, on weights (parameters of two or more dimensions); biases are free."""
+        self._weight = dict(zip(layers(self.depth), (*self.weights, 1.0), strict=True))
+        self._checks = DataChecks(network, loss)
+        self._power: dict[Block, PowerIteration] = {}
+
+    def weight(self, layer: int) -> float:
+        """λ_l, with λ_L = 1."""
+        return self._weight[layer]
+
+    def with_weights(self, weights: float | Sequence[float]) -> LiftedProblem:
+        """The same problem, on the same parameters, with other λ_1 .. λ_{L-1}."""
+        checked = check_weights(weights, self.depth)
+        return LiftedProblem(self.network, self.loss, checked, self.penalties, self.parameter_penalties)
+
+    def neighbours(self, block: Block) -> frozenset[Block]:
+        """The blocks whose values the update of `block` reads."""
+        return neighbours(block, self.depth)
+
+    # Points
+
+    def prepare(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
+        """X and Y checked, with Y as the loss wants it (labels become one-hot); rows of both need no more checks."""
+        self._checks.inputs(X)
+        return X.detach(), self._checks.targets(X, Y).detach()
+
+    def forward_state(self, X: Tensor, check: bool = True) -> LiftedState:
+        """x_l = σ_l(f_l(x_{l-1}, Θ_l)) for l < L: the variables at which every coupling term vanishes."""
+        if check:
+            self._checks.inputs(X)
+        variables = []
+        x = X.detach()
+        for layer in hidden_layers(self.depth):
+            x = self.network[layer].activate(self.network[layer].map.apply(x))
+            variables.append(x)
+        return LiftedState(variables)
+
+    @torch.no_grad()
+    def evaluate(self, state: LiftedState, X: Tensor, Y: Tensor, check: bool = True) -> Evaluation:
+        """All z_l and d_l at a point, each computed once; check=False takes X and Y from `prepare` as they are."""
+        return self._point(state, X, Y, check).complete()
+
+    def _point(self, state: LiftedState, X: Tensor, Y: Tensor, check: bool = True) -> Evaluation:
+        if check:
+            X, Y = self.prepare(X, Y)
+            self._checks.state(state, X)
+        return Evaluation(self.network, (X, *state, Y))
+
+    # Energies
+
+    def energy(self, state: LiftedState, X: Tensor, Y: Tensor) -> Tensor:
+        """E(Θ, X), a scalar: mean over samples, sum over features."""
+        return self.energy_at(self._point(state, X, Y))
+
+    def energy_at(self, point: Evaluation) -> Tensor:
+        """`energy` of a point that is evaluated already."""
+        return energies.layer_energies(self, point).sum()
+
+    def layer_energies(self, state: LiftedState, X: Tensor, Y: Tensor) -> Tensor:
+        """The parts of E by layer, (L,): mean of λ_l B_l + R_l, or of the loss for l = L, plus P_l; their sum is E."""
+        return energies.layer_energies(self, self._point(state, X, Y))
+
+    def sample_energies(self, state: LiftedState, X: Tensor, Y: Tensor) -> Tensor:
+        """The parts of E by sample, (s,); their mean plus Σ_l P_l(Θ_l) is E."""
+        return energies.sample_energies(self, self._point(state, X, Y))
+
+    def objective(self, X: Tensor, Y: Tensor) -> Tensor:
+        """The nested network's value: mean loss plus penalties at the forward pass.  Comparable across all methods."""
+        X, Y = self.prepare(X, Y)
+        return energies.objective(self, self._point(self.forward_state(X, check=False), X, Y, check=False))
+
+    def nonsmooth_energy(self, state: LiftedState, X: Tensor, Y: Tensor, smooth_quadratic: bool = False) -> Tensor:
+        """G of the split E = G + H: λ_l φ_l(x_l) + R_l(x_l) and P_l; smooth_quadratic leaves Ψ_l in place of φ_l."""
+        return energies.nonsmooth(self, self._point(state, X, Y), smooth_quadratic)
+
+    def smooth_energy(self, state: LiftedState, X: Tensor, Y: Tensor, smooth_quadratic: bool = False) -> Tensor:
+        """H of the split E = G + H: λ_l(φ_l*(z_l) - <x_l, z_l>) and φ_L(y); smooth_quadratic adds λ_l ½‖x_l‖²."""
+        return energies.smooth(self, self._point(state, X, Y), smooth_quadratic)
+
+    # Gradients
+
+    @torch.no_grad()
+    def parameter_gradient(self, point: Evaluation, layer: int) -> dict[str, Tensor]:
+        """∇_{Θ_l}(E - P_l) = (λ_l/s) J_Θᵀ d_l for each trained parameter.
+
+        Dense: (λ_l/s) d_lᵀ x_{l-1} for the weight (out, in), and λ_l mean(d_l) for the bias.
+        """
+        scale = self.weight(layer) / point.samples
+        return self.network[layer].map.pull_back_parameters(point.x[below(layer)], point.residual(layer), scale)
+
+    @torch.no_grad()
+    def accumulate_parameter_gradient(
+        self, point: Evaluation, layer: int, into: Mapping[str, Tensor], scale: float = 1.0, decay: float = 1.0
+    ) -> None:
+        """into ← decay·into + scale·∇_{Θ_l}(E - P_l), in place.
+
+        With `into = network[l].map.parameters` and scale = -t this is the gradient step of eq. 17 itself; tell the
+        point with `point.parameters_changed(l)`.
+        """
+        scale *= self.weight(layer) / point.samples
+        f = self.network[layer].map
+        f.accumulate_parameters(point.x[below(layer)], point.residual(layer), into, scale=scale, decay=decay)
+
+    @torch.no_grad()
+    def variable_gradient(self, point: Evaluation, layer: int, smooth_quadratic: bool = False) -> Tensor:
+        """The gradient in x_l of the smooth part of each sample's energy, that is s times the gradient of H.
+
+        λ_{l+1} J_xᵀ d_{l+1} - λ_l z_l        (+ λ_l x_l if smooth_quadratic)
+        """
+        pulled = self.network[above(layer)].map.pull_back_input(point.x[layer], point.residual(above(layer)))
+        own, upper = self.weight(layer), self.weight(above(layer))
+        z = point.z(layer)
+        if smooth_quadratic:
+            z = z - point.x[layer]
+        gradient = torch.sub(pulled, z, alpha=own / upper)
+        return gradient if upper == 1.0 else gradient.mul_(upper)
+
+    def gradients(self, point: Evaluation, smooth_quadratic: bool = False) -> Gradients:
+        """`parameter_gradient` and `variable_gradient` of every layer at one point, for simultaneous updates."""
+        return Gradients(
+            {layer: self.parameter_gradient(point, layer) for layer in layers(self.depth)},
+            {layer: self.variable_gradient(point, layer, smooth_quadratic) for layer in hidden_layers(self.depth)},
+        )
+
+    # Curvature
+
+    def parameter_curvature(self, point: Evaluation, layer: int, upper: bool = False) -> float:
+        """A Lipschitz constant of ∇_{Θ_l}(E - P_l): λ_l ‖J_Θ‖₂²/s; for a dense layer λ_l ‖[X_{l-1} 1]‖₂²/s.
+
+        σ_l is 1-Lipschitz, so φ_l* has curvature at most 1.  By default the norm is an estimate from below, by a power
+        iteration that starts where the last one for this block ended.  upper=True gives a number guaranteed not to
+        be below it.  Dense layers: c such that c·I - AAᵀ, A = [X_{l-1} 1], has a Cholesky factor in float64, with room
+        for rounding.  Convolutions: the Collatz-Wielandt bound of the matrix with absolute values in place of its
+        entries.  Modules in `lb.Map` have no guaranteed bound and raise `CompatibilityError`.
+        """
+        power = self._power.setdefault(ParameterBlock(layer), PowerIteration())
+        norm = self.network[layer].map.parameter_curvature(point.x[below(layer)], power, upper)
+        return self.weight(layer) * norm / point.samples
+
+    def variable_curvature(
+        self, point: Evaluation, layer: int, upper: bool = False, smooth_quadratic: bool = False
+    ) -> float:
+        """A Lipschitz constant of `variable_gradient`: λ_{l+1} ‖J_x f_{l+1}‖₂² (+ λ_l if smooth_quadratic).
+
+        For a dense layer above it is λ_{l+1} ‖W_{l+1}‖₂².  Estimates and guarantees are those of `parameter_curvature`,
+        with W_{l+1} for A; small convolutions are written out as a matrix for a tighter bound.
+        """
+        power = self._power.setdefault(VariableBlock(layer), PowerIteration())
+        norm = self.network[above(layer)].map.input_curvature(point.x[layer], power, upper)
+        return self.weight(above(layer)) * norm + (self.weight(layer) if smooth_quadratic else 0.0)
+
+    # Proximal maps
+
+    @torch.no_grad()
+    def variable_prox(self, layer: int, v: Tensor, step: float, smooth_quadratic: bool = False) -> Tensor:
+        """argmin_x (1/2t)‖x - v‖² + λ_l φ_l(x) + R_l(x) for step t: the backward half of eq. 17.
+
+            prox_{(tλ_l Ψ_l + t R_l) / (1 + tλ_l)}( v / (1 + tλ_l) )
+
+        smooth_quadratic has Ψ_l in place of φ_l: prox_{tλ_l Ψ_l + t R_l}(v).
+        """
+        own, penalty = self.network[layer], self.penalties.get(layer)
+        scale, penalty_scale = step * self.weight(layer), step
+        if not smooth_quadratic:
+            shrink = 1.0 + scale
+            v, scale, penalty_scale = v / shrink, scale / shrink, penalty_scale / shrink
+        if penalty is None:
+            return own.prox(v, scale)
+        return own.restore(composite_prox(own.activation, penalty, own.arrange(v), scale, penalty_scale))
+
+    @torch.no_grad()
+    def parameter_prox(self, layer: int, values: Mapping[str, Tensor], step: float) -> dict[str, Tensor]:
+        """prox_{t P_l} of the weights, as (out, rest) matrices; biases are returned as they are."""
+        penalty = self.parameter_penalties.get(layer)
+        if penalty is None:
+            return dict(values)
+        return {
+            name: penalty.prox(value.flatten(1), step).view_as(value) if value.ndim > 1 else value
+            for name, value in values.items()
+        }
+
+    # Diagnostics
+
+    def certificates(self, state: LiftedState, X: Tensor, Y: Tensor, step: float = 1.0) -> diagnostics.Certificates:
+        """The prox-gradient residual of each block, others fixed: 0 exactly where the block is stationary.
+
+            Θ_l:  ‖Θ_l - prox_{tP_l}(Θ_l - t∇)‖ / t, which is ‖∇_{Θ_l} E‖ without a penalty
+            x_l:  ‖x_l - x_l⁺‖ / (t√s), with x_l⁺ the proximal gradient step (eq. 17) of each sample: a root mean square
+
+        Blocks are convex for affine maps, so that 0 means a minimum.  Every step t > 0 has the same zeros.
+        """
+        return diagnostics.certificates(self, self.evaluate(state, X, Y), step)
+
+    def consistency(self, state: LiftedState, X: Tensor) -> tuple[float, ...]:
+        """‖x_l - σ_l(z_l)‖ / ‖σ_l(z_l)‖ of each hidden layer, over all samples, with z_l from the state's own x_{l-1}.
+
+        0 where both norms vanish, infinity where only the second does.
+        """
+        self._checks.inputs(X)
+        self._checks.state(state, X)
+        return diagnostics.consistency(self.network, state, X)
+
+    def linear_units(self, X: Tensor) -> tuple[diagnostics.LinearUnits, ...]:
+        """The percentage of units acting linearly in a forward pass (Table 2), for each hidden layer."""
+        self._checks.inputs(X)
+        return diagnostics.linear_units(self.network, X)
+
+    def sparsity(self, codes: LiftedState | Tensor, layer: int | None = None) -> float:
+        """The fraction of exact zeros in x_l of a state, or in a tensor of codes."""
+        return diagnostics.sparsity(codes, layer)

@@ -1,0 +1,187 @@
+"""Penalties R on auxiliary variables and on weights: their value and their proximal map.
+
+prox_{tR}(x) = argmin_u ½‖u - x‖² + t R(u)
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from lifted_bregman.activations._base import SUPPORTED_DTYPES, positive
+from lifted_bregman.errors import CompatibilityError, SettingError, TensorError
+
+
+class Penalty(ABC):
+    """A convex function R of a vector, the last dimension of a tensor (..., n), float32 or float64, on any device.
+
+    Subclasses are frozen dataclasses that define `_value` and `_prox`.
+    """
+
+    def value(self, x: Tensor) -> Tensor:
+        """R(x), one number per vector; infinity where a constraint is violated."""
+        self._require(x)
+        with torch.no_grad():
+            return self._value(x)
+
+    def prox(self, x: Tensor, scale: float = 1.0) -> Tensor:
+        """prox_{scale·R}(x) = argmin_u ½‖u - x‖² + scale·R(u), for scale > 0."""
+        self._require(x)
+        scale = positive(scale, "scale")
+        with torch.no_grad():
+            return self._prox(x, scale)
+
+    @abstractmethod
+    def _value(self, x: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _prox(self, x: Tensor, scale: float) -> Tensor: ...
+
+    def _require(self, x: Tensor) -> None:
+        if not isinstance(x, Tensor) or x.dtype not in SUPPORTED_DTYPES or x.ndim == 0:
+            given = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+            raise TensorError(
+                f"{type(self).__name__} was given {given}; it takes a float32 or float64 tensor whose last dimension is "
+                "the vector that is penalised."
+            )
+
+
+@dataclass(frozen=True)
+class L1(Penalty):
+    """R(x) = weight ‖x‖₁; prox_{tR}(x) = sign(x) max(|x| - t·weight, 0)."""
+
+    weight: float
+
+    def __post_init__(self) -> None:
+        _require_weight(self.weight)
+
+    def _value(self, x: Tensor) -> Tensor:
+        return self.weight * x.abs().sum(-1)
+
+    def _prox(self, x: Tensor, scale: float) -> Tensor:
+        coarse, rest = split_product(self.weight, scale, x.dtype)
+        return x.abs().sub_(coarse).sub_(rest).clamp_(min=0.0).copysign_(x)
+
+
+@dataclass(frozen=True)
+class SquaredL2(Penalty):
+    """R(x) = ½ weight ‖x‖²; prox_{tR}(x) = x / (1 + t·weight)."""
+
+    weight: float
+
+    def __post_init__(self) -> None:
+        _require_weight(self.weight)
+
+    def _value(self, x: Tensor) -> Tensor:
+        return 0.5 * self.weight * x.square().sum(-1)
+
+    def _prox(self, x: Tensor, scale: float) -> Tensor:
+        return x / (1.0 + scale * self.weight)
+
+
+@dataclass(frozen=True)
+class GroupL2(Penalty):
+    """R(x) = weight Σ_g ‖x_g‖₂ over contiguous groups of the last dimension; prox_{tR} shrinks each ‖x_g‖ by t·weight.
+
+    weight      >= 0; it is not multiplied by the square root of the group's size, as some authors do
+    group_size  the length of a group, a divisor of the last dimension; the whole dimension by default
+    """
+
+    weight: float
+    group_size: int | None = None
+
+    def __post_init__(self) -> None:
+        _require_weight(self.weight)
+        if self.group_size is not None and (not isinstance(self.group_size, int) or self.group_size < 1):
+            raise SettingError(
+                f"group_size is {self.group_size!r}; it must be a whole number >= 1, or None for all features."
+            )
+
+    def groups(self, x: Tensor) -> Tensor:
+        """x (..., n) seen as (..., groups, group size)."""
+        features = x.shape[-1]
+        size = features if self.group_size is None else self.group_size
+        if features and features % size:
+            raise CompatibilityError(
+                f"GroupL2 has groups of {size} and was given {features} features; the group size must divide the number "
+                f"of features: choose one of {[d for d in range(1, features + 1) if features % d == 0]}."
+            )
+        return x.reshape(*x.shape[:-1], features // max(size, 1), size)
+
+    def _value(self, x: Tensor) -> Tensor:
+        norms: Tensor = torch.linalg.vector_norm(self.groups(x), dim=-1, dtype=torch.float64)
+        return (self.weight * norms.sum(-1)).to(x.dtype)
+
+    def _prox(self, x: Tensor, scale: float) -> Tensor:
+        groups = self.groups(x)
+        norm: Tensor = torch.linalg.vector_norm(groups, dim=-1, keepdim=True, dtype=torch.float64)
+        coarse, rest = split_product(self.weight, scale, torch.float64)
+        shrunk = norm.sub(coarse).sub_(rest).clamp_(min=0.0)
+        factor = shrunk / norm.clamp(min=torch.finfo(torch.float64).tiny)
+        return (groups * factor).to(x.dtype).flatten(-2)
+
+
+@dataclass(frozen=True)
+class Box(Penalty):
+    """R(x) = 0 if low <= x <= high in every component, else infinity; prox is the projection min(max(x, low), high).
+
+    low, high  numbers with low <= high; one may be infinite
+    """
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not (self.low <= self.high and self.low < math.inf and self.high > -math.inf):
+            raise SettingError(
+                f"low is {self.low!r} and high is {self.high!r}; a box needs two numbers with low <= high."
+            )
+
+    def _value(self, x: Tensor) -> Tensor:
+        inside = (x >= self.low) & (x <= self.high)
+        return torch.where(inside.all(-1), 0.0, math.inf).to(x.dtype)
+
+    def _prox(self, x: Tensor, scale: float) -> Tensor:
+        return x.clamp(self.low, self.high)
+
+
+@dataclass(frozen=True)
+class NonNegative(Penalty):
+    """R(x) = 0 if x >= 0 in every component, else infinity; prox is max(x, 0)."""
+
+    low: ClassVar[float] = 0.0
+    high: ClassVar[float] = math.inf
+
+    def _value(self, x: Tensor) -> Tensor:
+        return torch.where((x >= 0.0).all(-1), 0.0, math.inf).to(x.dtype)
+
+    def _prox(self, x: Tensor, scale: float) -> Tensor:
+        return x.clamp(min=0.0)
+
+
+def split_product(weight: float, scale: float, dtype: torch.dtype) -> tuple[float, float]:
+    """weight·scale as coarse + rest: coarse rounded to `dtype`, rest what that leaves of the exact product.
+
+    |x| - coarse is exact near the kink of a threshold, and subtracting the rest keeps every digit of a small result.
+    """
+    product = Fraction(float(weight)) * Fraction(scale)
+    try:
+        coarse = float(torch.tensor(float(product), dtype=dtype))
+    except OverflowError:
+        return math.inf, 0.0
+    return (coarse, float(product - Fraction(coarse))) if math.isfinite(coarse) else (coarse, 0.0)
+
+
+def _require_weight(weight: float) -> None:
+    try:
+        valid = 0.0 <= float(weight) < math.inf
+    except (TypeError, ValueError):
+        valid = False
+    if not valid:
+        raise SettingError(f"weight is {weight!r}; it must be a finite number >= 0.")
