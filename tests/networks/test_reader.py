@@ -157,10 +157,15 @@ def test_softmax_keeps_its_dimension():
     assert [layer.dim for layer in network] == [1, -1, 1]
 
 
-def test_a_joint_activation_of_this_library_acts_on_dense_features():
+def test_a_joint_activation_of_this_library_acts_along_its_dimension():
+    """Dense features by default, channels with dim=1; model and lifted problem compute the same."""
     assert layers_of(nn.Linear(3, 4), act.Sparsemax().as_module(), nn.Linear(4, 2))[0].dim == -1
-    with pytest.raises(lb.errors.UnsupportedModuleError, match=r"model\.1 \(ActivationModule\).*last dimension.*dim=1"):
-        layers_of(nn.Conv2d(1, 4, 1), act.Sparsemax().as_module(), nn.Conv2d(4, 1, 1))
+    modules = (nn.Conv2d(1, 4, 1), act.Sparsemax().as_module(dim=1), nn.Conv2d(4, 1, 1))
+    first = layers_of(*modules)[0]
+    x = torch.randn(2, 1, 3, 3)
+    assert first.dim == 1
+    torch.testing.assert_close(first.activate(first.map.apply(x)), nn.Sequential(*modules[:2])(x))
+    assert bool(((first.activate(first.map.apply(x)).sum(1) - 1.0).abs() < 1e-6).all())
 
 
 def test_one_activation_module_may_be_used_twice():

@@ -134,6 +134,14 @@ def test_parameter_penalties_are_for_all_layers():
         lb.lift(frozen, loss=lb.SquaredError(), parameter_penalties={2: penalties.L1(0.1)})
 
 
+def test_a_penalty_that_cannot_be_combined_names_its_layer():
+    net = nn.Sequential(nn.Linear(4, 5), nn.Hardtanh(1.0, 2.0), nn.Linear(5, 3)).double()
+    with pytest.raises(CompatibilityError, match=r"penalties\[1\], after model\.0 \(Linear\)"):
+        lb.lift(net, loss=lb.SquaredError(), penalties={1: penalties.Box(-1.0, 0.5)})  # nothing is in both boxes
+    with pytest.raises(CompatibilityError, match=r"penalties\[2\], after model\.2 \(Linear\)"):
+        lb.lift(model(), loss=lb.SquaredError(), penalties={2: penalties.GroupL2(0.1, group_size=4)})  # 6 units
+
+
 @pytest.mark.parametrize("value", [[penalties.L1(0.1)], penalties.L1(0.1), 0.1])
 def test_penalties_are_given_by_layer(value):
     with pytest.raises(SettingError, match="layer: penalty"):

@@ -79,11 +79,14 @@ class Activation(ABC):
         with torch.no_grad():
             return self._bregman(x, z)
 
-    def as_module(self) -> ActivationModule:
-        """An `nn.Module` that applies σ, for use in `nn.Sequential`; differentiable for back-propagation baselines."""
+    def as_module(self, dim: int = -1) -> ActivationModule:
+        """An `nn.Module` that applies σ, for use in `nn.Sequential`; differentiable for back-propagation baselines.
+
+        A joint activation acts along `dim`: -1 for dense features, 1 for the channels of convolutional ones.
+        """
         from lifted_bregman.activations._module import ActivationModule
 
-        return ActivationModule(self)
+        return ActivationModule(self, dim)
 
     @abstractmethod
     def _map(self, z: Tensor) -> Tensor:

@@ -19,21 +19,24 @@ if TYPE_CHECKING:
 
 
 class ActivationModule(nn.Module):
-    """Applies `activation`; made by `activation.as_module()`.  Autograd can differentiate it."""
+    """Applies `activation`, a joint one along `dim`; made by `activation.as_module()`.  Autograd can differentiate it."""
 
-    def __init__(self, activation: Activation) -> None:
+    def __init__(self, activation: Activation, dim: int = -1) -> None:
         super().__init__()
         self.activation = activation
+        self.dim = dim
 
     def forward(self, z: Tensor) -> Tensor:
         """σ(z)."""
         self.activation._require(z, "z")
-        u = self.activation._map(z)
+        moved = self.activation.joint and self.dim != -1
+        u = self.activation._map(z.movedim(self.dim, -1) if moved else z)
+        u = u.movedim(-1, self.dim) if moved else u
         return _undifferentiable(u) if _forbidden.get() and u.requires_grad else u
 
     def extra_repr(self) -> str:
         """The activation with its settings."""
-        return repr(self.activation)
+        return repr(self.activation) if self.dim == -1 else f"{self.activation!r}, dim={self.dim}"
 
 
 @contextmanager

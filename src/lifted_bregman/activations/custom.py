@@ -1,7 +1,7 @@
 """An activation from any non-decreasing 1-Lipschitz function of one number.
 
-Such a function is a proximal map exactly when it is non-decreasing and 1-Lipschitz.  Nothing else is known of it here: its
-conjugate comes from a table of integrals, its potential and proximal maps from roots between the table's edges.
+A scalar function is a proximal map exactly when it is such a function.  Nothing else is known of it here: its conjugate
+comes from a table of integrals, its potential and proximal maps from roots between the table's edges.
 """
 
 from __future__ import annotations
@@ -158,8 +158,8 @@ def _require_elementwise(function: ScalarFunction, z: Tensor, u: Tensor, label: 
     apart = float((elsewhere - torch.cat([u[some], u[one]])).abs().max())
     if apart > 1e-4:
         raise NotProximalError(
-            f"{label} returns other values, by up to {apart:.3g}, when the same numbers come in another tensor; it must "
-            "act on each number alone and without randomness.  For softmax use Softmax()."
+            f"{label} returns other values, by up to {apart:.3g}, when the same numbers come in another tensor; it "
+            "must act on each number alone and without randomness.  For softmax use Softmax()."
         )
 
 
@@ -199,8 +199,8 @@ def _far_points(function: ScalarFunction, dtype: torch.dtype) -> Tensor:
     sides = []
     for z in (-powers, powers):
         u = function(z)
-        slope, slack = u.diff() / z.diff(), (_rounding(z, u)[1:] / z.diff()).abs()
-        kept = u.isfinite()[1:] & (slope >= -slack) & (slope <= 1.0 + slack)
+        slope, unit = u.diff() / z.diff(), 16.0 * torch.finfo(dtype).eps
+        kept = u.isfinite()[1:] & (slope >= -unit * (1.0 + u[1:].abs()) / z.diff().abs()) & (slope <= 1.0 + unit)
         sides.append(z[: 1 + int(kept.long().cumprod(0).sum())])
     return torch.cat([sides[0].flip(0), sides[1]])
 
@@ -266,7 +266,8 @@ def _tabulate(function: ScalarFunction, ranges: dict[torch.dtype, tuple[float, f
         rounding = 8.0 * torch.finfo(torch.float64).eps * torch.maximum(size[:-1], size[1:]) * length
         middle = start + 0.5 * length
         halved = (error > rounding) & error.isfinite() & (middle > start) & (middle < end)
-        worst = torch.where(halved, error, 0.0).topk(min(_CELLS_PER_ROUND, len(error)))
+        urgency = error / (1.0 + torch.maximum(start.abs(), end.abs()).square())  # φ* grows at most like z²
+        worst = torch.where(halved, urgency, 0.0).topk(min(_CELLS_PER_ROUND, len(error)))
         chosen = worst.indices[worst.values > 0.0]
         if not chosen.numel():
             break
@@ -290,8 +291,8 @@ def increasing_root(
 
     `low` and `high` (m,) bracket the roots of m functions; the ends of a bracket must not have opposite signs.
     `function(s, rows)` gives the values at s (k,) of the functions with indices `rows` (k,); they may be infinite.
-    Returned are both numbers and the values there.  Where a bracket holds no root, both are the end that is nearer to it;
-    where a value is exactly 0, both are that point.
+    Returned are both numbers and the values there.  Where a bracket holds no root, both are the end that is nearer to
+    it; where a value is exactly 0, both are that point.
 
     The ITP method (Oliveira and Takahashi, ACM Trans. Math. Softw. 47, 2021): interpolate, truncate towards the middle,
     and stay where bisection would be in the worst case.  It is applied to the positions of numbers in the order of all
@@ -348,4 +349,4 @@ def _itp_probe(left: Tensor, right: Tensor, below: Tensor, above: Tensor, first_
     truncation = (0.003 * width.double() * (width.double() / first_width)).long() + 1
     radius = allowed - ((width + 1) >> 1)
     distance = (offset.abs() - truncation).clamp(min=0).minimum(radius)
-    return (middle - offset.sign() * distance).clamp(left + 1, right - 1).minimum(right)
+    return (middle - offset.sign() * distance).clamp(left + 1, right - 1).clamp(left, right)

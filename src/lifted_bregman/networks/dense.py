@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from lifted_bregman.networks._no_graph import no_graph
 from lifted_bregman.networks.maps import LayerMap
 from lifted_bregman.networks.spectral import PowerIteration, Vector, certified_bound
 
@@ -30,46 +31,45 @@ class Dense(LayerMap):
     def parameters(self) -> dict[str, nn.Parameter]:
         return {name: p for name, p in self.module.named_parameters(recurse=False) if p.requires_grad}
 
-    @torch.no_grad()
+    @no_graph
     def apply(self, x: Tensor) -> Tensor:
         return linear(x.flatten(1) if self.flatten else x, self.module.weight, self.module.bias)
 
-    @torch.no_grad()
+    @no_graph
     def pull_back_input(self, x: Tensor, d: Tensor) -> Tensor:
         pulled = d @ self.module.weight
         return pulled.view(x.shape) if self.flatten else pulled
 
-    @torch.no_grad()
+    @no_graph
     def accumulate_parameters(
         self, x: Tensor, d: Tensor, into: Mapping[str, Tensor], scale: float = 1.0, decay: float = 1.0
     ) -> None:
-        x, d = self._rows(x), d.reshape(-1, d.shape[-1])
-        for name in self.parameters:
-            if name == "weight":
-                into[name].addmm_(d.t(), x, beta=decay, alpha=scale)
-            else:
-                into[name].addmv_(d.t(), d.new_ones(len(d)), beta=decay, alpha=scale)
+        x, d = self._rows(x), _matrix(d)
+        weight, bias = self.module.weight, self.module.bias
+        if weight.requires_grad:
+            into["weight"].addmm_(d.t(), x, beta=decay, alpha=scale)
+        if bias is not None and bias.requires_grad:
+            into["bias"].addmv_(d.t(), d.new_ones(len(d)), beta=decay, alpha=scale)
 
-    @torch.no_grad()
+    @no_graph
     def pull_back_parameters(self, x: Tensor, d: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
-        x, d = self._rows(x), d.reshape(-1, d.shape[-1])
+        x, d = self._rows(x), _matrix(d)
+        weight, bias = self.module.weight, self.module.bias
         pulled: dict[str, Tensor] = {}
-        for name, parameter in self.parameters.items():
-            # beta = 0: the parameter gives the shape only.
-            if name == "weight":
-                pulled[name] = torch.addmm(parameter, d.t(), x, beta=0, alpha=scale)
-            else:
-                pulled[name] = d.sum(0).mul_(scale)
+        if weight.requires_grad:
+            pulled["weight"] = torch.addmm(weight, d.t(), x, beta=0, alpha=scale)  # beta = 0: W gives the shape only
+        if bias is not None and bias.requires_grad:
+            pulled["bias"] = d.sum(0).mul_(scale)
         return pulled
 
-    @torch.no_grad()
+    @no_graph
     def input_curvature(self, x: Tensor, power: PowerIteration | None = None, upper: bool = False) -> float:
         """‖W‖₂²; the upper bound is `certified_bound`."""
         W = self.module.weight
         estimate = (power or PowerIteration()).estimate(lambda v: (W.t() @ (W @ v[0]),), (W[0],))
         return certified_bound(W, estimate) if upper else estimate
 
-    @torch.no_grad()
+    @no_graph
     def parameter_curvature(self, x: Tensor, power: PowerIteration | None = None, upper: bool = False) -> float:
         """‖[X 1]‖₂², ‖X‖₂² or s, for what is trained of weight and bias; the upper bound is `certified_bound`."""
         x, trained = self._rows(x), self.parameters
@@ -87,4 +87,9 @@ class Dense(LayerMap):
         return certified_bound(torch.cat((x, x.new_ones(len(x), 1)), 1), estimate) if upper else estimate
 
     def _rows(self, x: Tensor) -> Tensor:
-        return x.flatten(1) if self.flatten else x.reshape(-1, x.shape[-1])
+        return x.flatten(1) if self.flatten else _matrix(x)
+
+
+def _matrix(t: Tensor) -> Tensor:
+    """t as rows over its last dimension."""
+    return t if t.ndim == 2 else t.reshape(-1, t.shape[-1])

@@ -28,15 +28,15 @@ class Layer:
 
     def activate(self, z: Tensor) -> Tensor:
         """σ(z) (eq. 9)."""
-        return self.restore(self.activation(self.arrange(z)))
+        return self._undo(self.activation(self._view(z)))
 
     def prox(self, v: Tensor, scale: float) -> Tensor:
         """prox_{scale·Ψ}(v)."""
-        return self.restore(self.activation.prox(self.arrange(v), scale))
+        return self._undo(self.activation.prox(self._view(v), scale))
 
     def psi(self, x: Tensor) -> Tensor:
         """Ψ(x) of each sample; infinity outside the domain."""
-        return sum_features(self.activation.potential(self.arrange(x)))
+        return sum_features(self.activation.potential(self._view(x)))
 
     def phi(self, x: Tensor) -> Tensor:
         """φ(x) = ½‖x‖² + Ψ(x) of each sample."""
@@ -44,19 +44,19 @@ class Layer:
 
     def phi_star(self, z: Tensor) -> Tensor:
         """φ*(z) of each sample (eq. 15)."""
-        return sum_features(self.activation.conjugate(self.arrange(z)))
+        return sum_features(self.activation.conjugate(self._view(z)))
 
     def bregman(self, x: Tensor, z: Tensor) -> Tensor:
         """B_Ψ(x, z) = φ(x) + φ*(z) - <x, z> of each sample (eq. 12)."""
-        return sum_features(self.activation.bregman(self.arrange(x), self.arrange(z)))
+        return sum_features(self.activation.bregman(self._view(x), self._view(z)))
 
     def contains(self, x: Tensor) -> Tensor:
         """Whether Ψ(x) is finite, for each sample."""
-        inside = self.activation.contains(self.arrange(x))
+        inside = self.activation.contains(self._view(x))
         return inside if inside.ndim == 1 else inside.flatten(1).all(1)
 
     def arrange(self, t: Tensor) -> Tensor:
-        """A view of t in which the coupled components, if any, are the last dimension."""
+        """A view of t whose last dimension is `dim`: the form in which joint activations and penalties take it."""
         if t.ndim == 2 or self.dim == -1:
             return t
         return t.movedim(self.dim, -1)
@@ -66,6 +66,14 @@ class Layer:
         if t.ndim == 2 or self.dim == -1:
             return t
         return t.movedim(-1, self.dim)
+
+    # A separable activation needs no rearrangement.
+
+    def _view(self, t: Tensor) -> Tensor:
+        return self.arrange(t) if self.activation.joint else t
+
+    def _undo(self, t: Tensor) -> Tensor:
+        return self.restore(t) if self.activation.joint else t
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vjp
 
 from lifted_bregman.errors import CompatibilityError
+from lifted_bregman.networks._no_graph import no_graph
 from lifted_bregman.networks.maps import LayerMap, Map
 from lifted_bregman.networks.spectral import (
     NormalOperator,
@@ -46,18 +47,18 @@ class ModuleMap(LayerMap):
             return {}
         return {name: p for name, p in self._holder.named_parameters() if p.requires_grad}
 
-    @torch.no_grad()
+    @no_graph
     def apply(self, x: Tensor) -> Tensor:
         z: Tensor = self._chain(x)
         return z
 
-    @torch.no_grad()
+    @no_graph
     def pull_back_input(self, x: Tensor, d: Tensor) -> Tensor:
         pull_back = vjp(self._chain, x.detach())[1]
         pulled: Tensor = pull_back(d.detach())[0]
         return pulled
 
-    @torch.no_grad()
+    @no_graph
     def accumulate_parameters(
         self, x: Tensor, d: Tensor, into: Mapping[str, Tensor], scale: float = 1.0, decay: float = 1.0
     ) -> None:
@@ -67,7 +68,7 @@ class ModuleMap(LayerMap):
             else:
                 into[name].mul_(decay).add_(pulled, alpha=scale)
 
-    @torch.no_grad()
+    @no_graph
     def pull_back_parameters(self, x: Tensor, d: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
         values = {name: p.detach() for name, p in self.parameters.items()}
         if not values:
@@ -76,7 +77,7 @@ class ModuleMap(LayerMap):
         pulled: dict[str, Tensor] = pull_back(d.detach() * scale if scale != 1.0 else d.detach())[0]
         return pulled
 
-    @torch.no_grad()
+    @no_graph
     def input_curvature(self, x: Tensor, power: PowerIteration | None = None, upper: bool = False) -> float:
         """‖J_x‖₂².  Upper bound: N = |J|ᵀ|J| dominates JᵀJ entry by entry and has no negative entry (`positive_bound`).
 
@@ -100,7 +101,7 @@ class ModuleMap(LayerMap):
             bound = min(bound, certified_bound(matrix, estimate))
         return bound
 
-    @torch.no_grad()
+    @no_graph
     def parameter_curvature(self, x: Tensor, power: PowerIteration | None = None, upper: bool = False) -> float:
         """‖J_Θ‖₂².  Upper bound: |x| in place of x makes J_Θ larger and non-negative (`positive_bound`).
 

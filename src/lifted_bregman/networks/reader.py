@@ -84,13 +84,6 @@ def read_network(model: nn.Module) -> Network:
             final = None
         elif pending:
             layers.append(_layer(pending, *found))
-            if found[0].joint and found[1] is None and layers[-1].map.channels_first:
-                _refuse(
-                    path,
-                    module,
-                    "as a module it acts along the last dimension, which is no channel of convolutional features: use "
-                    "nn.Softmax(dim=1), a separable activation, or nn.Flatten() before it",
-                )
             pending = []
             final = found[0]
         elif layers:

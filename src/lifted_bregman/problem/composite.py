@@ -32,16 +32,16 @@ Why they hold:
   f(u) - βu if it is negative, and 0 otherwise.
 - Separable, NonNegative or Box.  A convex function of one number, limited to an interval, has its minimum at the point
   of the interval that is nearest to the unlimited minimum.
-- Radial, L1, NonNegative or GroupL2.  R is positively homogeneous.  With y = prox_{bR}(v) and u = P(y) = κy, κ >= 0, the
-  subgradient (v - y)/b of R at y is one at κy too.
+- Radial, L1, NonNegative or GroupL2.  R is positively homogeneous.  With y = prox_{bR}(v) and u = P(y) = κy, κ >= 0,
+  the subgradient (v - y)/b of R at y is one at κy too.
 - Positively homogeneous, GroupL2.  The same with the roles of Ψ and R exchanged.
 - Others, GroupL2.  β‖u‖ is the minimum over t > 0 of ½β(‖u‖²/t + t), convex in (u, t).  For fixed t the best u is
-  x(β/t), and the derivative in t of what is left is ½β(1 - ‖x(β/t)‖²/t²): so ‖x(β/t)‖/t decreases, to 1 at the solution.
+  x(β/t), and the derivative in t of what is left is ½β(1 - ‖x(β/t)‖²/t²): ‖x(β/t)‖/t decreases, to 1 at the solution.
 
-Roots are found in float64, also for float32 data, by `increasing_root`: at most 66 evaluations and about 10 as a rule, at
-each level of nesting.  κ and t are one root per sample or group.  Inside t there is one root per component (of the
-equation (1 + μ)σ(s) + a(s - σ(s)) = v for x(μ) = σ(s)), or for softmax ν, and inside ν Newton's method per component.
-For a > 1 rounding errors of σ count a times in that equation.
+Roots are found in float64, also for float32 data, by `increasing_root`: at most 66 evaluations and about 10 as a rule.
+κ, ν and t are one root per sample or group.  Inside ν, softmax has Newton's method for each component.  Inside t, a
+separable activation has one root per component, (1 + μ)σ(s) + a(s - σ(s)) = v for x(μ) = σ(s), in which rounding errors
+of σ count a times if a > 1; softmax and joint activations of others are evaluated sample by sample.
 """
 
 from __future__ import annotations
@@ -123,9 +123,8 @@ def _box_on_simplex(activation: Softmax | Sparsemax, penalty: Box, v: Tensor, a:
     low, high = max(penalty.low, 0.0), penalty.high if penalty.high < 1.0 else math.inf
     if (low, high) == (0.0, math.inf):
         return activation.prox(v, a)
-    w = v.double().reshape(-1, v.shape[-1])
-    weight = a if isinstance(activation, Softmax) else 0.0
-    return _simplex_point(w, torch.ones_like(w[:, :1]), weight, low, high).to(v.dtype).view(v.shape)
+    w, entropy = v.double().reshape(-1, v.shape[-1]), a if isinstance(activation, Softmax) else 0.0
+    return _simplex_point(w, entropy, low, high).to(v.dtype).view(v.shape)
 
 
 def _box_in_ball(activation: BallProjection, penalty: Box, v: Tensor, a: float, b: float) -> Tensor:
@@ -288,8 +287,8 @@ def _with_norm_penalty(damped: Callable[[Tensor, Tensor], Tensor], w: Tensor, be
 def _damped_separable(activation: Separable, w: Tensor, mu: Tensor, a: float) -> Tensor:
     """argmin_u ½‖u - w‖² + aΨ(u) + ½μ‖u‖² = σ(s) with (1 + μ)σ(s) + a(s - σ(s)) = w, for rows w and μ (m, 1).
 
-    The left side has slopes between a and 1 + μ.  Where they are far apart the equation itself, solved for u = σ(s), gives
-    more digits of a small u than σ at a rounded s; σ at the two ends of the bracket limits it.
+    The left side has slopes between a and 1 + μ.  Where they are far apart the equation itself, solved for u = σ(s),
+    gives more digits of a small u than σ at a rounded s; σ at the two ends of the bracket limits it.
     """
     target, k = w.flatten(), (1.0 + mu).expand_as(w).flatten()
     from_zero = target - (k - a) * activation(torch.zeros_like(target[:1]))
@@ -308,63 +307,58 @@ def _damped_separable(activation: Separable, w: Tensor, mu: Tensor, a: float) ->
 
 def _damped_joint(activation: Activation, w: Tensor, mu: Tensor, a: float) -> Tensor:
     """argmin_u ½‖u - w‖² + aΨ(u) + ½μ‖u‖² = prox_{aΨ/(1+μ)}(w/(1+μ)), where μ (m, 1) differs from row to row."""
-    if isinstance(activation, Softmax):
-        return _simplex_point(w, 1.0 + mu, a, 0.0, math.inf)
     if isinstance(activation, Sparsemax):
         return activation(w / (1.0 + mu))  # an indicator has no scale
     factors = 1.0 / (1.0 + mu)
     return torch.stack([activation.prox(row * k, a * float(k)) for row, k in zip(w, factors, strict=True)])
 
 
-def _simplex_point(w: Tensor, kappa: Tensor, a: float, low: float, high: float) -> Tensor:
-    """argmin_u ½κ‖u‖² - <w, u> + a Σ (u_j log u_j - ½u_j²) over Σ u_j = 1, low <= u_j <= high; κ (m, 1) >= 1.
+def _simplex_point(w: Tensor, a: float, low: float, high: float) -> Tensor:
+    """argmin_u ½‖u - w‖² + a Σ (u_j log u_j - ½u_j²) over Σ u_j = 1, low <= u_j <= high, for each row of w.
 
-    u_j is the solution, limited to [low, high], of g(u_j) = κ u_j + a (log u_j - u_j + 1) = w_j - ν.  g increases up to 1.
-    At ν = max w - g(1/n) no u_j is above 1/n, at ν = min w - g(1/n) none is below; between them Σ u_j = 1.  A second
-    search, relative to the ν that the first one found, restores the digits that a large spread of w takes from the first.
+    u_j is the solution, limited to [low, high], of g(u_j) = u_j + a (log u_j - u_j + 1) = w_j - ν.  g increases up to
+    u_j = 1.  At ν = max w - g(1/n) no u_j is above 1/n, at ν = min w - g(1/n) none is below; between them Σ u_j = 1.  A
+    second search, relative to the ν that the first one found, restores the digits that a large spread of w takes away.
     """
-    n = w.shape[-1]
+    n, rows = w.shape[-1], _all_rows(w)
     top, bottom = w.amax(-1), w.amin(-1)
-    g = kappa.squeeze(-1) / n - a * (1.0 / n - 1.0 + math.log(n))
+    g = 1.0 / n - a * (1.0 / n - 1.0 + math.log(n))
 
     def search(base: Tensor, least: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:
         def point(offset: Tensor, rows: Tensor) -> Tensor:
-            return _limited_component((w[rows] - base[rows, None]) - offset[:, None], kappa[rows], a, low, high)
+            return _simplex_component((w[rows] - base[rows, None]) - offset[:, None], a).clamp(low, high)
 
         below, above, short, over = increasing_root(lambda nu, rows: 1.0 - point(nu, rows).sum(-1), least, most)
         offset = torch.where(short.abs() < over.abs(), below, above)
-        return point(offset, _all_rows(w)), base + offset
+        return point(offset, rows), base + offset
 
     _, nu = search(top - g, bottom - top, torch.zeros_like(top))
-    margin = 2.0**-48 * (top.abs() + bottom.abs() + g.abs())
+    margin = 2.0**-48 * (top.abs() + bottom.abs() + abs(g))
     return search(nu - 2.0 * margin, margin, 3.0 * margin)[0]
 
 
-COMPONENT_LIMIT = 40
+COMPONENT_LIMIT = 24
 """Newton iterations on a component of softmax (tests count them)."""
+_ANCHORS = (0.0, 0.5, 1.5, 4.0, 10.0, 25.0, 750.0)
 
 
-def _limited_component(r: Tensor, kappa: Tensor, a: float, low: float, high: float) -> Tensor:
-    """u with g(u) = κ u + a (log u - u + 1) = r, limited to [low, high]; Newton's method on y = log u.
+def _simplex_component(r: Tensor, a: float) -> Tensor:
+    """u with g(u) = u + a (log u - u + 1) = r, by Newton's method on y = log u; beyond 1, g continues with its slope 1.
 
-    g(e^y) is increasing for y <= 0, convex if κ >= a and concave otherwise.  A Newton step from anywhere leads to an upper,
-    respectively lower, bound of the root, from which the iteration is monotone; the best of the steps from several points
-    is the start.  Beyond u = 1, where no solution lies, g is continued as a straight line.
+    g(e^y) is increasing for y <= 0, convex if a <= 1 and concave otherwise.  A Newton step from anywhere leads to an
+    upper, respectively lower, bound of the root, from which the iteration is monotone; the best of several starts it.
     """
     if a == 0.0:
-        return (r / kappa).clamp(low, high)
+        return r.clone()
 
-    def newton_step(y: Tensor) -> Tensor:
-        return (kappa * y.exp() - a * (y.expm1() - y) - r) / ((kappa - a) * y.exp() + a)
+    def newton(y: Tensor) -> Tensor:
+        u = y.exp()
+        return (y - (u - a * (y.expm1() - y) - r) / ((1.0 - a) * u + a)).clamp(-750.0, 0.0)
 
-    bounds = torch.stack([y - newton_step(y) for y in (torch.full_like(r, -anchor) for anchor in _ANCHORS)])
-    y = torch.where(kappa >= a, bounds.amin(0), bounds.amax(0)).clamp(-750.0, 0.0)
+    bounds = torch.stack([newton(torch.full_like(r, -anchor)) for anchor in _ANCHORS])
+    y = bounds.amin(0) if a <= 1.0 else bounds.amax(0)
     for _ in range(COMPONENT_LIMIT):
-        step = newton_step(y)
-        y = (y - step).clamp(-750.0, 0.0)
-        if bool((step.abs() <= 1e-9 * y.abs() + 1e-18).all()):
+        last, y = y, newton(y)
+        if bool(((y - last).abs() <= 1e-11 * (1.0 + y.abs())).all()):
             break
-    return torch.where(r > kappa, r / kappa, y.exp()).clamp(low, high)
-
-
-_ANCHORS = (0.0, 0.5, 1.5, 4.0, 10.0, 25.0, 750.0)
+    return torch.where(r > 1.0, r, y.exp())

@@ -12,6 +12,7 @@ from torch import Tensor
 from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import SettingError, TensorError
 from lifted_bregman.networks import Network
+from lifted_bregman.networks._no_graph import no_graph
 from lifted_bregman.problem.blocks import hidden_layers, layers
 from lifted_bregman.problem.evaluation import Evaluation
 from lifted_bregman.problem.state import LiftedState
@@ -43,7 +44,7 @@ class LinearUnits:
     """Units with σ(z) = z for every sample."""
 
 
-@torch.no_grad()
+@no_graph
 def certificates(problem: LiftedProblem, point: Evaluation, step: float = 1.0) -> Certificates:
     """Prox-gradient residuals, as `LiftedProblem.certificates` states them."""
     step = positive(step, "step")
@@ -53,7 +54,7 @@ def certificates(problem: LiftedProblem, point: Evaluation, step: float = 1.0) -
     )
 
 
-@torch.no_grad()
+@no_graph
 def consistency(network: Network, state: LiftedState, X: Tensor) -> tuple[float, ...]:
     """Relative gaps, as `LiftedProblem.consistency` states them."""
     gaps = []
@@ -66,7 +67,7 @@ def consistency(network: Network, state: LiftedState, X: Tensor) -> tuple[float,
     return tuple(gaps)
 
 
-@torch.no_grad()
+@no_graph
 def linear_units(network: Network, X: Tensor) -> tuple[LinearUnits, ...]:
     """Units acting linearly, as `LiftedProblem.linear_units` states them."""
     found = []

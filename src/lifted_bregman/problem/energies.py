@@ -5,11 +5,13 @@ E(Θ, X) = (1/s) Σ_i [ ℓ(y, z_L) + Σ_{l<L} ( λ_l B_l(x_l, z_l) + R_l(x_l) )
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from lifted_bregman.networks._no_graph import no_graph
 from lifted_bregman.networks.layers import half_square, sum_features
 from lifted_bregman.problem.blocks import hidden_layers, layers
 from lifted_bregman.problem.evaluation import Evaluation
@@ -18,19 +20,25 @@ if TYPE_CHECKING:
     from lifted_bregman.problem.lifted import LiftedProblem
 
 
-@torch.no_grad()
+@no_graph
 def layer_energies(problem: LiftedProblem, point: Evaluation) -> Tensor:
     """The parts of E by layer, (L,): mean of λ_l B_l + R_l, or of the loss for l = L, plus P_l; their sum is E."""
     return torch.stack([_term(problem, point, l).mean() + _on_parameters(problem, l) for l in layers(problem.depth)])
 
 
-@torch.no_grad()
+@no_graph
+def partial_energy(problem: LiftedProblem, point: Evaluation, terms: Iterable[int]) -> Tensor:
+    """The sum of some layers' parts of E: all that a move of the blocks which touch only those can change."""
+    return torch.stack([_term(problem, point, l).mean() + _on_parameters(problem, l) for l in terms]).sum()
+
+
+@no_graph
 def sample_energies(problem: LiftedProblem, point: Evaluation) -> Tensor:
     """The parts of E by sample, (s,); their mean plus Σ_l P_l(Θ_l) is E."""
     return torch.stack([_term(problem, point, layer) for layer in layers(problem.depth)]).sum(0)
 
 
-@torch.no_grad()
+@no_graph
 def objective(problem: LiftedProblem, point: Evaluation) -> Tensor:
     """Mean loss plus penalties; at a forward pass, where every B_l vanishes, the value of the nested network."""
     value = _term(problem, point, problem.depth).mean() + _on_variables(problem, point).mean()
@@ -39,7 +47,7 @@ def objective(problem: LiftedProblem, point: Evaluation) -> Tensor:
     return value
 
 
-@torch.no_grad()
+@no_graph
 def nonsmooth(problem: LiftedProblem, point: Evaluation, smooth_quadratic: bool) -> Tensor:
     """G of the split E = G + H, which the proximal maps handle.
 
@@ -58,7 +66,7 @@ def nonsmooth(problem: LiftedProblem, point: Evaluation, smooth_quadratic: bool)
     return value
 
 
-@torch.no_grad()
+@no_graph
 def smooth(problem: LiftedProblem, point: Evaluation, smooth_quadratic: bool) -> Tensor:
     """H of the split E = G + H, which gradients handle.
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from lifted_bregman.networks import Network
 from lifted_bregman.problem.blocks import above, below, hidden_layers, layers
 from lifted_bregman.problem.state import LiftedState
+from lifted_bregman.problem.work import Work
 
 
 class Evaluation:
@@ -18,10 +19,11 @@ class Evaluation:
     `set_variable` or `parameters_changed`; exactly what that block touches is computed again when next read.
     """
 
-    __slots__ = ("_network", "_residual", "_sigma", "_z", "x")
+    __slots__ = ("_network", "_residual", "_sigma", "_work", "_z", "x")
 
-    def __init__(self, network: Network, x: Iterable[Tensor]) -> None:
+    def __init__(self, network: Network, x: Iterable[Tensor], work: Work | None = None) -> None:
         self._network = network
+        self._work = work or Work()
         self.x = list(x)
         """x_0 (the input), x_1 .. x_{L-1} (the variables), x_L (the target)."""
         self._z: list[Tensor | None] = [None] * len(self.x)
@@ -43,6 +45,7 @@ class Evaluation:
         value = self._z[layer]
         if value is None:
             value = self._z[layer] = self._network[layer].map.apply(self.x[below(layer)])
+            self._work.forward_maps += 1
         return value
 
     def sigma(self, layer: int) -> Tensor:
@@ -50,6 +53,7 @@ class Evaluation:
         value = self._sigma[layer]
         if value is None:
             value = self._sigma[layer] = self._network[layer].activate(self.z(layer))
+            self._work.prox_maps += 1
         return value
 
     def residual(self, layer: int) -> Tensor:

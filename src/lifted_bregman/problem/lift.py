@@ -11,7 +11,7 @@ from lifted_bregman.activations import Activation, Identity, Softmax
 from lifted_bregman.activations._base import SUPPORTED_DTYPES
 from lifted_bregman.errors import CompatibilityError, SettingError, TensorError
 from lifted_bregman.losses import BregmanLoss
-from lifted_bregman.networks import Network, read_network
+from lifted_bregman.networks import Dense, Layer, Network, read_network
 from lifted_bregman.problem.blocks import hidden_layers, layers
 from lifted_bregman.problem.composite import require_composable
 from lifted_bregman.problem.lifted import LiftedProblem
@@ -46,7 +46,7 @@ def lift(
     checked_weights = check_weights(weights, depth)
     on_variables = check_penalties(penalties, hidden_layers(depth), "penalties", "hidden layers")
     for layer, penalty in on_variables.items():
-        require_composable(network[layer].activation, penalty)
+        _require_composable(network[layer], penalty, f"penalties[{layer}]")
     on_parameters = check_penalties(parameter_penalties, layers(depth), "parameter_penalties", "layers")
     for layer in on_parameters:
         if not any(p.ndim > 1 for p in network[layer].map.parameters.values()):
@@ -55,6 +55,14 @@ def lift(
                 "weight: leave it out, or set requires_grad of the weight."
             )
     return LiftedProblem(network, loss, checked_weights, on_variables, on_parameters)
+
+
+def _require_composable(layer: Layer, penalty: Penalty, name: str) -> None:
+    width = layer.map.module.out_features if isinstance(layer.map, Dense) else None
+    try:
+        require_composable(layer.activation, penalty, width)
+    except CompatibilityError as error:
+        raise CompatibilityError(f"{name}, after {layer.path}: {error}") from error
 
 
 def _require_parameters(network: Network) -> None:

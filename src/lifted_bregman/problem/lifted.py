@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lifted_bregman.losses import BregmanLoss
 from lifted_bregman.networks import Network, PowerIteration
+from lifted_bregman.networks._no_graph import no_graph
 from lifted_bregman.problem import diagnostics, energies
 from lifted_bregman.problem.blocks import (
     Block,
@@ -27,6 +28,7 @@ from lifted_bregman.problem.evaluation import Evaluation
 from lifted_bregman.problem.penalties import Penalty
 from lifted_bregman.problem.settings import check_weights
 from lifted_bregman.problem.state import LiftedState
+from lifted_bregman.problem.work import Work
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,8 @@ class LiftedProblem:
         self._weight = dict(zip(layers(self.depth), (*self.weights, 1.0), strict=True))
         self._checks = DataChecks(network, loss)
         self._power: dict[Block, PowerIteration] = {}
+        self.work = Work()
+        """Counters of what was done through this problem."""
 
     def weight(self, layer: int) -> float:
         """λ_l, with λ_L = 1."""
@@ -99,9 +103,11 @@ class LiftedProblem:
         for layer in hidden_layers(self.depth):
             x = self.network[layer].activate(self.network[layer].map.apply(x))
             variables.append(x)
+        self.work.forward_maps += len(variables)
+        self.work.prox_maps += len(variables)
         return LiftedState(variables)
 
-    @torch.no_grad()
+    @no_graph
     def evaluate(self, state: LiftedState, X: Tensor, Y: Tensor, check: bool = True) -> Evaluation:
         """All z_l and d_l at a point, each computed once; check=False takes X and Y from `prepare` as they are."""
         return self._point(state, X, Y, check).complete()
@@ -110,7 +116,11 @@ class LiftedProblem:
         if check:
             X, Y = self.prepare(X, Y)
             self._checks.state(state, X)
-        return Evaluation(self.network, (X, *state, Y))
+        return self.point(state, X, Y)
+
+    def point(self, state: LiftedState, X: Tensor, Y: Tensor) -> Evaluation:
+        """A point whose z_l and d_l are computed when first read; X and Y come from `prepare` and are not checked."""
+        return Evaluation(self.network, (X, *state, Y), self.work)
 
     # Energies
 
@@ -145,16 +155,17 @@ class LiftedProblem:
 
     # Gradients
 
-    @torch.no_grad()
+    @no_graph
     def parameter_gradient(self, point: Evaluation, layer: int) -> dict[str, Tensor]:
         """∇_{Θ_l}(E - P_l) = (λ_l/s) J_Θᵀ d_l for each trained parameter.
 
         Dense: (λ_l/s) d_lᵀ x_{l-1} for the weight (out, in), and λ_l mean(d_l) for the bias.
         """
+        self.work.parameter_gradients += 1
         scale = self.weight(layer) / point.samples
         return self.network[layer].map.pull_back_parameters(point.x[below(layer)], point.residual(layer), scale)
 
-    @torch.no_grad()
+    @no_graph
     def accumulate_parameter_gradient(
         self, point: Evaluation, layer: int, into: Mapping[str, Tensor], scale: float = 1.0, decay: float = 1.0
     ) -> None:
@@ -163,16 +174,18 @@ class LiftedProblem:
         With `into = network[l].map.parameters` and scale = -t this is the gradient step of eq. 17 itself; tell the
         point with `point.parameters_changed(l)`.
         """
+        self.work.parameter_gradients += 1
         scale *= self.weight(layer) / point.samples
         f = self.network[layer].map
         f.accumulate_parameters(point.x[below(layer)], point.residual(layer), into, scale=scale, decay=decay)
 
-    @torch.no_grad()
+    @no_graph
     def variable_gradient(self, point: Evaluation, layer: int, smooth_quadratic: bool = False) -> Tensor:
         """The gradient in x_l of the smooth part of each sample's energy, that is s times the gradient of H.
 
         λ_{l+1} J_xᵀ d_{l+1} - λ_l z_l        (+ λ_l x_l if smooth_quadratic)
         """
+        self.work.adjoints += 1
         pulled = self.network[above(layer)].map.pull_back_input(point.x[layer], point.residual(above(layer)))
         own, upper = self.weight(layer), self.weight(above(layer))
         z = point.z(layer)
@@ -181,6 +194,7 @@ class LiftedProblem:
         gradient = torch.sub(pulled, z, alpha=own / upper)
         return gradient if upper == 1.0 else gradient.mul_(upper)
 
+    @no_graph
     def gradients(self, point: Evaluation, smooth_quadratic: bool = False) -> Gradients:
         """`parameter_gradient` and `variable_gradient` of every layer at one point, for simultaneous updates."""
         return Gradients(
@@ -217,7 +231,7 @@ class LiftedProblem:
 
     # Proximal maps
 
-    @torch.no_grad()
+    @no_graph
     def variable_prox(self, layer: int, v: Tensor, step: float, smooth_quadratic: bool = False) -> Tensor:
         """argmin_x (1/2t)‖x - v‖² + λ_l φ_l(x) + R_l(x) for step t: the backward half of eq. 17.
 
@@ -225,6 +239,7 @@ class LiftedProblem:
 
         smooth_quadratic has Ψ_l in place of φ_l: prox_{tλ_l Ψ_l + t R_l}(v).
         """
+        self.work.prox_maps += 1
         own, penalty = self.network[layer], self.penalties.get(layer)
         scale, penalty_scale = step * self.weight(layer), step
         if not smooth_quadratic:
@@ -234,7 +249,7 @@ class LiftedProblem:
             return own.prox(v, scale)
         return own.restore(composite_prox(own.activation, penalty, own.arrange(v), scale, penalty_scale))
 
-    @torch.no_grad()
+    @no_graph
     def parameter_prox(self, layer: int, values: Mapping[str, Tensor], step: float) -> dict[str, Tensor]:
         """prox_{t P_l} of the weights, as (out, rest) matrices; biases are returned as they are."""
         penalty = self.parameter_penalties.get(layer)

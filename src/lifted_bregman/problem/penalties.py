@@ -47,8 +47,8 @@ class Penalty(ABC):
         if not isinstance(x, Tensor) or x.dtype not in SUPPORTED_DTYPES or x.ndim == 0:
             given = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
             raise TensorError(
-                f"{type(self).__name__} was given {given}; it takes a float32 or float64 tensor whose last dimension is "
-                "the vector that is penalised."
+                f"{type(self).__name__} was given {given}; it takes a float32 or float64 tensor whose last dimension "
+                "is the vector that is penalised."
             )
 
 
@@ -109,8 +109,8 @@ class GroupL2(Penalty):
         size = features if self.group_size is None else self.group_size
         if features and features % size:
             raise CompatibilityError(
-                f"GroupL2 has groups of {size} and was given {features} features; the group size must divide the number "
-                f"of features: choose one of {[d for d in range(1, features + 1) if features % d == 0]}."
+                f"GroupL2 has groups of {size} and was given {features} features; the group size must divide the "
+                f"number of features: choose one of {[d for d in range(1, features + 1) if features % d == 0]}."
             )
         return x.reshape(*x.shape[:-1], features // max(size, 1), size)
 

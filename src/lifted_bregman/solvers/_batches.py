@@ -1,0 +1,34 @@
+"""Batches in an order that is a function of seed and epoch alone, so that a run can be continued anywhere."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+import torch
+
+from lifted_bregman.errors import SettingError
+from lifted_bregman.solvers._interface import Batch
+
+
+def epoch_batches(data: Batch, batch_size: int | None, seed: int, epoch: int) -> Iterator[Batch]:
+    """The batches of one epoch (from 1): the whole set if batch_size is None, else a fresh permutation cut into pieces.
+
+    The last batch is smaller where the size does not divide the set; no sample is left out.
+    """
+    if batch_size is None:
+        yield data
+        return
+    if not (isinstance(batch_size, int) and 1 <= batch_size):
+        raise SettingError(
+            f"batch_size is {batch_size!r}; it must be a whole number of at least 1, or None for the whole set."
+        )
+    order = torch.randperm(len(data), generator=named_generator(seed, "data order", epoch))
+    for places in order.split(batch_size):
+        yield data.select(places)
+
+
+def named_generator(seed: int, name: str, counter: int = 0) -> torch.Generator:
+    """A generator for one purpose, derived from the run's seed by name and counter."""
+    digest = hashlib.sha256(f"{seed}/{name}/{counter}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))

@@ -1,0 +1,136 @@
+"""What a solver is: frozen settings, a state of its own, `init` and `step`.
+
+A solver never loops, prints or draws random numbers by itself.  A loop of one's own is five lines:
+
+    batch = Batch.whole(problem, X, Y)
+    state = solver.init(problem, batch)
+    for _ in range(100):
+        state = solver.step(problem, state, batch)
+        print(state.steps, float(problem.energy(state.variables, X, Y)))
+
+The parameters live in the user's model and are changed in place; everything else a solver remembers is in its state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from lifted_bregman.errors import CompatibilityError, SettingError
+from lifted_bregman.problem import LiftedProblem, LiftedState
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples, checked and encoded by `problem.prepare`, with their places in the whole set."""
+
+    X: Tensor
+    Y: Tensor
+    index: Tensor
+    """The samples' indices in the whole set, (size,), int64."""
+    total: int
+    """The number of samples in the whole set."""
+
+    @classmethod
+    def whole(cls, problem: LiftedProblem, X: Tensor, Y: Tensor) -> Batch:
+        """The whole set as one batch; X and Y are checked here."""
+        X, Y = problem.prepare(X, Y)
+        return cls(X, Y, torch.arange(len(X)), len(X))
+
+    def select(self, places: Tensor) -> Batch:
+        """The samples at `places` of this batch."""
+        return Batch(self.X[places], self.Y[places], self.index[places], self.total)
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+
+@dataclass
+class SolverState:
+    """What a solver remembers between steps, apart from the parameters.
+
+    Subclasses are dataclasses whose fields are tensors, numbers, `LiftedState`s, or dicts and lists of those.
+    """
+
+    steps: int = 0
+    """Steps taken."""
+    variables: LiftedState | None = None
+    """x_1 .. x_{L-1} of the last batch, for solvers that have them."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Numbers of the last step (residuals, step sizes, multipliers); each must be finite, or the run has diverged."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Every field as plain containers of tensors and numbers.  Tensors are not copied."""
+        return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+
+    def load_state_dict(self, entries: Mapping[str, Any]) -> None:
+        """Takes over a copy of what `state_dict` returned: the next step is bitwise the one that would have
+        followed.
+        """
+        names = {f.name for f in dataclasses.fields(self)}
+        if names != set(entries):
+            raise SettingError(
+                f"the saved state has {sorted(entries)}, {type(self).__name__} has {sorted(names)}; load it with the "
+                "solver that saved it."
+            )
+        for name, value in entries.items():
+            setattr(self, name, _restored(value))
+
+
+S = TypeVar("S", bound=SolverState)
+
+
+class Solver(ABC, Generic[S]):
+    """An algorithm: a frozen dataclass of settings with `init` and `step`."""
+
+    minibatch: ClassVar[bool] = False
+    """Whether it is made for batches that change from step to step; otherwise every step takes the whole set."""
+
+    def require(self, problem: LiftedProblem) -> None:
+        """Raises `CompatibilityError` before any work if the problem lacks what this solver needs (see `lacking`)."""
+
+    @abstractmethod
+    def init(self, problem: LiftedProblem, batch: Batch) -> S:
+        """The state before the first step.  Changes nothing."""
+
+    @abstractmethod
+    def step(self, problem: LiftedProblem, state: S, batch: Batch) -> S:
+        """One step on one batch: changes the parameters in place and returns the state (the same object, updated)."""
+
+    def finish(self, problem: LiftedProblem, state: S) -> None:
+        """Called once after the last step, for solvers whose result is not what they iterate on (averages)."""
+
+
+def lacking(solver: Solver[Any], required: str, missing: str) -> CompatibilityError:
+    """The error for a solver and a problem that do not fit: what is required, what is missing."""
+    return CompatibilityError(f"{type(solver).__name__} requires {required}; missing: {missing}.")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, LiftedState):
+        return {"LiftedState": value.state_dict()}
+    if isinstance(value, SolverState):
+        raise TypeError("nested solver states must be stored as their state_dict")  # pragma: no cover
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return value
+
+
+def _restored(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, Mapping):
+        if set(value) == {"LiftedState"}:
+            return LiftedState.from_state_dict({key: entry.clone() for key, entry in value["LiftedState"].items()})
+        return {key: _restored(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_restored(entry) for entry in value]
+    return value

@@ -1,0 +1,184 @@
+"""Accelerations of a sweep, seen as a map T from iterate to iterate (all parameters and all variables)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lifted_bregman.errors import SettingError
+from lifted_bregman.problem import Evaluation, LiftedProblem
+from lifted_bregman.problem.blocks import Block, ParameterBlock, all_blocks
+from lifted_bregman.solvers.steps import Values, block_values, set_block
+
+Memory = dict[str, Any]
+Energy = Callable[[], float]
+
+
+class Acceleration:
+    """Hooks around a sweep.  `memory` belongs to the acceleration and is part of the solver's state."""
+
+    def before(self, problem: LiftedProblem, point: Evaluation, memory: Memory) -> dict[str, Values] | None:
+        """Called before the sweep; may move the point, or return a shift of each block by its repr."""
+        return None
+
+    def after(self, problem: LiftedProblem, point: Evaluation, memory: Memory, energy: Energy) -> None:
+        """Called after the sweep; may move the point."""
+        return
+
+    def restart(self, memory: Memory) -> None:
+        """Forgets the past, after a step that had to be taken back."""
+        memory.clear()
+
+
+@dataclass(frozen=True)
+class NoAcceleration(Acceleration):
+    """The sweep alone."""
+
+
+@dataclass(frozen=True)
+class Nesterov(Acceleration):
+    """FISTA: the sweep starts from x_k + ((θ_{k-1} - 1)/θ_k)(x_k - x_{k-1}), θ_k = (1 + √(1 + 4θ_{k-1}²))/2.
+
+    restart_on_increase  start again from θ = 1 whenever a sweep increased E (O'Donoghue and Candès)
+    """
+
+    restart_on_increase: bool = True
+
+    def before(self, problem: LiftedProblem, point: Evaluation, memory: Memory) -> dict[str, Values] | None:
+        current = _iterate(problem, point)
+        theta = memory.get("theta", 1.0)
+        following = 0.5 * (1.0 + math.sqrt(1.0 + 4.0 * theta * theta))
+        if "previous" in memory:
+            _extrapolate(problem, point, current, memory["previous"], (theta - 1.0) / following)
+        else:
+            _remember(memory, current)
+        memory["theta"] = following
+        return None
+
+    def after(self, problem: LiftedProblem, point: Evaluation, memory: Memory, energy: Energy) -> None:
+        if self.restart_on_increase:
+            value = energy()
+            if value > memory.get("energy", math.inf):
+                memory["theta"] = 1.0
+            memory["energy"] = value
+
+
+@dataclass(frozen=True)
+class HeavyBall(Acceleration):
+    """Polyak's momentum in the proximal step: prox(x_k - t∇ + momentum (x_k - x_{k-1})), as in iPiano."""
+
+    momentum: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.momentum < 1.0:
+            raise SettingError(f"momentum is {self.momentum!r}; it must be in [0, 1).")
+
+    def before(self, problem: LiftedProblem, point: Evaluation, memory: Memory) -> dict[str, Values] | None:
+        current = _iterate(problem, point)
+        shift = None
+        if "previous" in memory:
+            shift = {
+                block: {
+                    name: self.momentum * (value - memory["previous"][block][name]) for name, value in values.items()
+                }
+                for block, values in current.items()
+            }
+        _remember(memory, current)
+        return shift
+
+
+@dataclass(frozen=True)
+class Anderson(Acceleration):
+    """Anderson's mixing of the last `history` sweeps, safeguarded: kept only where it has lower energy than the sweep.
+
+    With residuals f_i = T(x_i) - x_i it takes Σ α_i T(x_i), Σ α_i = 1, where α minimises
+    ‖Σ α_i f_i‖² + ridge ‖α‖² Σ‖f_i‖².
+    """
+
+    history: int = 5
+    ridge: float = 1e-10
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.history, int) and self.history >= 1):
+            raise SettingError(f"history is {self.history!r}; it must be a whole number of at least 1.")
+
+    def before(self, problem: LiftedProblem, point: Evaluation, memory: Memory) -> dict[str, Values] | None:
+        memory["start"] = _flat(_iterate(problem, point))
+        return None
+
+    def after(self, problem: LiftedProblem, point: Evaluation, memory: Memory, energy: Energy) -> None:
+        swept = _iterate(problem, point)
+        image = _flat(swept)
+        images = [*memory.get("images", []), image][-self.history :]
+        residuals = [*memory.get("residuals", []), image - memory.pop("start")][-self.history :]
+        memory["images"], memory["residuals"] = images, residuals
+        if len(images) < 2:
+            return
+        F = torch.stack(residuals)
+        gram = (F @ F.T).double()
+        gram += self.ridge * float(gram.diagonal().sum()) * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+        alpha = torch.linalg.solve(gram, torch.ones(len(gram), dtype=gram.dtype, device=gram.device))
+        alpha = (alpha / alpha.sum()).to(image.dtype)
+        if not bool(alpha.isfinite().all()):
+            return
+        best = energy()
+        kept = {block: {name: value.clone() for name, value in values.items()} for block, values in swept.items()}
+        _set_flat(problem, point, swept, alpha @ torch.stack(images))
+        mixed = energy()
+        if not mixed < best:
+            for block in all_blocks(problem.depth):
+                set_block(problem, point, block, kept[repr(block)])
+
+
+def _iterate(problem: LiftedProblem, point: Evaluation) -> dict[str, Values]:
+    """All blocks' tensors by the repr of the block, not copied."""
+    return {repr(block): block_values(problem, point, block) for block in all_blocks(problem.depth)}
+
+
+def _remember(memory: Memory, current: dict[str, Values]) -> None:
+    """Copies the iterate into memory, into the tensors that are there already."""
+    if "previous" not in memory:
+        memory["previous"] = {
+            b: {name: value.clone() for name, value in values.items()} for b, values in current.items()
+        }
+        return
+    for block, values in current.items():
+        for name, value in values.items():
+            memory["previous"][block][name].copy_(value)
+
+
+def _extrapolate(
+    problem: LiftedProblem, point: Evaluation, current: dict[str, Values], previous: dict[str, Values], beta: float
+) -> None:
+    """Moves the point to current + beta (current - previous), and leaves `current` in `previous`."""
+    for block in all_blocks(problem.depth):
+        for name, value in current[repr(block)].items():
+            old = previous[repr(block)][name]
+            ahead = torch.lerp(old, value, 1.0 + beta)
+            old.copy_(value)
+            if isinstance(block, ParameterBlock):
+                value.copy_(ahead)
+            else:
+                point.set_variable(block.layer, ahead)
+        if isinstance(block, ParameterBlock):
+            point.parameters_changed(block.layer)
+
+
+def _flat(iterate: dict[str, Values]) -> Tensor:
+    return torch.cat([value.reshape(-1) for values in iterate.values() for value in values.values()])
+
+
+def _set_flat(problem: LiftedProblem, point: Evaluation, like: dict[str, Values], flat: Tensor) -> None:
+    offset = 0
+    blocks: dict[str, Block] = {repr(block): block for block in all_blocks(problem.depth)}
+    for key, values in like.items():
+        fresh: Values = {}
+        for name, value in values.items():
+            fresh[name] = flat[offset : offset + value.numel()].view_as(value).clone()
+            offset += value.numel()
+        set_block(problem, point, blocks[key], fresh)

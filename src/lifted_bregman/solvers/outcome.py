@@ -1,0 +1,29 @@
+"""How a run ended: an enum whose value is the sentence shown to the user, and the result that carries it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from lifted_bregman.solvers._interface import SolverState
+
+
+class Outcome(Enum):
+    """How a run ended.  The value is a sentence; `Result.message` adds layer and quantity."""
+
+    CONVERGED = "The run converged: every block's certificate is below the tolerance."
+    FINISHED = "The run took all the steps it was asked for."
+    STALLED = "The run stalled: no step size above its floor decreases the energy."
+    DIVERGED = "The run diverged and was stopped; the last finite parameters were kept."
+    INTERRUPTED = "The run was interrupted; what was reached is kept."
+
+
+@dataclass
+class Result:
+    """What a run leaves besides the trained parameters, which are in the model."""
+
+    outcome: Outcome
+    message: str
+    state: SolverState
+    history: list[dict[str, float]] = field(default_factory=list)
+    """Rows: step, epoch, seconds, energy (lifted), objective (nested network), certificate, work counters, metrics."""

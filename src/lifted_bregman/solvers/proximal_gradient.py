@@ -1,0 +1,81 @@
+"""Proximal gradient descent (forward-backward splitting) on (Θ, X): Section 4.1.1, eq. 17."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from lifted_bregman.problem import Evaluation, LiftedProblem
+from lifted_bregman.problem.blocks import all_blocks
+from lifted_bregman.solvers._interface import Batch, Solver, SolverState
+from lifted_bregman.solvers.acceleration import Acceleration, NoAcceleration
+from lifted_bregman.solvers.steps import CurvatureStep, StepRule, block_values, set_block
+from lifted_bregman.solvers.sweeps import Sweep, TopDown
+
+
+@dataclass
+class ProximalGradientState(SolverState):
+    """Variables, the step rule's and the acceleration's memory."""
+
+    step_memory: dict[str, float] = field(default_factory=dict)
+    acceleration_memory: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ProximalGradient(Solver[ProximalGradientState]):
+    """min over (Θ, X) of E = G + H by proximal gradient steps on its blocks.
+
+        Θ_l ← prox_{tP_l}( Θ_l - t ∇_{Θ_l} H )          x_l ← prox_{tG_l}( x_l - t ∇_{x_l} H )
+
+    One step is one sweep over all blocks.  E never increases for Gauss-Seidel sweeps with `CurvatureStep` over affine
+    maps, and for any sweep with `Backtracking`; with `monotone`, for any acceleration too.  Limit points are
+    stationary.
+
+    sweep             the order of the blocks: `Jacobi`, `TopDown`, `BottomUp`, `OddEven`, `Permutation`
+    step_rule         the step-size rule: `CurvatureStep` (the paper's 1.99/L), `FixedStep`, `Backtracking`
+    acceleration      `NoAcceleration`, `Nesterov`, `HeavyBall`, `Anderson`
+    smooth_quadratic  False: ½‖x‖² belongs to G (the paper's choice); True: to H (Remark 12)
+    monotone          an accelerated step that increases E is taken back and replaced by a plain one
+    """
+
+    sweep: Sweep = field(default_factory=TopDown)
+    step_rule: StepRule = field(default_factory=CurvatureStep)
+    acceleration: Acceleration = field(default_factory=NoAcceleration)
+    smooth_quadratic: bool = False
+    monotone: bool = False
+
+    def require(self, problem: LiftedProblem) -> None:
+        self.sweep.groups(problem.depth)  # a permutation that does not fit is refused here
+
+    def init(self, problem: LiftedProblem, batch: Batch) -> ProximalGradientState:
+        return ProximalGradientState(variables=problem.forward_state(batch.X, check=False))
+
+    def step(self, problem: LiftedProblem, state: ProximalGradientState, batch: Batch) -> ProximalGradientState:
+        assert state.variables is not None
+        point = problem.point(state.variables, batch.X, batch.Y)
+        guarded = self.monotone and not isinstance(self.acceleration, NoAcceleration)
+        if guarded:
+            before = float(problem.energy_at(point))
+            kept = [(block, _copies(problem, point, block)) for block in all_blocks(problem.depth)]
+        self._sweep(problem, point, state, self.acceleration)
+        if guarded and not float(problem.energy_at(point)) <= before:
+            for block, values in kept:
+                set_block(problem, point, block, values)
+            self.acceleration.restart(state.acceleration_memory)
+            self._sweep(problem, point, state, NoAcceleration())
+        state.variables = point.state
+        state.steps += 1
+        return state
+
+    def _sweep(
+        self, problem: LiftedProblem, point: Evaluation, state: ProximalGradientState, acceleration: Acceleration
+    ) -> None:
+        memory = state.acceleration_memory
+        inertia = acceleration.before(problem, point, memory)
+        for group in self.sweep.groups(problem.depth):
+            self.step_rule.update(problem, point, group, state.step_memory, self.smooth_quadratic, inertia)
+        acceleration.after(problem, point, memory, lambda: float(problem.energy_at(point)))
+
+
+def _copies(problem: LiftedProblem, point: Evaluation, block: Any) -> Any:
+    return {name: value.clone() for name, value in block_values(problem, point, block).items()}

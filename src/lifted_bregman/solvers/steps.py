@@ -1,0 +1,224 @@
+"""Step-size rules for proximal gradient steps, and the update of a group of blocks."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lifted_bregman.activations._base import positive
+from lifted_bregman.errors import SettingError
+from lifted_bregman.problem import Evaluation, LiftedProblem
+from lifted_bregman.problem.blocks import Block, ParameterBlock, terms
+from lifted_bregman.problem.energies import partial_energy
+from lifted_bregman.solvers._loop import Stalled
+
+Values = dict[str, Tensor]
+"""The tensors of one block by name; a variable block has the one name "x"."""
+
+
+class StepRule(ABC):
+    """How far to go.  `update` moves a group of blocks by one proximal gradient step (eq. 17) each."""
+
+    @abstractmethod
+    def update(
+        self,
+        problem: LiftedProblem,
+        point: Evaluation,
+        group: Sequence[Block],
+        memory: MutableMapping[str, float],
+        smooth_quadratic: bool = False,
+        inertia: Mapping[str, Values] | None = None,
+    ) -> None:
+        """Moves the blocks of `group` from one and the same point.  `memory` belongs to the rule."""
+
+
+class _Direct(StepRule):
+    """A rule that knows its step before trying it."""
+
+    @abstractmethod
+    def step(self, problem: LiftedProblem, point: Evaluation, block: Block, smooth_quadratic: bool) -> float:
+        """The step size of one block."""
+
+    def update(
+        self,
+        problem: LiftedProblem,
+        point: Evaluation,
+        group: Sequence[Block],
+        memory: MutableMapping[str, float],
+        smooth_quadratic: bool = False,
+        inertia: Mapping[str, Values] | None = None,
+    ) -> None:
+        steps = {block: self.step(problem, point, block, smooth_quadratic) for block in group}
+        if len(group) == 1 and not inertia and isinstance(group[0], ParameterBlock):
+            _descend_in_place(problem, point, group[0], steps[group[0]])
+            return
+        slopes = [block_gradient(problem, point, block, smooth_quadratic) for block in group]
+        for block, gradient in zip(group, slopes, strict=True):
+            shift = (inertia or {}).get(repr(block), {})
+            move_block(problem, point, block, gradient, steps[block], smooth_quadratic, shift)
+
+
+@dataclass(frozen=True)
+class FixedStep(_Direct):
+    """The same step size for every parameter block, and the same for every variable block.
+
+    parameter  t for Θ_l ← Θ_l - t ∇_{Θ_l} E
+    variable   t for the step in x_l of each sample's energy
+    """
+
+    parameter: float
+    variable: float
+
+    def __post_init__(self) -> None:
+        positive(self.parameter, "parameter")
+        positive(self.variable, "variable")
+
+    def step(self, problem: LiftedProblem, point: Evaluation, block: Block, smooth_quadratic: bool) -> float:
+        return self.parameter if isinstance(block, ParameterBlock) else self.variable
+
+
+@dataclass(frozen=True)
+class CurvatureStep(_Direct):
+    """t = factor / L with the block's Lipschitz constant L; the paper's rule has factor 1.99.
+
+    With upper=True, L is a guaranteed bound, and a Gauss-Seidel sweep over affine maps never increases E.
+    """
+
+    factor: float = 1.99
+    upper: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0.0 < positive(self.factor, "factor") < 2.0:
+            raise SettingError(f"factor is {self.factor!r}; descent needs a factor below 2.")
+
+    def step(self, problem: LiftedProblem, point: Evaluation, block: Block, smooth_quadratic: bool) -> float:
+        if isinstance(block, ParameterBlock):
+            curvature = problem.parameter_curvature(point, block.layer, self.upper)
+        else:
+            curvature = problem.variable_curvature(point, block.layer, self.upper, smooth_quadratic)
+        return self.factor / max(curvature, torch.finfo(torch.float32).tiny)
+
+
+@dataclass(frozen=True)
+class Backtracking(StepRule):
+    """Shrinks t until the group's move decreases E by a tenth of what the quadratic model promises.
+
+        E(new) <= E(old) - 0.1 ( Σ_Θ ‖ΔΘ‖²/2t + Σ_x ‖Δx‖²/2ts )
+
+    Needs no curvature, and guarantees descent for simultaneous updates too.  A group whose t reaches the floor without
+    decrease stays where it is; when every group of a sweep does, the run ends as stalled.
+
+    initial  the first t that is tried;  shrink  factor on failure;  grow  factor on the next step;  floor  the smallest
+    t
+    """
+
+    initial: float = 1.0
+    shrink: float = 0.5
+    grow: float = 2.0
+    floor: float = 1e-12
+
+    def __post_init__(self) -> None:
+        positive(self.initial, "initial")
+        positive(self.floor, "floor")
+        if not (0.0 < self.shrink < 1.0 and self.grow >= 1.0):
+            raise SettingError(f"shrink is {self.shrink!r}, grow {self.grow!r}; they must be in (0, 1) and at least 1.")
+
+    def update(
+        self,
+        problem: LiftedProblem,
+        point: Evaluation,
+        group: Sequence[Block],
+        memory: MutableMapping[str, float],
+        smooth_quadratic: bool = False,
+        inertia: Mapping[str, Values] | None = None,
+    ) -> None:
+        touched = sorted({term for block in group for term in terms(block) if term <= problem.depth})
+        before = float(partial_energy(problem, point, touched))
+        old = [{name: value.clone() for name, value in block_values(problem, point, block).items()} for block in group]
+        slopes = [block_gradient(problem, point, block, smooth_quadratic) for block in group]
+        if all(not bool(g.count_nonzero()) for slope in slopes for g in slope.values()):
+            return
+        key = repr(tuple(group))
+        t = memory.get(key, self.initial / self.grow) * self.grow
+        rounding = 4.0 * torch.finfo(point.x[0].dtype).eps * abs(before)
+        while t >= self.floor:
+            promised = 0.0
+            for block, gradient, values in zip(group, slopes, old, strict=True):
+                shift = (inertia or {}).get(repr(block), {})
+                move_block(problem, point, block, gradient, t, smooth_quadratic, shift, values)
+                share = 1.0 if isinstance(block, ParameterBlock) else 1.0 / point.samples
+                new = block_values(problem, point, block)
+                moved = sum(float((new[name] - values[name]).square().sum()) for name in values)
+                promised += share * moved / (2.0 * t)
+            after = float(partial_energy(problem, point, touched))
+            if math.isfinite(after) and after <= before - 0.1 * promised + (rounding if promised < rounding else 0.0):
+                memory[key] = t
+                return
+            t *= self.shrink
+        for block, values in zip(group, old, strict=True):
+            set_block(problem, point, block, values)
+        memory[key] = self.floor
+        if all(value <= self.floor for value in memory.values()) and len(memory) > 0:
+            raise Stalled(f"The blocks are {group}, the step size {t:.3g}.")
+
+
+def block_values(problem: LiftedProblem, point: Evaluation, block: Block) -> Values:
+    """The tensors of a block, not copied."""
+    if isinstance(block, ParameterBlock):
+        return {name: p.detach() for name, p in problem.network[block.layer].map.parameters.items()}
+    return {"x": point.x[block.layer]}
+
+
+def set_block(problem: LiftedProblem, point: Evaluation, block: Block, values: Mapping[str, Tensor]) -> None:
+    """Gives a block new values; parameters are overwritten in place."""
+    if isinstance(block, ParameterBlock):
+        with torch.no_grad():
+            for name, parameter in problem.network[block.layer].map.parameters.items():
+                parameter.copy_(values[name])
+        point.parameters_changed(block.layer)
+    else:
+        point.set_variable(block.layer, values["x"])
+
+
+def block_gradient(problem: LiftedProblem, point: Evaluation, block: Block, smooth_quadratic: bool = False) -> Values:
+    """The gradient of the smooth part in a block (of each sample's energy for variables)."""
+    if isinstance(block, ParameterBlock):
+        return problem.parameter_gradient(point, block.layer)
+    return {"x": problem.variable_gradient(point, block.layer, smooth_quadratic)}
+
+
+def move_block(
+    problem: LiftedProblem,
+    point: Evaluation,
+    block: Block,
+    gradient: Mapping[str, Tensor],
+    t: float,
+    smooth_quadratic: bool = False,
+    shift: Mapping[str, Tensor] | None = None,
+    start: Mapping[str, Tensor] | None = None,
+) -> None:
+    """One proximal gradient step: prox_{t·(non-smooth part)}(value - t·gradient + shift)."""
+    start = block_values(problem, point, block) if start is None else start
+    shift = shift or {}
+    ahead = {name: torch.sub(start[name], gradient[name], alpha=t) for name in gradient}
+    for name, value in shift.items():
+        ahead[name].add_(value)
+    if isinstance(block, ParameterBlock):
+        set_block(problem, point, block, problem.parameter_prox(block.layer, ahead, t))
+    else:
+        point.set_variable(block.layer, problem.variable_prox(block.layer, ahead["x"], t, smooth_quadratic))
+
+
+def _descend_in_place(problem: LiftedProblem, point: Evaluation, block: ParameterBlock, t: float) -> None:
+    """The same for a parameter block alone, without any tensor of its size besides the parameters."""
+    parameters = problem.network[block.layer].map.parameters
+    problem.accumulate_parameter_gradient(point, block.layer, parameters, scale=-t)
+    if block.layer in problem.parameter_penalties:
+        values = {name: p.detach() for name, p in parameters.items()}
+        set_block(problem, point, block, problem.parameter_prox(block.layer, values, t))
+    point.parameters_changed(block.layer)

@@ -1,0 +1,179 @@
+"""Proximal gradient: descent, stationarity, and iterates against eq. 17 written out in the test."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import lifted_bregman as lb
+from lifted_bregman import errors, solvers
+from lifted_bregman.problem.blocks import ParameterBlock, VariableBlock
+from tests.solvers.problems import NAMES, make
+
+GAUSS_SEIDEL = [solvers.TopDown(), solvers.BottomUp(), solvers.OddEven()]
+
+
+def energies(case, solver, steps):
+    batch = solvers.Batch.whole(case.problem, *case.data)
+    state = solver.init(case.problem, batch)
+    values = [float(case.problem.energy(state.variables, *case.data))]
+    for _ in range(steps):
+        state = solver.step(case.problem, state, batch)
+        values.append(float(case.problem.energy(state.variables, *case.data)))
+    return values
+
+
+def never_increases(values):
+    return all(after <= before * (1 + 1e-13) + 1e-14 for before, after in zip(values, values[1:], strict=False))
+
+
+@pytest.mark.parametrize("smooth_quadratic", [False, True])
+@pytest.mark.parametrize("sweep", GAUSS_SEIDEL, ids=repr)
+@pytest.mark.parametrize("name", NAMES)
+def test_curvature_steps_never_increase_the_energy(name, sweep, smooth_quadratic):
+    solver = solvers.ProximalGradient(sweep=sweep, smooth_quadratic=smooth_quadratic)
+    values = energies(make(name), solver, 25)
+    assert never_increases(values) and values[-1] < 0.9 * values[0]
+
+
+@pytest.mark.parametrize("sweep", [solvers.Jacobi(), solvers.TopDown()], ids=repr)
+@pytest.mark.parametrize("name", NAMES)
+def test_backtracking_never_increases_the_energy(name, sweep):
+    solver = solvers.ProximalGradient(sweep=sweep, step_rule=solvers.Backtracking())
+    values = energies(make(name), solver, 25)
+    assert never_increases(values) and values[-1] < 0.9 * values[0]
+
+
+ACCELERATIONS = [solvers.Nesterov(), solvers.HeavyBall(0.6), solvers.Anderson(4)]
+
+
+@pytest.mark.parametrize("acceleration", ACCELERATIONS, ids=repr)
+@pytest.mark.parametrize("name", NAMES)
+def test_monotone_acceleration_never_increases_the_energy(name, acceleration):
+    solver = solvers.ProximalGradient(
+        acceleration=acceleration, monotone=True, step_rule=solvers.CurvatureStep(factor=1.0)
+    )
+    values = energies(make(name), solver, 40)
+    plain = energies(make(name), solvers.ProximalGradient(step_rule=solvers.CurvatureStep(factor=1.0)), 40)
+    assert never_increases(values) and values[-1] < 1.05 * plain[-1]
+
+
+@pytest.mark.parametrize("acceleration", ACCELERATIONS, ids=repr)
+def test_acceleration_accelerates(acceleration):
+    """On an ill-conditioned convex problem (one layer), each needs far fewer sweeps than the plain method."""
+
+    def steps_to_converge(chosen):
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 2)).double()
+        problem = lb.lift(model, loss=lb.SquaredError())
+        X = torch.randn(40, 8, dtype=torch.float64) * torch.logspace(0, -0.9, 8, dtype=torch.float64)
+        Y = torch.randn(40, 2, dtype=torch.float64)
+        solver = solvers.ProximalGradient(acceleration=chosen, step_rule=solvers.CurvatureStep(factor=1.0))
+        result = solvers.run(problem, (X, Y), solver, epochs=8000, tolerance=1e-8)
+        assert result.outcome is solvers.Outcome.CONVERGED
+        return result.state.steps
+
+    assert 2 * steps_to_converge(acceleration) < steps_to_converge(solvers.NoAcceleration())
+
+
+@pytest.mark.parametrize("name", ["relu", "sparse code", "classes"])
+def test_reaches_a_stationary_point(name):
+    """At convergence every block's prox-gradient residual is below the tolerance; a ridge makes the minimum finite."""
+    case = make(name)
+    ridge = {layer: lb.penalties.SquaredL2(0.05) for layer in range(1, case.problem.depth + 1)}
+    problem = lb.lift(
+        case.problem.model,
+        loss=case.problem.loss,
+        weights=case.problem.weights,
+        penalties=case.problem.penalties,
+        parameter_penalties=ridge,
+    )
+    solver = solvers.ProximalGradient(acceleration=solvers.Anderson(8))
+    result = solvers.run(problem, case.data, solver, epochs=3000, tolerance=1e-6, record_every=20)
+    assert result.outcome is solvers.Outcome.CONVERGED, result.history[-1]
+    assert problem.certificates(result.state.variables, *case.data).largest <= 1e-6
+
+
+def test_iterates_are_those_of_the_paper():
+    """Example 3 (ReLU), corrected, for a simultaneous step: written out in matrices with the paper's transposed weights."""
+    case = make("relu")
+    problem, t_parameter, t_variable = case.problem, 0.03, 0.2
+    W = [layer.weight.detach().T.clone() for layer in problem.model if hasattr(layer, "weight")]
+    b = [layer.bias.detach().clone() for layer in problem.model if hasattr(layer, "bias")]
+    x = [case.X]
+    for weight, bias in zip(W[:-1], b[:-1], strict=True):
+        x.append((x[-1] @ weight + bias).clamp(min=0))
+    x.append(case.Y)
+    for _ in range(3):
+        z = [None] + [x[k] @ W[k] + b[k] for k in range(3)]
+        d = [None] + [(z[k].clamp(min=0) if k < 3 else z[k]) - x[k] for k in (1, 2, 3)]
+        new_x = list(x)
+        for j in (1, 2):
+            new_x[j] = ((x[j] - t_variable * (d[j + 1] @ W[j].T - z[j])) / (1 + t_variable)).clamp(min=0)
+        W = [W[k] - t_parameter * x[k].T @ d[k + 1] / len(case.X) for k in range(3)]
+        b = [b[k] - t_parameter * d[k + 1].mean(0) for k in range(3)]
+        x = new_x
+    rule = solvers.FixedStep(parameter=t_parameter, variable=t_variable)
+    solver = solvers.ProximalGradient(sweep=solvers.Jacobi(), step_rule=rule)
+    state = solver.init(problem, solvers.Batch.whole(problem, *case.data))
+    for _ in range(3):
+        state = solver.step(problem, state, solvers.Batch.whole(problem, *case.data))
+    for layer, expected in zip((0, 2, 4), W, strict=True):
+        torch.testing.assert_close(problem.model[layer].weight.detach().T, expected, rtol=1e-13, atol=1e-14)
+    for j in (1, 2):
+        torch.testing.assert_close(state.variables[j], x[j], rtol=1e-13, atol=1e-14)
+
+
+def test_sweep_orders():
+    """Each visits every block once; a permutation that does not is refused before work."""
+    blocks = [*(ParameterBlock(l) for l in (1, 2, 3)), *(VariableBlock(l) for l in (1, 2))]
+    for sweep in (solvers.Jacobi(), *GAUSS_SEIDEL, solvers.Permutation(tuple(reversed(blocks)))):
+        visited = [block for group in sweep.groups(3) for block in group]
+        assert sorted(map(repr, visited)) == sorted(map(repr, blocks))
+    assert solvers.TopDown().groups(3)[0] == (ParameterBlock(3),)
+    case = make("relu")
+    bad = solvers.ProximalGradient(sweep=solvers.Permutation((ParameterBlock(1),)))
+    with pytest.raises(errors.SettingError, match="1 blocks"):
+        solvers.run(case.problem, case.data, bad, epochs=1)
+
+
+def test_permutations_differ_and_all_descend():
+    blocks = (VariableBlock(1), ParameterBlock(3), ParameterBlock(1), VariableBlock(2), ParameterBlock(2))
+    values = energies(make("relu"), solvers.ProximalGradient(sweep=solvers.Permutation(blocks)), 10)
+    other = energies(make("relu"), solvers.ProximalGradient(sweep=solvers.BottomUp()), 10)
+    assert never_increases(values) and values[-1] != other[-1]
+
+
+def test_counters_by_hand():
+    """Two layers, one top-down sweep with fixed steps.
+
+    Forward pass: z_1, σ_1.  Sweep: Θ_2 needs z_2, σ_2 and one parameter gradient; x_1 needs z_2 and σ_2 again (Θ_2 has
+    changed), z_1, one adjoint and one prox; Θ_1 needs σ_1 and one parameter gradient.
+    """
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2)).double()
+    problem = lb.lift(model, loss=lb.SquaredError())
+    X, Y = torch.randn(5, 3, dtype=torch.float64), torch.randn(5, 2, dtype=torch.float64)
+    solver = solvers.ProximalGradient(step_rule=solvers.FixedStep(0.01, 0.1))
+    batch = solvers.Batch.whole(problem, X, Y)
+    state = solver.init(problem, batch)
+    assert problem.work.as_dict() == {"forward_maps": 1, "adjoints": 0, "parameter_gradients": 0, "prox_maps": 1}
+    problem.work.reset()
+    solver.step(problem, state, batch)
+    assert problem.work.as_dict() == {"forward_maps": 3, "adjoints": 1, "parameter_gradients": 2, "prox_maps": 4}
+
+
+@pytest.mark.parametrize(
+    ("make_setting", "says"),
+    [
+        (lambda: solvers.FixedStep(0.0, 1.0), "parameter"),
+        (lambda: solvers.CurvatureStep(2.0), "below 2"),
+        (lambda: solvers.Backtracking(shrink=1.0), "shrink"),
+        (lambda: solvers.Backtracking(floor=0.0), "floor"),
+        (lambda: solvers.HeavyBall(1.0), "momentum"),
+        (lambda: solvers.Anderson(0), "history"),
+    ],
+)
+def test_settings_that_are_refused(make_setting, says):
+    with pytest.raises(errors.SettingError, match=says):
+        make_setting()
