@@ -59,14 +59,14 @@ def test_newton_iterations_are_bounded(activation, monkeypatch):
     """Fewer iterations than the limit over the whole promised range, so that the limit never cuts a solve short."""
     used = []
 
-    def counting(step, root, floor=0.0, limit=_newton.ITERATION_LIMIT):
+    def counting(step, root, precision, floor=0.0, limit=_newton.ITERATION_LIMIT):
         calls = []
 
         def counted(value):
             calls.append(1)
             return step(value)
 
-        root = _newton.newton(counted, root, floor, limit)
+        root = _newton.newton(counted, root, precision, floor, limit)
         used.append(len(calls))
         return root
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lifted_bregman.activations._module import ActivationModule
 
 SUPPORTED_DTYPES = (torch.float32, torch.float64)
+_PIECE = 2**18  # numbers that an iteration works on at once, so that its passes stay in cache
 
 
 class Activation(ABC):
@@ -31,6 +32,8 @@ class Activation(ABC):
 
     joint: ClassVar[bool] = False
     """Whether σ couples the components of the last dimension (softmax) or acts on each alone (tanh)."""
+    iterative: ClassVar[bool] = False
+    """Whether `prox` with a scale other than 1 has no closed form and is solved by iteration."""
 
     def __call__(self, z: Tensor) -> Tensor:
         """σ(z) = argmin_u ½‖u - z‖² + Ψ(u)."""
@@ -43,7 +46,13 @@ class Activation(ABC):
         self._require(z, "z")
         scale = positive(scale, "scale")
         with torch.no_grad():
-            return self._map(z) if scale == 1.0 else self._prox(z, scale)
+            if scale == 1.0:
+                return self._map(z)
+            if not self.iterative or z.numel() <= _PIECE:
+                return self._prox(z, scale)
+            rows = z.reshape(-1, z.shape[-1])
+            size = max(1, _PIECE // z.shape[-1])
+            return torch.cat([self._prox(piece, scale) for piece in rows.split(size)]).view(z.shape)
 
     def potential(self, x: Tensor) -> Tensor:
         """Ψ(x), summed over the last dimension; infinity outside the domain."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ActivationModule(nn.Module):
-    """Applies `activation`, a joint one along `dim`; made by `activation.as_module()`.  Autograd can differentiate it."""
+    """Applies `activation`, a joint one along `dim`; made by `activation.as_module()`; differentiable by autograd."""
 
     def __init__(self, activation: Activation, dim: int = -1) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class _Undifferentiable(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, u: Tensor) -> Tensor:
-        return u.view_as(u)
+        return u.clone()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:

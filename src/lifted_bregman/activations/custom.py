@@ -259,19 +259,21 @@ def _tabulate(function: ScalarFunction, ranges: dict[torch.dtype, tuple[float, f
     far, zero = _far_points(function, torch.float64), torch.zeros(1, dtype=torch.float64)
     near = torch.tensor([2.0**k * (1.0 + j / 8.0) for k in range(-30, 20) for j in range(8)], dtype=torch.float64)
     edges = torch.cat([far[far < 0.0], -near.flip(0), zero, near, far[far > 0.0]])
+    start, end = edges[:-1], edges[1:]
+    doubt = _doubt(function, start, end)
     for _ in range(_ROUNDS):
-        start, end, length = edges[:-1], edges[1:], edges.diff()
-        error = (_integrate(function, start, length) - _integrate(function, start, length, points=10)).abs()
-        size = edges.abs() + function(edges).abs()
-        rounding = 8.0 * torch.finfo(torch.float64).eps * torch.maximum(size[:-1], size[1:]) * length
-        middle = start + 0.5 * length
-        halved = (error > rounding) & error.isfinite() & (middle > start) & (middle < end)
-        urgency = error / (1.0 + torch.maximum(start.abs(), end.abs()).square())  # φ* grows at most like z²
-        worst = torch.where(halved, urgency, 0.0).topk(min(_CELLS_PER_ROUND, len(error)))
+        worst = doubt.topk(min(_CELLS_PER_ROUND, len(doubt)))
         chosen = worst.indices[worst.values > 0.0]
         if not chosen.numel():
             break
-        edges = torch.cat([edges, middle[chosen]]).sort().values
+        middle, kept = (
+            _middle(start, end)[chosen],
+            torch.ones_like(doubt, dtype=torch.bool).index_fill(0, chosen, False),
+        )
+        halves = torch.cat([start[chosen], middle]), torch.cat([middle, end[chosen]])
+        start, end = torch.cat([start[kept], halves[0]]), torch.cat([end[kept], halves[1]])
+        doubt = torch.cat([doubt[kept], _doubt(function, *halves)])
+    edges = torch.cat([start, edges[-1:]]).sort().values
     start, length, first = edges[:-1], edges.diff(), int((edges < 0.0).sum())
     sums = []
     for integrand in (function, lambda t: t - function(t)):
@@ -279,6 +281,20 @@ def _tabulate(function: ScalarFunction, ranges: dict[torch.dtype, tuple[float, f
         outwards = -cells[:first].flip(0).cumsum(0).flip(0), cells[first:].cumsum(0)
         sums.append(torch.cat([outwards[0], zero, outwards[1]]))
     return _Table(edges, function(edges).cummax(0).values, sums[0], sums[1], first, ranges)
+
+
+def _middle(start: Tensor, end: Tensor) -> Tensor:
+    return start + 0.5 * (end - start)
+
+
+def _doubt(function: ScalarFunction, start: Tensor, end: Tensor) -> Tensor:
+    """How far two Gauss rules differ on each cell, relative to z², like which φ* grows at most; 0 if it is rounding."""
+    length, middle = end - start, _middle(start, end)
+    error = (_integrate(function, start, length) - _integrate(function, start, length, points=10)).abs()
+    size = torch.maximum(start.abs() + function(start).abs(), end.abs() + function(end).abs())
+    rounding = 8.0 * torch.finfo(torch.float64).eps * size * length
+    real = (error > rounding) & error.isfinite() & (middle > start) & (middle < end)
+    return torch.where(real, error / (1.0 + size.square()), 0.0)
 
 
 # Roots

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +30,8 @@ class Sigmoid(Separable):
     method on |s| converges monotonically as for tanh.
     """
 
+    iterative: ClassVar[bool] = True
+
     def _map(self, z: Tensor) -> Tensor:
         u = z.sigmoid()
         if z.numel() and float(z.detach().amin()) < _LOWEST_EXPONENT[z.dtype]:  # e^{-z} overflows before e^z underflows
@@ -48,7 +51,7 @@ class Sigmoid(Separable):
             slope = torch.addcmul(q, q, q, value=-1.0).mul_(1.0 - c).add_(c)
             return q.mul_(1.0 - c).add_(s, alpha=c).sub_(w).div_(slope)
 
-        s = newton(step, start).copysign_(centred)
+        s = newton(step, start, z.dtype).copysign_(centred)
         u = self._map(s)
         if z.dtype == torch.float64:
             complement = self._map(-s)
@@ -77,6 +80,8 @@ class Softplus(Separable):
     min(v, v/c) and max(v, v/c) are the bounds of its root from which Newton's method is monotone.
     """
 
+    iterative: ClassVar[bool] = True
+
     def _map(self, z: Tensor) -> Tensor:
         return softplus(z)
 
@@ -85,10 +90,14 @@ class Softplus(Separable):
         start = torch.minimum(v, v / c) if c < 1.0 else torch.maximum(v, v / c)
 
         def step(s: Tensor) -> Tensor:
-            residual = softplus(s).sub_(softplus(-s), alpha=c).sub_(v)
-            return residual.div_(s.sigmoid().mul_(1.0 - c).add_(c))
+            residual = softplus(s)
+            if z.dtype == torch.float64 or c > 1e6:
+                residual.sub_(softplus(-s), alpha=c)
+            else:  # σ(-s) = σ(s) - s loses a factor c of the digits, which a float32 result can spare
+                residual.mul_(1.0 - c).add_(s, alpha=c)
+            return residual.sub_(v).div_(s.sigmoid().mul_(1.0 - c).add_(c))
 
-        s = newton(step, start, floor=1.0)
+        s = newton(step, start, z.dtype, floor=1.0)
         u = softplus(s)
         if z.dtype == torch.float64:
             left = product_minus(c, s, v).add_(u, alpha=1.0 - c)  # the same residual, exact where c s ~ v
@@ -121,6 +130,7 @@ class ELU(Separable):
     prox_{cΨ}(v) = v for v >= 0.  For v < 0, with t = -s >= 0, the equation is that of a concave α (1 - e^{-t}).
     """
 
+    iterative: ClassVar[bool] = True
     alpha: float = 1.0
 
     def __post_init__(self) -> None:
@@ -134,7 +144,7 @@ class ELU(Separable):
 
     def _prox(self, z: Tensor, scale: float) -> Tensor:
         branch = _Saturation(self.alpha)
-        t = solve_concave(branch, z.double().clamp(max=0.0).neg_(), scale)
+        t = solve_concave(branch, z.double().clamp(max=0.0).neg_(), scale, z.dtype)
         return torch.where(z > 0.0, z, t.neg_().expm1_().mul_(self.alpha).to(z.dtype))
 
     def _psi(self, x: Tensor) -> Tensor:

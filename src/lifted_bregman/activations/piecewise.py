@@ -194,7 +194,7 @@ class NonNegativeSoftThreshold(_Piecewise):
         return self._prox(z, 1.0)
 
     def _prox(self, z: Tensor, scale: float) -> Tensor:
-        return shrink(z.relu(), self.threshold, scale)
+        return shrink(z, self.threshold, scale).relu_()
 
     def _psi(self, x: Tensor) -> Tensor:
         return self.threshold * x
@@ -223,7 +223,7 @@ def shrink(z: Tensor, threshold: float, scale: float) -> Tensor:
     if middle != 0.0:
         sign = u.sign()
         fine = float(exact - Fraction(coarse) - Fraction(middle))
-        u = u - middle * sign - fine * sign
+        u.sub_(sign, alpha=middle).sub_(sign, alpha=fine)
     return u
 
 

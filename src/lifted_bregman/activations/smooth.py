@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -24,35 +25,30 @@ from lifted_bregman.activations._gaps import minus_arctan, minus_log1p, minus_ta
 from lifted_bregman.activations._newton import newton
 
 
-def solve_concave(sigmoidal: Concave, w: Tensor, scale: float) -> Tensor:
-    """The s >= 0 with σ(s) + scale (s - σ(s)) = w, for w >= 0 in float64.
+def solve_concave(sigmoidal: Concave, w: Tensor, scale: float, precision: torch.dtype) -> Tensor:
+    """The s >= 0 with σ(s) + scale (s - σ(s)) = w, for w >= 0 in float64, to the given precision.
 
     Bounds of the root: σ(s) <= slope·s and σ(s) <= supremum, and, for scale > 1, s - σ(s) >= κ s^p on [0, 1].
     """
     c, slope, supremum = scale, sigmoidal.origin_slope, sigmoidal.supremum
     by_slope = w / (c + (1.0 - c) * slope)
     by_supremum = (w - (1.0 - c) * supremum) / c
-
     if c < 1.0:
         start = torch.maximum(by_slope, by_supremum)
-
-        def step(s: Tensor) -> Tensor:
-            u, du = sigmoidal.value_and_slope(s)
-            residual = u.mul_(1.0 - c).add_(s, alpha=c).sub_(w)
-            return residual.div_(du.mul_(1.0 - c).add_(c))
-
     else:
         start = torch.minimum(by_slope, by_supremum)
         kappa, power = sigmoidal.gap_bound
         by_power = (w / (c * kappa)).pow_(1.0 / power)
         start = torch.where(by_power < 1.0, torch.minimum(start, by_power), start)
+    # (1 - c) σ(s) + c s loses a factor c of the digits, which a float32 result can spare
+    exact = c > 1.0 and (precision == torch.float64 or c > 1e6)
 
-        def step(s: Tensor) -> Tensor:
-            u, du = sigmoidal.value_and_slope(s)
-            residual = u.add_(sigmoidal.gap(s), alpha=c).sub_(w)
-            return residual.div_(du.mul_(1.0 - c).add_(c))
+    def step(s: Tensor) -> Tensor:
+        u, du = sigmoidal.value_and_slope(s)
+        residual = u.add_(sigmoidal.gap(s), alpha=c) if exact else u.mul_(1.0 - c).add_(s, alpha=c)
+        return residual.sub_(w).div_(du.mul_(1.0 - c).add_(c))
 
-    return newton(step, start)
+    return newton(step, start, precision)
 
 
 class Concave(ABC):
@@ -85,8 +81,10 @@ class Concave(ABC):
 class _Odd(Separable, Concave):
     """An odd activation that is concave on s >= 0."""
 
+    iterative: ClassVar[bool] = True
+
     def _prox(self, z: Tensor, scale: float) -> Tensor:
-        s = solve_concave(self, z.abs().double(), scale)
+        s = solve_concave(self, z.abs().double(), scale, z.dtype)
         return self._map(s).to(z.dtype).copysign_(z)
 
 
@@ -130,7 +128,7 @@ class Arctan(_Odd):
 
     def _map(self, z: Tensor) -> Tensor:
         end = _largest_below_half_pi(z.dtype)
-        return z.atan().clamp(-end, end)
+        return z.atan().clamp_(-end, end)
 
     def _prox(self, z: Tensor, scale: float) -> Tensor:
         end = _largest_below_half_pi(z.dtype)
@@ -178,7 +176,7 @@ class ISRU(_Odd):
 
     def value_and_slope(self, s: Tensor) -> tuple[Tensor, Tensor]:
         inverse_root = s.square().add_(1.0).rsqrt_()
-        return s * inverse_root, inverse_root.pow(3.0)
+        return s * inverse_root, inverse_root.square().mul_(inverse_root)
 
     def gap(self, s: Tensor) -> Tensor:
         root = s.square().add_(1.0).sqrt_()
@@ -194,7 +192,7 @@ class Softsign(Separable):
 
     def _map(self, z: Tensor) -> Tensor:
         end = 1.0 - torch.finfo(z.dtype).eps / 2  # in float32, 2e7/(1 + 2e7) rounds to 1, where Ψ is infinite
-        return F.softsign(z).clamp(-end, end)
+        return F.softsign(z).clamp_(-end, end)
 
     def _prox(self, z: Tensor, scale: float) -> Tensor:
         v = z.double().abs()
@@ -220,6 +218,8 @@ class Asinh(Separable):
     prox_{cΨ} solves u + c (sinh u - u) = v; the left side is convex for v >= 0, so Newton starts from an upper bound.
     """
 
+    iterative: ClassVar[bool] = True
+
     def _map(self, z: Tensor) -> Tensor:
         return z.asinh()
 
@@ -239,7 +239,7 @@ class Asinh(Separable):
                 residual = sinh_minus(u).mul_(c).add_(u).sub_(w)
                 return residual.div_(u.mul(0.5).sinh_().square_().mul_(2.0 * c).add_(1.0))
 
-        return newton(step, start).to(z.dtype).copysign_(z)
+        return newton(step, start, z.dtype).to(z.dtype).copysign_(z)
 
     def _psi(self, x: Tensor) -> Tensor:
         half = 0.5 * x.double()

@@ -15,10 +15,9 @@ from lifted_bregman.activations._base import Activation, positive
 _TINY = torch.finfo(torch.float64).tiny
 
 
-def _norm(x: Tensor) -> Tensor:
-    """‖x‖₂ over the last dimension, accumulated in float64, with the dimension kept."""
-    norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float64)
-    return norm
+def _norm(x: Tensor, accumulate: torch.dtype = torch.float64) -> Tensor:
+    """‖x‖₂ over the last dimension in float64, with the dimension kept."""
+    return torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=accumulate).double()
 
 
 def _sum_of_squares(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -56,12 +55,21 @@ class GroupSoftThreshold(Activation):
 
     def _prox(self, z: Tensor, scale: float) -> Tensor:
         # with t = threshold·scale, 1 - t/‖z‖ = (‖z‖² - t²) / (‖z‖ (‖z‖ + t)), which keeps its digits near the kink
-        norm = _norm(z)
+        norm = self._norm_near_kink(z, self.threshold * scale)
         exact = (Fraction(self.threshold) * Fraction(scale)) ** 2
         high, low = _sum_of_squares(z) if z.dtype == torch.float64 else (norm.square(), 0.0)
         difference = (high - float(exact)) + (low - float(exact - Fraction(float(exact))))
         factor = difference.clamp(min=0.0) / (norm * (norm + self.threshold * scale)).clamp(min=_TINY)
         return z * factor.to(z.dtype)
+
+    def _norm_near_kink(self, z: Tensor, kink: float) -> Tensor:
+        """‖z‖₂ in float64; accumulated in float64 where it is close to the kink, else in z's own precision."""
+        norm = _norm(z, z.dtype)
+        near = ((norm - kink).abs() < 0.25 * norm).squeeze(-1)
+        if z.dtype == torch.float32 and bool(near.any()):
+            norm = norm.clone()
+            norm[near] = _norm(z[near])
+        return norm
 
     def _potential(self, x: Tensor) -> Tensor:
         return torch.where(self._contains(x), self.threshold * _norm(x).squeeze(-1), math.inf).to(x.dtype)
@@ -96,7 +104,7 @@ class BallProjection(Activation):
         positive(self.radius, "radius")
 
     def _map(self, z: Tensor) -> Tensor:
-        norm = _norm(z)
+        norm = _norm(z, z.dtype)
         return z * (self.radius / norm.clamp(min=self.radius)).to(z.dtype)
 
     def _prox(self, z: Tensor, scale: float) -> Tensor:
