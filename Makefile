@@ -39,6 +39,7 @@ test: lint docs
 test-all: lint docs
 	$(TEST_ENV) $(BIN)/pytest -q -n $(WORKERS) -m ''
 	$(TEST_ENV) $(BIN)/python scripts/mutation_check.py
+	$(TEST_ENV) $(BIN)/python scripts/mutation_score.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check --quiet .

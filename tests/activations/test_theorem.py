@@ -21,7 +21,7 @@ number = (
 )
 rows = st.lists(st.lists(number, min_size=FEATURES, max_size=FEATURES), min_size=4, max_size=4)
 over_all = pytest.mark.parametrize("activation", cases.ACTIVATIONS, ids=cases.name)
-quickly = settings(deadline=None, max_examples=25)
+quickly = settings()  # those of the profile in conftest.py
 
 
 def tensors(*drawn):
