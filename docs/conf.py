@@ -42,7 +42,8 @@ napoleon_numpy_docstring = False
 # Names that belong to other projects, whose inventories are not fetched: the documentation is built without a network.
 nitpick_ignore_regex = [
     (r"py:.*", r"(torch|nn|np|numpy|collections|typing|pathlib)\..*"),
-    (r"py:class", r"Tensor|Path"),
+    (r"py:class", r"Tensor|Path|Regularisers|(dict|list|tuple)\[.*"),
+    (r"py:class", r"lifted_bregman\.solvers\..*\.(S|Moves|ParameterSteps)"),  # of interest to solvers only
 ]
 
 

@@ -2,8 +2,8 @@
 
     python scripts/mutation_score.py [--least 85] [--workers 2] [PATTERN ...]
 
-mutmut changes the source in every place it knows how to and runs the tests that cover the place.  It runs in a copy of the
-tree, takes about an hour on two cores, and the exit code is 1 below the least percentage.  Patterns such as
+mutmut changes the source in every place it knows how to and runs the tests that cover the place.  It runs in a copy of
+the tree, takes hours on two cores, and the exit code is 1 below the least percentage.  Patterns such as
 "lifted_bregman.losses*" restrict it to some mutants.
 """
 

@@ -6,6 +6,7 @@ import torch
 
 import lifted_bregman as lb
 from lifted_bregman import activations as act
+from lifted_bregman import solvers
 
 # One entry per activation and per setting that changes its branch structure.
 SCALAR_ACTIVATIONS: list[act.Activation] = [
@@ -59,3 +60,47 @@ def name(case: object) -> str:
 def domain_points(activation: act.Activation, z: torch.Tensor) -> torch.Tensor:
     """Points of the activation's domain, made from arbitrary z: its image under maps of several scales."""
     return activation.prox(z, 0.3)
+
+
+def solver_cases() -> list[solvers.Solver]:
+    """Every solver, with settings that make progress on small problems."""
+    base = solvers.baselines
+    return [
+        solvers.ProximalGradient(),
+        solvers.ProximalGradient(step_rule=solvers.Backtracking(), sweep=solvers.Jacobi()),
+        solvers.ProximalGradient(acceleration=solvers.Nesterov(), step_rule=solvers.CurvatureStep(1.0)),
+        solvers.ProximalGradient(acceleration=solvers.HeavyBall(0.5), step_rule=solvers.CurvatureStep(1.0)),
+        solvers.ProximalGradient(acceleration=solvers.Anderson(3)),
+        solvers.CoordinateDescent(tolerance=1e-6),
+        solvers.BregmanCoordinateDescent(),
+        solvers.ADMM(),
+        solvers.Constrained(),
+        solvers.BregmanIterations(),
+        solvers.ImplicitSGD(prox_weight=5.0, inner_steps=3),
+        solvers.ImplicitSGD(
+            prox_weight=solvers.Growing(5.0),
+            inner_steps=2,
+            order=solvers.LayerByLayer(),
+            reading=solvers.Corrected(solvers.CurvatureStep(1.0, upper=False)),
+        ),
+        solvers.ImplicitSGD(prox_weight=1.0, inner_steps=2, solver=solvers.ProximalGradient()),
+        solvers.ImplicitSGD(prox_weight=5.0, inner_steps=3, parameters=solvers.ParameterUpdate.EXPLICIT),
+        solvers.StochasticProximalGradient(step_parameter=0.05),
+        solvers.ModelAveraging(workers=2, local_steps=3),
+        solvers.ImplicitParallel(workers=2, prox_weight=1.0, local_steps=3),
+        solvers.PIAG(delay_bound=4),
+        solvers.SAGA(),
+        solvers.SAG(),
+        solvers.LinBreg(step_size=0.05),
+        solvers.LinBreg(step_size=0.05, momentum=0.5, penalties=lb.penalties.L1(1e-3)),
+        solvers.AdaBreg(step_size=0.01),
+        solvers.TargetedPenalties(solvers.ProximalGradient(), variables={1: solvers.TargetSparsity(0.3)}),
+        base.GradientDescent(learning_rate=0.05),
+        base.SGD(learning_rate=0.02, momentum=0.5),
+        base.Adam(learning_rate=0.01),
+        base.ImplicitBackprop(prox_weight=1.0, inner_steps=3, learning_rate=0.05),
+        base.MACQP(),
+        base.ClassicalLifted(),
+        base.FenchelLifted(),
+        base.LPOM(),
+    ]

@@ -11,20 +11,58 @@ from lifted_bregman.activations.checks import check_bregman, check_conjugate, ch
 from lifted_bregman.losses import BregmanLoss, CrossEntropy, QuadraticPenalty, SquaredError, bregman_loss
 from lifted_bregman.networks import Map
 from lifted_bregman.networks.checks import check_map
+from lifted_bregman.networks.prune import prune
 from lifted_bregman.problem import LiftedProblem, LiftedState, lift, penalties
 from lifted_bregman.problem.composite import composite_prox
+from lifted_bregman.problem.gradient_agreement import gradient_agreement
+from lifted_bregman.solvers import (
+    ADMM,
+    PIAG,
+    SAG,
+    SAGA,
+    AdaBreg,
+    BregmanCoordinateDescent,
+    BregmanIterations,
+    Constrained,
+    CoordinateDescent,
+    ImplicitParallel,
+    ImplicitSGD,
+    LinBreg,
+    ModelAveraging,
+    ProximalGradient,
+    StochasticProximalGradient,
+    TargetSparsity,
+    baselines,
+)
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "ADMM",
+    "PIAG",
+    "SAG",
+    "SAGA",
+    "AdaBreg",
+    "BregmanCoordinateDescent",
+    "BregmanIterations",
     "BregmanLoss",
+    "Constrained",
+    "CoordinateDescent",
     "CrossEntropy",
+    "ImplicitParallel",
+    "ImplicitSGD",
     "LiftedProblem",
     "LiftedState",
+    "LinBreg",
     "Map",
+    "ModelAveraging",
+    "ProximalGradient",
     "QuadraticPenalty",
     "SquaredError",
+    "StochasticProximalGradient",
+    "TargetSparsity",
     "activations",
+    "baselines",
     "bregman_loss",
     "check_bregman",
     "check_conjugate",
@@ -33,6 +71,8 @@ __all__ = [
     "composite_prox",
     "errors",
     "forbid_activation_derivatives",
+    "gradient_agreement",
     "lift",
     "penalties",
+    "prune",
 ]

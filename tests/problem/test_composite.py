@@ -457,9 +457,9 @@ def test_a_joint_activation_without_structure_has_the_general_rules() -> None:
         (Reversal(), pen.Box(-1.0, 1.0), ["Required", "BallProjection", "Missing", "Reversal"]),
         (act.Tanh(), Mine(), ["Required", "L1", "GroupL2", "Missing", "Mine"]),
         (act.Box(-2.0, -1.0), pen.NonNegative(), ["Box(low=-2.0, high=-1.0)", "NonNegative()", "widen"]),
-        (act.Tanh(), pen.Box(1.5, 2.0), ["Tanh()", "Box(low=1.5, high=2.0)", "in common"]),
+        (act.Tanh(), pen.Box(1.5, 2.0), ["output of Tanh() satisfies Box(low=1.5, high=2.0)", "in common"]),
         (act.ReLU(), pen.Box(-2.0, -1.0), ["ReLU()", "in common"]),
-        (act.Softmax(), pen.Box(0.3, 1.0), ["Softmax()", "4 features"]),
+        (act.Softmax(), pen.Box(0.3, 1.0), ["Softmax() with 4 features", "widen"]),
         (act.Sparsemax(), pen.Box(0.0, 0.2), ["Sparsemax()", "4 features"]),
         (act.BallProjection(1.0), pen.Box(0.6, 1.0), ["BallProjection", "4 features"]),
         (act.Softmax(), pen.GroupL2(1.0, group_size=2), ["couples all 4 features", "leave out group_size"]),
@@ -490,6 +490,14 @@ def test_feasible_limits_are_accepted() -> None:
         expected = torch.full_like(V, corner)
         torch.testing.assert_close(composite_prox(activation, penalty, V, 1.0, 1.0), expected, rtol=1e-12, atol=1e-12)
     require_composable(act.Tanh(), None, 4)
+
+
+@pytest.mark.parametrize(("activation", "penalty"), [*product(cases.ACTIVATIONS, cases.PENALTIES)], ids=cases.name)
+def test_nan_is_not_swallowed(activation: Activation, penalty: pen.Penalty) -> None:
+    v = torch.tensor([[0.5, math.nan, -1.0], [0.5, 0.1, -1.0]], dtype=torch.float64)
+    u = composite_prox(activation, penalty, v, 0.5, 0.5)
+    assert u[0, 1].isnan()
+    torch.testing.assert_close(u[1:], composite_prox(activation, penalty, v[1:], 0.5, 0.5), rtol=1e-13, atol=1e-15)
 
 
 def test_without_penalty_it_is_the_activation_alone() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
@@ -24,7 +26,7 @@ def energies(case, solver, steps):
 
 
 def never_increases(values):
-    return all(after <= before * (1 + 1e-13) + 1e-14 for before, after in zip(values, values[1:], strict=False))
+    return all(after <= before * (1 + 1e-13) + 1e-14 for before, after in itertools.pairwise(values))
 
 
 @pytest.mark.parametrize("smooth_quadratic", [False, True])
@@ -95,7 +97,7 @@ def test_reaches_a_stationary_point(name):
 
 
 def test_iterates_are_those_of_the_paper():
-    """Example 3 (ReLU), corrected, for a simultaneous step: written out in matrices with the paper's transposed weights."""
+    """Example 3 (ReLU), corrected, for a simultaneous step: written out with the paper's transposed weights."""
     case = make("relu")
     problem, t_parameter, t_variable = case.problem, 0.03, 0.2
     W = [layer.weight.detach().T.clone() for layer in problem.model if hasattr(layer, "weight")]

@@ -43,7 +43,7 @@ class FromScalar(Separable):
     function returns them in the working precision.
 
     prox_{cΨ}(v) = σ(s) with σ(s) + c (s - σ(s)) = v, whose left side increases in s with slopes between min(1, c) and
-    max(1, c).  It is solved in float64 between two edges of the table, with at most 66 evaluations of the function and
+    max(1, c).  It is solved in float64 between two edges of the table, with at most 66 evaluations of the left side,
     about 10 as a rule.  The result is as good as the function: near slope 1, c > 1 magnifies its rounding error by c.
     """
 
@@ -60,7 +60,7 @@ class FromScalar(Separable):
                 f"{label} has parameters; a potential must stay the same while a network is trained: give it a "
                 "function whose numbers are fixed."
             )
-        with torch.no_grad():
+        with torch.no_grad(), torch.device("cpu"):
             ranges = {dtype: _examine(self.function, label, dtype) for dtype in (torch.float64, torch.float32)}
             object.__setattr__(self, "_table", _tabulate(self.function, ranges))
 
@@ -82,8 +82,7 @@ class FromScalar(Separable):
             u = ((v - c * low) / (1.0 - c)).clamp(self.function(low), self.function(high))
         else:
             u = self.function(torch.where(below.abs() < above.abs(), low, high))
-        fixed = (self.function(v) == v) | v.isnan()  # where σ(v) = v, every prox_{cΨ}(v) is v
-        return torch.where(fixed, v, u).to(z.dtype).view(z.shape)
+        return torch.where(v.isnan(), v, u).to(z.dtype).view(z.shape)
 
     def _psi(self, x: Tensor) -> Tensor:
         table = self._table.to(x.device)
@@ -118,9 +117,10 @@ def _examine(function: ScalarFunction, label: str, dtype: torch.dtype) -> tuple[
     generator = torch.Generator().manual_seed(0)
     for _ in range(8):
         _require_proximal(z, u, label)
-        slope = u.diff() / z.diff()
-        extreme = [slope.topk(128, largest=largest).indices for largest in (True, False)]
-        cell = torch.cat([*extreme, torch.randint(len(slope), (256,), generator=generator)])
+        slack = _rounding(z, u)
+        rise, run, slack = u.diff(), z.diff(), slack[1:] + slack[:-1]
+        extreme = [((sign * rise - slack) / run).topk(128).indices for sign in (1.0, -1.0)]  # steepest, flattest
+        cell = torch.cat([*extreme, torch.randint(len(run), (256,), generator=generator)])
         fraction = torch.rand(len(cell), generator=generator, dtype=dtype)
         z = torch.cat([z, z[cell] + fraction * (z[cell + 1] - z[cell])]).unique()
         u = _evaluate(function, z, label)
@@ -266,10 +266,8 @@ def _tabulate(function: ScalarFunction, ranges: dict[torch.dtype, tuple[float, f
         chosen = worst.indices[worst.values > 0.0]
         if not chosen.numel():
             break
-        middle, kept = (
-            _middle(start, end)[chosen],
-            torch.ones_like(doubt, dtype=torch.bool).index_fill(0, chosen, False),
-        )
+        middle = _middle(start, end)[chosen]
+        kept = torch.ones_like(doubt, dtype=torch.bool).index_fill(0, chosen, False)
         halves = torch.cat([start[chosen], middle]), torch.cat([middle, end[chosen]])
         start, end = torch.cat([start[kept], halves[0]]), torch.cat([end[kept], halves[1]])
         doubt = torch.cat([doubt[kept], _doubt(function, *halves)])
@@ -288,7 +286,7 @@ def _middle(start: Tensor, end: Tensor) -> Tensor:
 
 
 def _doubt(function: ScalarFunction, start: Tensor, end: Tensor) -> Tensor:
-    """How far two Gauss rules differ on each cell, relative to z², like which φ* grows at most; 0 if it is rounding."""
+    """How far two Gauss rules differ on each cell, relative to 1 + z², the growth of φ*; 0 if rounding explains it."""
     length, middle = end - start, _middle(start, end)
     error = (_integrate(function, start, length) - _integrate(function, start, length, points=10)).abs()
     size = torch.maximum(start.abs() + function(start).abs(), end.abs() + function(end).abs())

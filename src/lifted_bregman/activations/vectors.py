@@ -17,7 +17,8 @@ _TINY = torch.finfo(torch.float64).tiny
 
 def _norm(x: Tensor, accumulate: torch.dtype = torch.float64) -> Tensor:
     """‖x‖₂ over the last dimension in float64, with the dimension kept."""
-    return torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=accumulate).double()
+    norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=accumulate)
+    return norm.double()
 
 
 def _sum_of_squares(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,7 @@ from lifted_bregman.problem.evaluation import Evaluation
 from lifted_bregman.problem.lift import lift
 from lifted_bregman.problem.lifted import Gradients, LiftedProblem
 from lifted_bregman.problem.state import LiftedState
+from lifted_bregman.problem.work import Work
 
 __all__ = [
     "Certificates",
@@ -14,6 +15,7 @@ __all__ = [
     "LiftedProblem",
     "LiftedState",
     "LinearUnits",
+    "Work",
     "blocks",
     "lift",
     "penalties",

@@ -116,19 +116,19 @@ def _rescaled(activation: Activation, penalty: SquaredL2, v: Tensor, a: float, b
 def _median(activation: Separable, penalty: L1, v: Tensor, a: float, b: float) -> Tensor:
     w, beta = v.double(), b * penalty.weight
     lower, upper = activation.prox(w - beta, a), activation.prox(w + beta, a)
-    return _in_domain(activation, lower.clamp(min=0.0) + upper.clamp(max=0.0), v.dtype)
+    return _finished(activation, lower.clamp(min=0.0) + upper.clamp(max=0.0), v)
 
 
 def _box_on_simplex(activation: Softmax | Sparsemax, penalty: Box, v: Tensor, a: float, b: float) -> Tensor:
-    low, high = max(penalty.low, 0.0), penalty.high if penalty.high < 1.0 else math.inf
-    if (low, high) == (0.0, math.inf):
+    low, high = max(penalty.low, 0.0), min(penalty.high, 1.0)
+    if (low, high) == (0.0, 1.0):
         return activation.prox(v, a)
-    w, entropy = v.double().reshape(-1, v.shape[-1]), a if isinstance(activation, Softmax) else 0.0
-    return _simplex_point(w, entropy, low, high).to(v.dtype).view(v.shape)
+    entropy = a if isinstance(activation, Softmax) else 0.0
+    return _finished(activation, _simplex_point(_rows(v), entropy, low, high), v)
 
 
 def _box_in_ball(activation: BallProjection, penalty: Box, v: Tensor, a: float, b: float) -> Tensor:
-    w = v.double().reshape(-1, v.shape[-1])
+    w = _rows(v)
 
     def limited(factor: Tensor, rows: Tensor) -> Tensor:
         return (factor[:, None] * w[rows]).clamp(penalty.low, penalty.high)
@@ -137,27 +137,27 @@ def _box_in_ball(activation: BallProjection, penalty: Box, v: Tensor, a: float, 
         return _norm(limited(factor, rows)) - activation.radius
 
     factor, *_ = increasing_root(beyond, torch.zeros_like(w[:, 0]), torch.ones_like(w[:, 0]))
-    return limited(factor, _all_rows(w)).to(v.dtype).view(v.shape)
+    return _finished(activation, limited(factor, _all_rows(w)), v)
 
 
 def _box_and_norm(activation: GroupSoftThreshold, penalty: Box, v: Tensor, a: float, b: float) -> Tensor:
-    w = v.double().reshape(-1, v.shape[-1])
+    w = _rows(v)
 
     def damped(mu: Tensor, rows: Tensor) -> Tensor:
         return (w[rows] / (1.0 + mu[:, None])).clamp(penalty.low, penalty.high)
 
-    return _with_norm_penalty(damped, w, a * activation.threshold).to(v.dtype).view(v.shape)
+    return _finished(activation, _with_norm_penalty(damped, w, a * activation.threshold), v)
 
 
 def _group(activation: Activation, penalty: GroupL2, v: Tensor, a: float, b: float) -> Tensor:
-    w = penalty.groups(v).double().flatten(0, -2)
+    w = _rows(penalty.groups(v))
 
     def damped(mu: Tensor, rows: Tensor) -> Tensor:
         if isinstance(activation, Separable):
             return _damped_separable(activation, w[rows], mu[:, None], a)
         return _damped_joint(activation, w[rows], mu[:, None], a)
 
-    return _in_domain(activation, _with_norm_penalty(damped, w, b * penalty.weight), v.dtype).view(v.shape)
+    return _finished(activation, _with_norm_penalty(damped, w, b * penalty.weight), v)
 
 
 class _Kind(NamedTuple):
@@ -242,21 +242,24 @@ def _require_feasible(activation: Activation, penalty: Penalty, features: int | 
             feasible = bool(activation.contains(activation(torch.zeros(1, dtype=torch.float64)).clamp(low, high)))
         if not feasible:
             raise CompatibilityError(
-                f"No output of {activation} with {n} features satisfies {penalty}; the domain of the activation and "
-                "the constraint must have a point in common: widen the constraint or choose another activation."
+                f"No output of {activation}{f' with {n} features' if activation.joint else ''} satisfies {penalty}; "
+                "they must have a point in common: widen the constraint or choose another activation."
             )
 
 
 # Solves.  Samples, or their groups, are rows (m, n) of float64; `rows` are indices into them.
 
 
-def _in_domain(activation: Activation, x: Tensor, dtype: torch.dtype) -> Tensor:
-    """x in `dtype`; where rounding led out of an open domain, the next number inside."""
-    rounded = x.to(dtype)
-    if dtype == x.dtype or not isinstance(activation, Separable):
-        return rounded
-    inwards = torch.nextafter(rounded, activation(torch.zeros_like(rounded)))
-    return torch.where(activation._inside(rounded), rounded, inwards)
+def _rows(v: Tensor) -> Tensor:
+    return v.double().masked_fill(v.isnan(), 0.0).reshape(-1, v.shape[-1])
+
+
+def _finished(activation: Activation, x: Tensor, v: Tensor) -> Tensor:
+    """x with the dtype and shape of v, and its NaN; where rounding led out of an open domain, the next number inside."""
+    u = x.to(v.dtype).view(v.shape)
+    if u.dtype != x.dtype and isinstance(activation, Separable):
+        u = torch.where(activation._inside(u), u, torch.nextafter(u, activation(torch.zeros_like(u))))
+    return torch.where(v.isnan(), v, u)
 
 
 def _all_rows(w: Tensor) -> Tensor:
@@ -343,7 +346,7 @@ _ANCHORS = (0.0, 0.5, 1.5, 4.0, 10.0, 25.0, 750.0)
 
 
 def _simplex_component(r: Tensor, a: float) -> Tensor:
-    """u with g(u) = u + a (log u - u + 1) = r, by Newton's method on y = log u; beyond 1, g continues with its slope 1.
+    """u <= 1 with g(u) = u + a (log u - u + 1) = r, or 1 if g(1) = 1 is still below r, by Newton's method on y = log u.
 
     g(e^y) is increasing for y <= 0, convex if a <= 1 and concave otherwise.  A Newton step from anywhere leads to an
     upper, respectively lower, bound of the root, from which the iteration is monotone; the best of several starts it.
@@ -361,4 +364,4 @@ def _simplex_component(r: Tensor, a: float) -> Tensor:
         last, y = y, newton(y)
         if bool(((y - last).abs() <= 1e-11 * (1.0 + y.abs())).all()):
             break
-    return torch.where(r > 1.0, r, y.exp())
+    return y.exp()

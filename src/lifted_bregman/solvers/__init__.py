@@ -1,31 +1,96 @@
 """Solvers: one algorithm per file, behind one interface, run by one loop."""
 
+from lifted_bregman.solvers import baselines
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState
 from lifted_bregman.solvers._loop import run
-from lifted_bregman.solvers.acceleration import Anderson, HeavyBall, Nesterov, NoAcceleration
+from lifted_bregman.solvers.acceleration import Acceleration, Anderson, HeavyBall, Nesterov, NoAcceleration
+from lifted_bregman.solvers.adabreg import AdaBreg
+from lifted_bregman.solvers.admm import ADMM, ResidualBalancing
+from lifted_bregman.solvers.bregman_iterations import BregmanIterations
+from lifted_bregman.solvers.constrained import Constrained
+from lifted_bregman.solvers.coordinate_descent import BregmanCoordinateDescent, CoordinateDescent
+from lifted_bregman.solvers.directions import Direction, LiftedDirection
+from lifted_bregman.solvers.implicit_sgd import Coupling, ImplicitSGD, ParameterUpdate
+from lifted_bregman.solvers.linbreg import LinBreg
+from lifted_bregman.solvers.model_averaging import ImplicitParallel, ModelAveraging, OneProcess, Team
 from lifted_bregman.solvers.outcome import Outcome, Result
+from lifted_bregman.solvers.piag import PIAG
 from lifted_bregman.solvers.proximal_gradient import ProximalGradient
-from lifted_bregman.solvers.steps import Backtracking, CurvatureStep, FixedStep
-from lifted_bregman.solvers.sweeps import BottomUp, Jacobi, OddEven, Permutation, TopDown
+from lifted_bregman.solvers.readings import Corrected, LayerByLayer, Literal, LoopOrder, Reading, Sweeps
+from lifted_bregman.solvers.saga import SAG, SAGA
+from lifted_bregman.solvers.schedules import Constant, Decaying, Growing, Schedule
+from lifted_bregman.solvers.sparsity import TargetSparsity, sparse_start
+from lifted_bregman.solvers.steps import Backtracking, CurvatureStep, FixedStep, StepRule
+from lifted_bregman.solvers.stochastic_proximal_gradient import (
+    ParametersFirst,
+    Simultaneous,
+    StochasticProximalGradient,
+    UpdateOrder,
+    VariablesFirst,
+)
+from lifted_bregman.solvers.sweeps import BottomUp, Jacobi, OddEven, Permutation, Sweep, TopDown
+from lifted_bregman.solvers.targeted import TargetedPenalties
 
 __all__ = [
+    "ADMM",
+    "PIAG",
+    "SAG",
+    "SAGA",
+    "Acceleration",
+    "AdaBreg",
     "Anderson",
     "Backtracking",
     "Batch",
     "BottomUp",
+    "BregmanCoordinateDescent",
+    "BregmanIterations",
+    "Constant",
+    "Constrained",
+    "CoordinateDescent",
+    "Corrected",
+    "Coupling",
     "CurvatureStep",
+    "Decaying",
+    "Direction",
     "FixedStep",
+    "Growing",
     "HeavyBall",
+    "ImplicitParallel",
+    "ImplicitSGD",
     "Jacobi",
+    "LayerByLayer",
+    "LiftedDirection",
+    "LinBreg",
+    "Literal",
+    "LoopOrder",
+    "ModelAveraging",
     "Nesterov",
     "NoAcceleration",
     "OddEven",
+    "OneProcess",
     "Outcome",
+    "ParameterUpdate",
+    "ParametersFirst",
     "Permutation",
     "ProximalGradient",
+    "Reading",
+    "ResidualBalancing",
     "Result",
+    "Schedule",
+    "Simultaneous",
     "Solver",
     "SolverState",
+    "StepRule",
+    "StochasticProximalGradient",
+    "Sweep",
+    "Sweeps",
+    "TargetSparsity",
+    "TargetedPenalties",
+    "Team",
     "TopDown",
+    "UpdateOrder",
+    "VariablesFirst",
+    "baselines",
     "run",
+    "sparse_start",
 ]

@@ -55,7 +55,7 @@ class Batch:
 class SolverState:
     """What a solver remembers between steps, apart from the parameters.
 
-    Subclasses are dataclasses whose fields are tensors, numbers, `LiftedState`s, or dicts and lists of those.
+    Subclasses are dataclasses whose fields are tensors, numbers, lifted states, or dicts and lists of those.
     """
 
     steps: int = 0

@@ -26,4 +26,4 @@ class Result:
     message: str
     state: SolverState
     history: list[dict[str, float]] = field(default_factory=list)
-    """Rows: step, epoch, seconds, energy (lifted), objective (nested network), certificate, work counters, metrics."""
+    """Rows with step, epoch, seconds, energy (lifted), objective (nested network), certificate, work, metrics."""

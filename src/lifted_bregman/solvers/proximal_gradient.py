@@ -17,7 +17,7 @@ from lifted_bregman.solvers.sweeps import Sweep, TopDown
 class ProximalGradientState(SolverState):
     """Variables, the step rule's and the acceleration's memory."""
 
-    step_memory: dict[str, float] = field(default_factory=dict)
+    step_memory: dict[str, Any] = field(default_factory=dict)
     acceleration_memory: dict[str, Any] = field(default_factory=dict)
 
 

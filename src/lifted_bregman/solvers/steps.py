@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,10 +16,13 @@ from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import Evaluation, LiftedProblem
 from lifted_bregman.problem.blocks import Block, ParameterBlock, terms
 from lifted_bregman.problem.energies import partial_energy
+from lifted_bregman.solvers._curvature import parameter_curvature, step_for, variable_curvature
 from lifted_bregman.solvers._loop import Stalled
 
 Values = dict[str, Tensor]
 """The tensors of one block by name; a variable block has the one name "x"."""
+Memory = dict[str, Any]
+"""What a rule remembers between steps; it belongs to the solver's state, so that a run can be continued exactly."""
 
 
 class StepRule(ABC):
@@ -30,7 +34,7 @@ class StepRule(ABC):
         problem: LiftedProblem,
         point: Evaluation,
         group: Sequence[Block],
-        memory: MutableMapping[str, float],
+        memory: Memory,
         smooth_quadratic: bool = False,
         inertia: Mapping[str, Values] | None = None,
     ) -> None:
@@ -41,7 +45,9 @@ class _Direct(StepRule):
     """A rule that knows its step before trying it."""
 
     @abstractmethod
-    def step(self, problem: LiftedProblem, point: Evaluation, block: Block, smooth_quadratic: bool) -> float:
+    def step(
+        self, problem: LiftedProblem, point: Evaluation, block: Block, memory: Memory, smooth_quadratic: bool
+    ) -> float:
         """The step size of one block."""
 
     def update(
@@ -49,11 +55,11 @@ class _Direct(StepRule):
         problem: LiftedProblem,
         point: Evaluation,
         group: Sequence[Block],
-        memory: MutableMapping[str, float],
+        memory: Memory,
         smooth_quadratic: bool = False,
         inertia: Mapping[str, Values] | None = None,
     ) -> None:
-        steps = {block: self.step(problem, point, block, smooth_quadratic) for block in group}
+        steps = {block: self.step(problem, point, block, memory, smooth_quadratic) for block in group}
         if len(group) == 1 and not inertia and isinstance(group[0], ParameterBlock):
             _descend_in_place(problem, point, group[0], steps[group[0]])
             return
@@ -78,7 +84,9 @@ class FixedStep(_Direct):
         positive(self.parameter, "parameter")
         positive(self.variable, "variable")
 
-    def step(self, problem: LiftedProblem, point: Evaluation, block: Block, smooth_quadratic: bool) -> float:
+    def step(
+        self, problem: LiftedProblem, point: Evaluation, block: Block, memory: Memory, smooth_quadratic: bool
+    ) -> float:
         return self.parameter if isinstance(block, ParameterBlock) else self.variable
 
 
@@ -96,12 +104,14 @@ class CurvatureStep(_Direct):
         if not 0.0 < positive(self.factor, "factor") < 2.0:
             raise SettingError(f"factor is {self.factor!r}; descent needs a factor below 2.")
 
-    def step(self, problem: LiftedProblem, point: Evaluation, block: Block, smooth_quadratic: bool) -> float:
+    def step(
+        self, problem: LiftedProblem, point: Evaluation, block: Block, memory: Memory, smooth_quadratic: bool
+    ) -> float:
+        power = memory.setdefault("power", {})
         if isinstance(block, ParameterBlock):
-            curvature = problem.parameter_curvature(point, block.layer, self.upper)
-        else:
-            curvature = problem.variable_curvature(point, block.layer, self.upper, smooth_quadratic)
-        return self.factor / max(curvature, torch.finfo(torch.float32).tiny)
+            return step_for(self.factor, parameter_curvature(problem, point, block.layer, power, self.upper), point)
+        curvature = variable_curvature(problem, point, block.layer, power, self.upper)
+        return step_for(self.factor, curvature + (problem.weight(block.layer) if smooth_quadratic else 0.0), point)
 
 
 @dataclass(frozen=True)
@@ -113,8 +123,10 @@ class Backtracking(StepRule):
     Needs no curvature, and guarantees descent for simultaneous updates too.  A group whose t reaches the floor without
     decrease stays where it is; when every group of a sweep does, the run ends as stalled.
 
-    initial  the first t that is tried;  shrink  factor on failure;  grow  factor on the next step;  floor  the smallest
-    t
+    initial  > 0, the first t that is tried
+    shrink   in (0, 1), the factor on failure
+    grow     >= 1, the factor on the next step
+    floor    > 0, the smallest t
     """
 
     initial: float = 1.0
@@ -133,7 +145,7 @@ class Backtracking(StepRule):
         problem: LiftedProblem,
         point: Evaluation,
         group: Sequence[Block],
-        memory: MutableMapping[str, float],
+        memory: Memory,
         smooth_quadratic: bool = False,
         inertia: Mapping[str, Values] | None = None,
     ) -> None:

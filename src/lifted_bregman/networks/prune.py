@@ -1,0 +1,156 @@
+"""`prune`: the smaller dense model that computes the same function as one with dead units."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from lifted_bregman.errors import UnsupportedModuleError
+from lifted_bregman.networks.dense import Dense
+from lifted_bregman.networks.reader import _leaves, read_network
+
+
+@dataclass(frozen=True)
+class PruneReport:
+    """What `prune` removed, and why not more."""
+
+    widths_before: tuple[int, ...]
+    """m_1 .. m_{L-1}, the hidden widths."""
+    widths_after: tuple[int, ...]
+    parameters_before: int
+    parameters_after: int
+    zeros_before: float
+    """The fraction of weights, biases not counted, that are exactly zero."""
+    zeros_after: float
+
+    @property
+    def message(self) -> str:
+        """The result as a sentence."""
+        zeros = f"{100.0 * self.zeros_after:.1f} % of the weights"
+        if self.widths_before == self.widths_after:
+            if self.zeros_after == 0.0:
+                return "Nothing was removed: no weight is zero."
+            return (
+                f"Nothing was removed: {zeros} are zero, but no hidden unit has only zero incoming or only zero "
+                "outgoing weights. Such unstructured zeros make no smaller dense model: train with GroupL2, which "
+                "makes whole rows zero, or use a sparse format."
+            )
+        return (
+            f"Hidden widths {self.widths_before} became {self.widths_after}, and {self.parameters_before} parameters "
+            f"{self.parameters_after}; {zeros} that remain are zero."
+        )
+
+
+class PrunedSequential(nn.Sequential):
+    """What `prune` returns: an `nn.Sequential` that carries the report of its pruning."""
+
+    report: PruneReport
+
+
+@torch.no_grad()
+def prune(model: nn.Sequential) -> PrunedSequential:
+    """The model without the hidden units that do not matter; it computes the same function.
+
+    A hidden unit goes when all its incoming weights are zero, for then its output is the constant σ(b), which is added
+    to the next layer's bias as W_{l+1}σ(b); or when all its outgoing weights are zero.  Removing units can expose
+    others, and goes on until there are none.  A layer keeps at least one unit.  The model itself stays as it is; the
+    result has memory of its own, and `result.report` says what was removed.
+
+    model  an `nn.Sequential` of `nn.Linear` and activations that `lift` knows.  Activations between the layers must act
+      on each unit alone: a joint one (softmax, group soft threshold, ball) changes its other outputs when one of
+      its inputs goes.  The last layer's may be joint, for no output is ever removed.
+    """
+    _require_prunable(model)
+    leaves = [leaf for _, leaf in _leaves(model, "model")]
+    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, nn.Linear)]
+    linears = [leaf for leaf in leaves if isinstance(leaf, nn.Linear)]
+    between = [nn.Sequential(*leaves[low + 1 : high]) for low, high in pairwise(places)]
+    stack = [(linear.weight.detach().clone(), _bias(linear)) for linear in linears]
+    changed = True
+    while changed:
+        changed = False
+        for l, activation in enumerate(between):
+            (W, b), (W_up, b_up) = stack[l], stack[l + 1]
+            constant = ~W.any(1)
+            removed = constant | ~W_up.any(0)
+            if bool(removed.all()):
+                removed[0] = False  # a layer keeps one unit
+            if not bool(removed.any()):
+                continue
+            outputs = activation((W.new_zeros(len(W)) if b is None else b)[None])[0]
+            shift = W_up @ torch.where(constant & removed, outputs, 0.0)
+            if b_up is not None or bool(shift.any()):
+                b_up = shift if b_up is None else b_up + shift
+            kept = ~removed
+            stack[l] = W[kept], None if b is None else b[kept]
+            stack[l + 1] = W_up[:, kept], b_up
+            changed = True
+    result = PrunedSequential(*_modules(leaves, dict(zip(places, stack, strict=True))))
+    result.train(model.training)
+    result.report = _report([linear.weight for linear in linears], [W for W, _ in stack], model, result)
+    return result
+
+
+def _require_prunable(model: nn.Sequential) -> None:
+    network = read_network(model)
+    for layer in network:
+        if not isinstance(layer.map, Dense):
+            raise UnsupportedModuleError(
+                f"{layer.path} cannot be pruned: its map is not dense; prune takes nn.Linear and activations only."
+            )
+    for layer, upper in pairwise(network.layers):
+        if layer.activation.joint:
+            raise UnsupportedModuleError(
+                f"the layer of {layer.path} cannot be pruned: its activation {layer.activation!r} couples the units, "
+                "so that leaving one out changes the others; use an activation that acts on each unit alone."
+            )
+        assert isinstance(layer.map, Dense) and isinstance(upper.map, Dense)
+        given, taken = layer.map.module.out_features, upper.map.module.in_features
+        if given != taken:
+            raise UnsupportedModuleError(
+                f"{upper.path} cannot be pruned: it takes {taken} inputs and the layer before it has {given} units; "
+                "prune needs one input for each unit."
+            )
+
+
+def _bias(linear: nn.Linear) -> Tensor | None:
+    bias: Tensor | None = linear.bias
+    return None if bias is None else bias.detach().clone()
+
+
+def _modules(leaves: list[nn.Module], stack: dict[int, tuple[Tensor, Tensor | None]]) -> list[nn.Module]:
+    """The leaves, copied, with the new weights in place of the old."""
+    modules: list[nn.Module] = []
+    for place, leaf in enumerate(leaves):
+        if not isinstance(leaf, nn.Linear):
+            modules.append(copy.deepcopy(leaf))
+            continue
+        W, b = stack[place]
+        linear = nn.utils.skip_init(
+            nn.Linear, W.shape[1], W.shape[0], bias=b is not None, device=W.device, dtype=W.dtype
+        )
+        linear.weight = nn.Parameter(W, requires_grad=leaf.weight.requires_grad)
+        if b is not None:
+            old: Tensor | None = leaf.bias
+            linear.bias = nn.Parameter(b, requires_grad=old is None or old.requires_grad)
+        modules.append(linear)
+    return modules
+
+
+def _report(before: list[Tensor], after: list[Tensor], model: nn.Module, result: nn.Module) -> PruneReport:
+    return PruneReport(
+        widths_before=tuple(len(W) for W, _ in pairwise(before)),
+        widths_after=tuple(len(W) for W, _ in pairwise(after)),
+        parameters_before=sum(p.numel() for p in model.parameters()),
+        parameters_after=sum(p.numel() for p in result.parameters()),
+        zeros_before=_zeros(before),
+        zeros_after=_zeros(after),
+    )
+
+
+def _zeros(weights: list[Tensor]) -> float:
+    return 1.0 - sum(int(W.count_nonzero()) for W in weights) / max(sum(W.numel() for W in weights), 1)

@@ -1,0 +1,123 @@
+"""The nested network as autograd sees it: what back-propagation minimises.
+
+Nothing else in the library differentiates an activation; `forbid_activation_derivatives` raises for what is here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from lifted_bregman.activations import Identity
+from lifted_bregman.losses import bregman_loss
+from lifted_bregman.networks import Dense, Layer, LayerMap, ModuleMap
+from lifted_bregman.networks.layers import sum_features
+from lifted_bregman.problem.blocks import hidden_layers, layers
+from lifted_bregman.problem.penalties import Box, NonNegative, Penalty
+from lifted_bregman.problem.subgradients import minimal_subgradient
+
+if TYPE_CHECKING:
+    from lifted_bregman.problem.lifted import LiftedProblem
+
+
+def nested_objective(problem: LiftedProblem, X: Tensor, Y: Tensor, parameter_penalties: bool = True) -> Tensor:
+    """`problem.objective` with a graph: mean loss plus penalties at the forward pass; X and Y come from `prepare`.
+
+        (1/s) Σ_i [ ℓ(y, z_L) + Σ_{l<L} R_l(x_l) ] + Σ_l P_l(Θ_l),   x_l = σ_l(f_l(x_{l-1}, Θ_l))
+
+    Derivatives are those of autograd; at a kink of an activation the one that torch chooses, of a penalty the shortest.
+    """
+    x = X
+    per_sample = X.new_zeros(len(X))
+    for layer in hidden_layers(problem.depth):
+        own = problem.network[layer]
+        x = differentiable_activation(own, differentiable_map(own.map, x))
+        if layer in problem.penalties:
+            per_sample = per_sample + sum_features(differentiable_penalty(problem.penalties[layer], own.arrange(x)))
+    per_sample = per_sample + differentiable_loss(problem, x, Y)
+    value = per_sample.mean()
+    return value + differentiable_parameter_penalty(problem) if parameter_penalties else value
+
+
+def differentiable_map(layer_map: LayerMap, x: Tensor) -> Tensor:
+    """f(x, Θ) through the user's own modules."""
+    if isinstance(layer_map, Dense):
+        z: Tensor = layer_map.module(x.flatten(1) if layer_map.flatten else x)
+        return z
+    assert isinstance(layer_map, ModuleMap)
+    for module in layer_map.modules:
+        x = module(x)
+    return x
+
+
+def differentiable_activation(layer: Layer, z: Tensor) -> Tensor:
+    """σ(z); z itself where there is no activation to differentiate."""
+    if isinstance(layer.activation, Identity):
+        return z
+    u: Tensor = layer.activation.as_module()(layer.arrange(z))
+    return layer.restore(u)
+
+
+def differentiable_loss(problem: LiftedProblem, x: Tensor, Y: Tensor) -> Tensor:
+    """ℓ(y, z_L) of each sample for x = x_{L-1}; its gradient in z_L is σ_L(z_L) - y, without a derivative of σ_L."""
+    top = problem.network[problem.depth]
+    z = differentiable_map(top.map, x)
+    return sum_features(bregman_loss(top.arrange(Y), top.arrange(z), top.activation))
+
+
+def differentiable_penalty(penalty: Penalty, x: Tensor) -> Tensor:
+    """R(x) with `minimal_subgradient` as its derivative."""
+    value: Tensor = _PenaltyFunction.apply(x, penalty)  # type: ignore[no-untyped-call]
+    return value
+
+
+class _PenaltyFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, penalty: Penalty) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.penalty = penalty
+        return penalty.value(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        (g,) = gradients  # one number for each vector, or for each matrix
+        return g.view(*g.shape, *[1] * (x.ndim - g.ndim)) * minimal_subgradient(ctx.penalty, x), None
+
+
+def differentiable_parameter_penalty(problem: LiftedProblem) -> Tensor | float:
+    """Σ_l P_l(Θ_l), of weights as (out, rest) matrices."""
+    total: Tensor | float = 0.0
+    for layer, penalty in problem.parameter_penalties.items():
+        for parameter in problem.network[layer].map.parameters.values():
+            if parameter.ndim > 1:
+                total = total + differentiable_penalty(penalty, parameter.flatten(1)).sum()
+    return total
+
+
+def not_differentiable(problem: LiftedProblem, penalties: bool = True) -> str | None:
+    """What autograd cannot follow of the network, and of the penalties unless they are left out, in words; or None."""
+    for layer in layers(problem.depth):
+        layer_map = problem.network[layer].map
+        if not isinstance(layer_map, Dense | ModuleMap):
+            return f"autograd does not know the map {type(layer_map).__name__} of layer {layer}"
+    if not trained_parameters(problem):
+        return "every parameter has requires_grad=False"
+    if not penalties:
+        return None
+    for kind, of in (("penalties", problem.penalties), ("parameter_penalties", problem.parameter_penalties)):
+        for layer, penalty in of.items():
+            if isinstance(penalty, Box | NonNegative):
+                return f"{kind}[{layer}] = {penalty} is a constraint, which has no subgradients to follow"
+            if minimal_subgradient.dispatch(type(penalty)) is minimal_subgradient.dispatch(object):
+                return f"no subgradient of {kind}[{layer}] = {penalty} is known"
+    return None
+
+
+def trained_parameters(problem: LiftedProblem) -> list[Tensor]:
+    """The trained parameters of all layers, from layer 1 up."""
+    return [p for l in layers(problem.depth) for p in problem.network[l].map.parameters.values()]

@@ -1,0 +1,69 @@
+"""Lipschitz constants of block gradients, with the power iterations' vectors in the solver's state.
+
+A warm start makes a number depend on the past, so the past has to be saved with the state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lifted_bregman.networks import PowerIteration
+from lifted_bregman.networks.spectral import NormalOperator
+from lifted_bregman.problem import Evaluation, LiftedProblem
+from lifted_bregman.problem.blocks import above, below
+
+MARGIN = 0.01
+"""Added, relatively, to a power iteration's estimate, which comes from below."""
+
+PowerMemory = dict[str, list[Tensor]]
+"""The last vector of each power iteration, by name of the block."""
+
+
+class RememberedPower(PowerIteration):
+    """A power iteration that starts from `memory[key]` and leaves its last vector there."""
+
+    def __init__(self, memory: PowerMemory, key: str) -> None:
+        self._memory, self._key = memory, key
+        self._vector = tuple(memory[key]) if key in memory else None
+
+    def estimate(
+        self, normal: NormalOperator, like: Sequence[Tensor], tolerance: float = 1e-4, max_steps: int = 100
+    ) -> float:
+        value = super().estimate(normal, like, tolerance, max_steps)
+        if self._vector is None:
+            self._memory.pop(self._key, None)
+        else:
+            self._memory[self._key] = list(self._vector)
+        return value
+
+
+def parameter_curvature(
+    problem: LiftedProblem, point: Evaluation, layer: int, memory: PowerMemory, upper: bool
+) -> float:
+    """λ_l ‖J_Θ f_l‖₂²/s, the Lipschitz constant of ∇_{Θ_l}H: a guaranteed bound if `upper`, else an estimate."""
+    power = RememberedPower(memory, f"Θ_{layer}")
+    norm = problem.network[layer].map.parameter_curvature(point.x[below(layer)], power, upper)
+    return _enlarged(problem.weight(layer) * norm / point.samples, upper)
+
+
+def variable_curvature(
+    problem: LiftedProblem, point: Evaluation, layer: int, memory: PowerMemory, upper: bool
+) -> float:
+    """λ_{l+1} ‖J_x f_{l+1}‖₂², the Lipschitz constant of the gradient in x_l of a sample's smooth part."""
+    power = RememberedPower(memory, f"x_{layer}")
+    norm = problem.network[above(layer)].map.input_curvature(point.x[layer], power, upper)
+    return _enlarged(problem.weight(above(layer)) * norm, upper)
+
+
+def step_for(factor: float, curvature: float, point: Evaluation) -> float:
+    """factor / curvature, kept finite and positive where there is no curvature at all, or where a run has diverged."""
+    eps = torch.finfo(point.x[0].dtype).eps
+    return factor / min(max(curvature, eps), eps**-4) if math.isfinite(curvature) else factor * eps**4
+
+
+def _enlarged(bound: float, upper: bool) -> float:
+    return bound if upper else (1.0 + MARGIN) * bound

@@ -1,0 +1,65 @@
+"""One proximal gradient step on a parameter block, in place, and on a variable block."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lifted_bregman.networks._no_graph import no_graph
+from lifted_bregman.problem import Evaluation, LiftedProblem
+
+
+class ParameterSteps(NamedTuple):
+    """Step sizes t and proximal weights τ of Θ_l; parameters of two or more dimensions are weights, others biases."""
+
+    weight: float
+    bias: float
+    weight_pull: float = 0.0
+    """τ of the weights."""
+    bias_pull: float = 0.0
+    """τ of the biases."""
+
+
+@no_graph
+def descend(
+    problem: LiftedProblem, point: Evaluation, layer: int, steps: ParameterSteps, anchor: Mapping[str, Tensor]
+) -> None:
+    """Θ_l ← prox_{tP_l}( (1 - tτ)Θ_l + tτΘ_l⁰ - t ∇_{Θ_l}H ), in place.
+
+    Without a P_l no tensor of a weight's size is made.
+    """
+    parameters = {name: p.detach() for name, p in problem.network[layer].map.parameters.items()}
+    if not parameters:
+        return
+    t, t_bias, tau, tau_bias = steps
+    apart: dict[str, Tensor] = {}
+    if (t, tau) != (t_bias, tau_bias):
+        apart = {name: torch.zeros_like(p) for name, p in parameters.items() if p.ndim < 2}
+    problem.accumulate_parameter_gradient(point, layer, parameters | apart, scale=-t, decay=1.0 - t * tau)
+    for name, p in parameters.items():
+        pull = t * tau
+        if name in apart:
+            pull = t_bias * tau_bias
+            p.mul_(1.0 - pull).add_(apart[name], alpha=t_bias / t)
+        if pull > 0.0:
+            p.add_(anchor[name], alpha=pull)
+    if layer in problem.parameter_penalties:
+        for name, value in problem.parameter_prox(layer, parameters, t).items():
+            parameters[name].copy_(value)
+    point.parameters_changed(layer)
+
+
+@no_graph
+def moved_variable(problem: LiftedProblem, point: Evaluation, layer: int, t: float) -> Tensor:
+    """prox_{tG_l}( x_l - t ∇_{x_l}H ), in new memory."""
+    ahead = torch.sub(point.x[layer], problem.variable_gradient(point, layer), alpha=t)
+    return problem.variable_prox(layer, ahead, t)
+
+
+def rms(residual: Tensor) -> float:
+    """‖d‖/√s, a number that shows when a run has diverged."""
+    return float(torch.linalg.vector_norm(residual)) / math.sqrt(len(residual))

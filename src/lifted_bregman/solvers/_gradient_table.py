@@ -1,0 +1,157 @@
+"""The table of last gradients that PIAG, SAG and SAGA share.
+
+The gradient of sample i in Θ_l is λ_l J_Θ(x_{l-1})ᵀ d_l.  For maps that are affine in Θ_l it is a product of x_{l-1}
+and d_l, and these are what the table holds: d_l in a tensor of its own, x_{l-1} in the sample's row of the variables,
+which changes only when the sample is visited.  What has the size of a weight is the mean of all gradients, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lifted_bregman.networks._no_graph import no_graph
+from lifted_bregman.problem import Evaluation, LiftedProblem
+from lifted_bregman.problem.blocks import below, layers
+from lifted_bregman.solvers._anchor import Anchor, clear, copied
+from lifted_bregman.solvers._curvature import parameter_curvature, step_for
+from lifted_bregman.solvers._descent import rms
+from lifted_bregman.solvers._interface import Batch, Solver, lacking
+from lifted_bregman.solvers._persistent import (
+    PersistentState,
+    StepSize,
+    fetch,
+    places,
+    start,
+    store,
+    sweep_variables,
+)
+from lifted_bregman.solvers.schedules import as_schedule
+from lifted_bregman.solvers.steps import CurvatureStep
+
+
+@dataclass
+class TableState(PersistentState):
+    """The table, the mean of its gradients, when each row was written, and the largest curvature of a batch so far."""
+
+    residuals: dict[int, Tensor] = field(default_factory=dict)
+    """d_l of every sample at its last visit; 0 before the first."""
+    mean: Anchor = field(default_factory=dict)
+    """(1/s) Σ_i of the table's gradients."""
+    written: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
+    """The step of each sample's last visit; -1 before the first."""
+    curvature: dict[int, float] = field(default_factory=dict)
+
+
+def require_affine(solver: Solver[Any], problem: LiftedProblem) -> None:
+    """Refuses maps whose old gradients cannot be rebuilt from x_{l-1} and d_l."""
+    others = [layer.path for layer in problem.network if not layer.map.affine]
+    if others:
+        raise lacking(solver, "maps that are affine in their parameters", f"{others[0]} is not known to be")
+
+
+def start_table(problem: LiftedProblem, batch: Batch) -> TableState:
+    """An empty table: all gradients 0."""
+    state = TableState()
+    start(problem, state, batch)
+    point = fetch(problem, state, batch)
+    for layer in layers(problem.depth):
+        d = point.x[layer]  # as large as the residual
+        if problem.network[layer].map.parameters:
+            state.residuals[layer] = d.new_zeros((batch.total, *d.shape[1:]))
+    state.mean = copied(problem)
+    clear(state.mean)
+    state.written = torch.full((batch.total,), -1, dtype=torch.int64, device=batch.X.device)
+    return state
+
+
+@no_graph
+def advance(
+    problem: LiftedProblem,
+    state: TableState,
+    batch: Batch,
+    *,
+    step: StepSize,
+    divisor: float,
+    correction: float,
+    step_variable: StepSize,
+    variable_steps: int,
+) -> None:
+    """Moves the batch's X, then writes its rows of the table, and moves Θ along (1 - c)·(mean before) + c·(mean after).
+
+    c is `correction`: 1 for the aggregated gradient, s/|B| for SAGA's unbiased direction.  A `CurvatureStep` has
+    t = factor / (divisor · L_l), L_l the largest Lipschitz constant of a batch so far.
+    """
+    old = fetch(problem, state, batch)
+    point = problem.point(old.state, batch.X, batch.Y)
+    sweep_variables(problem, point, step_variable, state, variable_steps)
+    index = places(batch)
+    for layer in layers(problem.depth):
+        mean, parameters = state.mean[layer], _parameters(problem, layer)
+        if not parameters:
+            continue
+        t = _step_size(problem, point, layer, step, divisor, state)
+        d = point.residual(layer)  # of the old Θ_l
+        if correction != 1.0:
+            _add(parameters, mean, -t * (1.0 - correction))
+        _write(problem, layer, (point.x[below(layer)], d), (old.x[below(layer)], state.residuals[layer]), index, mean)
+        _add(parameters, mean, -t * correction)
+        if layer in problem.parameter_penalties:
+            for name, value in problem.parameter_prox(layer, parameters, t).items():
+                parameters[name].copy_(value)
+        state.metrics[f"step_{layer}"] = t
+    state.metrics[f"residual_{problem.depth}"] = rms(point.residual(problem.depth))
+    state.written[index] = state.steps
+    store(state, batch, point)
+    state.steps += 1
+
+
+def oldest(state: TableState, batch: Batch) -> int:
+    """How many steps ago the oldest row of the table was written, once the batch of this step is."""
+    age = state.steps - state.written
+    age[places(batch)] = 0
+    return int(age.max())
+
+
+def _write(
+    problem: LiftedProblem,
+    layer: int,
+    new: tuple[Tensor, Tensor],
+    old: tuple[Tensor, Tensor],
+    index: Tensor,
+    mean: Mapping[str, Tensor],
+) -> None:
+    """mean ← mean + (λ/s)( J(x)ᵀd - J(x_old)ᵀd_old ), and d into the table."""
+    f, (x, d), (x_old, table) = problem.network[layer].map, new, old
+    scale = problem.weight(layer) / len(table)
+    d_old = table.index_select(0, index)
+    if x is x_old:
+        f.accumulate_parameters(x, d - d_old, mean, scale=scale)
+    else:
+        f.accumulate_parameters(x, d, mean, scale=scale)
+        f.accumulate_parameters(x_old, d_old, mean, scale=-scale)
+    problem.work.parameter_gradients += 1 if x is x_old else 2
+    table.index_copy_(0, index, d)
+
+
+def _parameters(problem: LiftedProblem, layer: int) -> dict[str, Tensor]:
+    return {name: p.detach() for name, p in problem.network[layer].map.parameters.items()}
+
+
+def _add(target: Mapping[str, Tensor], source: Mapping[str, Tensor], factor: float) -> None:
+    for name, value in target.items():
+        value.add_(source[name], alpha=factor)
+
+
+def _step_size(
+    problem: LiftedProblem, point: Evaluation, layer: int, step: StepSize, divisor: float, state: TableState
+) -> float:
+    if not isinstance(step, CurvatureStep):
+        return as_schedule(step, "step").value(state.steps)
+    bound = parameter_curvature(problem, point, layer, state.power, step.upper)
+    state.curvature[layer] = max(bound, state.curvature.get(layer, 0.0))
+    return step_for(step.factor, divisor * state.curvature[layer], point)

@@ -1,0 +1,213 @@
+"""What LinBreg and AdaBreg share: the subgradient variable, the way back to the parameters, the weights of targets."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, TypeVar
+
+import torch
+from torch import Tensor
+
+from lifted_bregman.activations._base import positive
+from lifted_bregman.errors import CompatibilityError, SettingError
+from lifted_bregman.networks._no_graph import no_graph
+from lifted_bregman.problem import Evaluation, LiftedProblem
+from lifted_bregman.problem.blocks import layers
+from lifted_bregman.problem.penalties import Penalty
+from lifted_bregman.problem.subgradients import critical_weights, minimal_subgradient
+from lifted_bregman.solvers._curvature import PowerMemory
+from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
+from lifted_bregman.solvers.directions import Direction, LiftedDirection
+from lifted_bregman.solvers.sparsity import TargetSparsity
+
+Regulariser = Penalty | TargetSparsity
+Regularisers = Regulariser | Mapping[int, Regulariser] | None
+Tensors = dict[int, dict[str, Tensor]]
+"""Tensors by layer and parameter name."""
+Group = tuple[tuple[int, ...], Regulariser]
+"""Layers and what they share."""
+
+
+@dataclass
+class MirrorState(SolverState):
+    """The subgradient variable v and the weights of the regularisers."""
+
+    subgradients: Tensors = field(default_factory=dict)
+    """v_l, with v - Θ/δ in ∂R(Θ), for every trained parameter."""
+    weights: dict[int, float] = field(default_factory=dict)
+    """The current weight of each layer that has a target sparsity."""
+    direction: PowerMemory = field(default_factory=dict)
+    """The direction's memory."""
+
+
+S = TypeVar("S", bound=MirrorState)
+
+
+@dataclass(frozen=True)
+class MirrorDescent(Solver[S]):
+    """v ← v - (an update made of ∇_Θ E), Θ = prox_{δR}(δv); subclasses say which update."""
+
+    minibatch: ClassVar[bool] = True
+
+    step_size: float = 0.1
+    penalties: Regularisers = None
+    scale: float = 1.0
+    direction: Direction = field(default_factory=LiftedDirection)
+
+    def __post_init__(self) -> None:
+        positive(self.step_size, "step_size")
+        positive(self.scale, "scale")
+        given = self.penalties.values() if isinstance(self.penalties, Mapping) else (self.penalties,)
+        for entry in given:
+            if entry is not None and not isinstance(entry, Penalty | TargetSparsity):
+                raise SettingError(
+                    f"penalties has {entry!r}; expected a penalty such as lb.penalties.L1(0.1) or TargetSparsity(0.9), "
+                    "for all layers, or {layer: penalty}."
+                )
+
+    def require(self, problem: LiftedProblem) -> None:
+        if problem.parameter_penalties:
+            raise lacking(
+                self,
+                "a problem without parameter_penalties, for it regularises iteratively what they add to the energy",
+                f"layers {sorted(problem.parameter_penalties)} have one: give them to the solver instead",
+            )
+        for chosen, regulariser in groups(problem, self.penalties):
+            for layer in chosen:
+                if layer not in layers(problem.depth) or not any(_weights(problem, layer)):
+                    raise lacking(self, f"a trained weight in each layer of {chosen}", f"that of layer {layer}")
+            if isinstance(regulariser, TargetSparsity):
+                critical_weights(regulariser.penalty(1.0), torch.ones(1, 1))
+
+    @abstractmethod
+    def _empty(self) -> S:
+        """A state before its first use."""
+
+    @abstractmethod
+    def _gather(self, problem: LiftedProblem, state: S, layer: int, point: Evaluation) -> None:
+        """Reads ∇_{Θ_l} E off the point into the state."""
+
+    @abstractmethod
+    def _advance(self, state: S) -> None:
+        """Moves v by what was gathered from all layers."""
+
+    def init(self, problem: LiftedProblem, batch: Batch) -> S:
+        state = self._empty()
+        for chosen, regulariser in groups(problem, self.penalties):
+            if isinstance(regulariser, TargetSparsity):
+                first = regulariser.start or _typical_size(problem, chosen, regulariser.penalty(1.0)) / self.scale
+                state.weights.update(dict.fromkeys(chosen, first))
+        penalties = self.current_penalties(problem, state)
+        for layer in layers(problem.depth):
+            parameters = problem.network[layer].map.parameters
+            state.subgradients[layer] = {
+                name: start(p.detach(), penalties.get(layer), self.scale) for name, p in parameters.items()
+            }
+        return state
+
+    @no_graph
+    def step(self, problem: LiftedProblem, state: S, batch: Batch) -> S:
+        for layer, point in self.direction.visit(problem, batch, state.direction):
+            if layer == problem.depth:
+                d = point.residual(layer)
+                state.metrics["output_residual"] = float(torch.linalg.vector_norm(d)) / len(batch) ** 0.5
+            self._gather(problem, state, layer, point)
+        state.steps += 1
+        self._advance(state)
+        self._steer(problem, state, limited=True)
+        self._recover(problem, state)
+        return state
+
+    @no_graph
+    def finish(self, problem: LiftedProblem, state: S) -> None:
+        """Goes the rest of the way to a target sparsity that the run was too short for."""
+        if state.steps and state.weights:
+            self._steer(problem, state, limited=False)
+            self._recover(problem, state)
+
+    def current_penalties(self, problem: LiftedProblem, state: S) -> dict[int, Penalty]:
+        """R_l by layer, targets with the weights they have now."""
+        found: dict[int, Penalty] = {}
+        for chosen, regulariser in groups(problem, self.penalties):
+            for layer in chosen:
+                if isinstance(regulariser, TargetSparsity):
+                    found[layer] = regulariser.penalty(state.weights[layer])
+                else:
+                    found[layer] = regulariser
+        return found
+
+    def _steer(self, problem: LiftedProblem, state: S, limited: bool) -> None:
+        for chosen, regulariser in groups(problem, self.penalties):
+            if not isinstance(regulariser, TargetSparsity):
+                continue
+            weight = state.weights[chosen[0]]
+            penalty = regulariser.penalty(weight)
+            critical = torch.cat(
+                [
+                    critical_weights(penalty, v.flatten(1))
+                    for l in chosen
+                    for v in state.subgradients[l].values()
+                    if v.ndim > 1
+                ]
+            )
+            state.weights.update(dict.fromkeys(chosen, regulariser.adjusted(weight, critical, limited)))
+
+    def _recover(self, problem: LiftedProblem, state: S) -> None:
+        """Θ = prox_{δR}(δv)."""
+        penalties = self.current_penalties(problem, state)
+        zeros = total = 0
+        for layer in layers(problem.depth):
+            for name, parameter in problem.network[layer].map.parameters.items():
+                theta, penalty = parameter.detach(), penalties.get(layer)
+                recover(theta, state.subgradients[layer][name], penalty, self.scale)
+                if penalty is not None and theta.ndim > 1:
+                    total += theta.numel()
+                    zeros += theta.numel() - int(theta.count_nonzero())
+        if total:
+            state.metrics["sparsity"] = zeros / total
+        for layer, weight in state.weights.items():
+            state.metrics[f"weight_{layer}"] = weight
+
+
+def groups(problem: LiftedProblem, penalties: Regularisers) -> list[Group]:
+    """Layers that share a regulariser: all with a trained weight if there is one, else each layer that is named."""
+    if penalties is None:
+        return []
+    if isinstance(penalties, Mapping):
+        return [((layer,), entry) for layer, entry in penalties.items()]
+    return [(tuple(l for l in layers(problem.depth) if any(_weights(problem, l))), penalties)]
+
+
+@no_graph
+def start(theta: Tensor, penalty: Penalty | None, scale: float) -> Tensor:
+    """v in ∂R(Θ) + Θ/δ with the shortest subgradient of R; R = 0 without a penalty and for biases."""
+    v = theta / scale
+    if penalty is not None and theta.ndim > 1:
+        v += minimal_subgradient(penalty, theta.flatten(1)).view_as(theta)
+    return v
+
+
+@no_graph
+def recover(theta: Tensor, v: Tensor, penalty: Penalty | None, scale: float) -> None:
+    """Θ ← prox_{δR}(δv), in place; Θ = δv where R = 0."""
+    torch.mul(v, scale, out=theta)
+    if penalty is not None and theta.ndim > 1:
+        theta.copy_(penalty.prox(theta.flatten(1), scale).view_as(theta))
+
+
+def _weights(problem: LiftedProblem, layer: int) -> list[bool]:
+    return [p.ndim > 1 for p in problem.network[layer].map.parameters.values()]
+
+
+def _typical_size(problem: LiftedProblem, chosen: tuple[int, ...], penalty: Penalty) -> float:
+    """The mean size of the entries, groups or singular values that are not zero."""
+    weights = [p.detach() for l in chosen for p in problem.network[l].map.parameters.values() if p.ndim > 1]
+    sizes = torch.cat([critical_weights(penalty, W.flatten(1)) for W in weights])
+    count = int(sizes.count_nonzero())
+    if count == 0:
+        raise CompatibilityError(
+            f"the weights of layers {chosen} are all zero, so that a target sparsity has no first weight: give `start`."
+        )
+    return float(sizes.sum()) / count

@@ -1,0 +1,95 @@
+"""Variables that stay with their samples: one row for every sample of the set, a batch of which moves at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from lifted_bregman.errors import SettingError
+from lifted_bregman.problem import Evaluation, LiftedProblem, LiftedState
+from lifted_bregman.problem.blocks import hidden_layers
+from lifted_bregman.solvers._curvature import PowerMemory, step_for, variable_curvature
+from lifted_bregman.solvers._descent import moved_variable
+from lifted_bregman.solvers._interface import Batch, SolverState
+from lifted_bregman.solvers.schedules import Schedule, as_schedule
+from lifted_bregman.solvers.steps import CurvatureStep
+
+StepSize = float | Schedule | CurvatureStep
+"""A number, a schedule of the step number, or a fraction of the inverse curvature."""
+
+
+@dataclass
+class PersistentState(SolverState):
+    """Variables of all samples, which of them have been visited, and the vectors of the power iterations.
+
+    Rows that were not visited yet are 0; a row starts at the forward pass when its sample is first visited.
+    """
+
+    visited: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
+    power: PowerMemory = field(default_factory=dict)
+
+
+def start(problem: LiftedProblem, state: PersistentState, batch: Batch) -> None:
+    """Room for all samples, with those of the first batch at the forward pass."""
+    first = problem.forward_state(batch.X, check=False)
+    state.variables = LiftedState(x.new_zeros((batch.total, *x.shape[1:])) for x in first)
+    state.visited = torch.zeros(batch.total, dtype=torch.bool, device=batch.X.device)
+    index = places(batch)
+    state.variables.update(index, first)
+    state.visited[index] = True
+
+
+def places(batch: Batch) -> Tensor:
+    """The batch's rows in the whole set, on the data's device."""
+    return batch.index.to(batch.X.device)
+
+
+def fetch(problem: LiftedProblem, state: PersistentState, batch: Batch) -> Evaluation:
+    """The point of the batch's samples, in new memory."""
+    assert state.variables is not None
+    index = places(batch)
+    fresh = ~state.visited[index]
+    if bool(fresh.any()):
+        state.variables.update(index[fresh], problem.forward_state(batch.X[fresh], check=False))
+        state.visited[index] = True
+    return problem.point(state.variables.select(index), batch.X, batch.Y)
+
+
+def store(state: PersistentState, batch: Batch, point: Evaluation) -> None:
+    """Writes the batch's variables back to their rows."""
+    assert state.variables is not None
+    state.variables.update(places(batch), point.state)
+
+
+def require_step(step: StepSize, name: str) -> None:
+    """An error unless `step` is a step size."""
+    if not isinstance(step, CurvatureStep):
+        as_schedule(step, name)
+
+
+def require_count(count: int, name: str) -> None:
+    """An error unless `count` is a whole number of at least 1."""
+    if not (isinstance(count, int) and count >= 1):
+        raise SettingError(f"{name} is {count!r}; it must be a whole number of at least 1.")
+
+
+def variable_step(
+    problem: LiftedProblem, point: Evaluation, layer: int, step: StepSize, state: PersistentState
+) -> float:
+    """t of x_l; for a `CurvatureStep`, factor / (λ_{l+1} ‖J_x f_{l+1}‖₂²)."""
+    if not isinstance(step, CurvatureStep):
+        return as_schedule(step, "step_variable").value(state.steps)
+    bound = variable_curvature(problem, point, layer, state.power, step.upper)
+    return step_for(step.factor, bound, point)
+
+
+def sweep_variables(
+    problem: LiftedProblem, point: Evaluation, step: StepSize, state: PersistentState, sweeps: int
+) -> None:
+    """x_{L-1}, ..., x_1 in turn, `sweeps` times, with the parameters as they are."""
+    for _ in range(sweeps):
+        for layer in reversed(hidden_layers(problem.depth)):
+            t = variable_step(problem, point, layer, step, state)
+            point.set_variable(layer, moved_variable(problem, point, layer, t))

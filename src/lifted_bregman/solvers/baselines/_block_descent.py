@@ -1,0 +1,38 @@
+"""Block coordinate descent by proximal gradient steps, as the classical and the Fenchel lifted networks use it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lifted_bregman.errors import SettingError
+from lifted_bregman.problem import Evaluation, LiftedProblem
+from lifted_bregman.solvers._interface import SolverState
+from lifted_bregman.solvers.steps import Memory, StepRule
+from lifted_bregman.solvers.sweeps import Sweep
+
+
+@dataclass
+class BlockDescentState(SolverState):
+    """Variables and the step rule's memory."""
+
+    step_memory: Memory = field(default_factory=dict)
+
+
+def descend(
+    problem: LiftedProblem,
+    point: Evaluation,
+    sweep: Sweep,
+    step_rule: StepRule,
+    inner_steps: int,
+    memory: Memory,
+) -> None:
+    """One sweep; each group of blocks makes `inner_steps` proximal gradient steps before the next one is visited."""
+    for group in sweep.groups(problem.depth):
+        for _ in range(inner_steps):
+            step_rule.update(problem, point, group, memory)
+
+
+def require_inner_steps(inner_steps: int) -> None:
+    """An error unless it is a whole number of at least 1."""
+    if not (isinstance(inner_steps, int) and inner_steps >= 1):
+        raise SettingError(f"inner_steps is {inner_steps!r}; it must be a whole number of at least 1.")

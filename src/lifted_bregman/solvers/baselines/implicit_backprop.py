@@ -1,0 +1,80 @@
+"""Implicit stochastic gradient descent with back-propagation (ISGD-BP): eq. 22."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from lifted_bregman.activations._base import positive
+from lifted_bregman.errors import SettingError
+from lifted_bregman.problem import LiftedProblem
+from lifted_bregman.problem.nested import trained_parameters
+from lifted_bregman.solvers._interface import Batch, Solver
+from lifted_bregman.solvers.baselines._backpropagation import (
+    BackpropState,
+    Normalisation,
+    backpropagate,
+    require_differentiable,
+    require_normalisation,
+)
+
+
+@dataclass
+class ImplicitBackpropState(BackpropState):
+    """Θ^k, from which the current batch started: memory that is kept, overwritten by every step."""
+
+    anchor: list[Tensor] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class ImplicitBackprop(Solver[ImplicitBackpropState]):
+    """min over Θ of the nested objective F by implicit steps on batches, each solved by N gradient steps.
+
+        Θ^{k+1} ≈ argmin_Θ F_B(Θ) + (τ/2)‖Θ - Θ^k‖²          Θ ← Θ - η ( ∇F_B(Θ) + τ (Θ - Θ^k) ),  N times
+
+    τ is a weight, as in Algorithm 1 and `ImplicitSGD`; eq. 22 prints its reciprocal, a step size.  Differentiates
+    activations.  With N = 1 it is `SGD`.  As N grows it converges to the implicit step where τ makes the sub-problem
+    strongly convex and η < 2/(L + τ).
+
+    prox_weight    τ >= 0
+    inner_steps    N >= 1
+    learning_rate  η > 0
+    normalisation  whether F_B is the mean over the batch or |B| times that; τ is not changed by it
+    """
+
+    minibatch: ClassVar[bool] = True
+
+    prox_weight: float
+    inner_steps: int
+    learning_rate: float
+    normalisation: Normalisation = Normalisation.MEAN
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.prox_weight < float("inf"):
+            raise SettingError(f"prox_weight is {self.prox_weight!r}; it must be a finite number of at least 0.")
+        if not (isinstance(self.inner_steps, int) and self.inner_steps >= 1):
+            raise SettingError(f"inner_steps is {self.inner_steps!r}; it must be a whole number of at least 1.")
+        positive(self.learning_rate, "learning_rate")
+        require_normalisation(self.normalisation)
+
+    def require(self, problem: LiftedProblem) -> None:
+        require_differentiable(self, problem)
+
+    def init(self, problem: LiftedProblem, batch: Batch) -> ImplicitBackpropState:
+        return ImplicitBackpropState(anchor=[p.detach().clone() for p in trained_parameters(problem)])
+
+    def step(self, problem: LiftedProblem, state: ImplicitBackpropState, batch: Batch) -> ImplicitBackpropState:
+        parameters = trained_parameters(problem)
+        eta, tau = self.learning_rate, self.prox_weight
+        with torch.no_grad():
+            torch._foreach_copy_(state.anchor, [p.detach() for p in parameters])
+            for n in range(self.inner_steps):
+                gradient = backpropagate(problem, state, batch, parameters, self.normalisation)
+                if n > 0:  # before, Θ = Θ^k
+                    torch._foreach_lerp_(parameters, state.anchor, eta * tau)
+                torch._foreach_add_(parameters, gradient, alpha=-eta)
+        state.steps += 1
+        return state

@@ -1,0 +1,179 @@
+"""Data-parallel training: model averaging (Section 4.2.2) and implicit steps towards the mean (eq. 23)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from lifted_bregman.errors import SettingError
+from lifted_bregman.problem import LiftedProblem
+from lifted_bregman.solvers._anchor import Anchor, accumulate, clear, copied, live, overwrite
+from lifted_bregman.solvers._batches import named_generator
+from lifted_bregman.solvers._interface import Batch, Solver, SolverState
+from lifted_bregman.solvers._persistent import require_count
+from lifted_bregman.solvers._proximal_problem import ProximalProblem, require_deterministic, solve
+from lifted_bregman.solvers.proximal_gradient import ProximalGradient
+from lifted_bregman.solvers.schedules import Schedule, as_schedule
+
+
+class Team(ABC):
+    """Who runs the workers, and how their parameters are brought together."""
+
+    @abstractmethod
+    def average(
+        self, work: Callable[[int], None], shares: list[float], parameters: Anchor, common: Anchor, mean: Anchor
+    ) -> None:
+        """Runs work(p) from `parameters` = `common` for every worker p, and leaves Σ_p shares[p] Θ_p in `parameters`.
+
+        The sum is taken in the order of p, from 0, starting at zero; so every team gives the same numbers.
+        """
+
+
+@dataclass(frozen=True)
+class OneProcess(Team):
+    """The workers one after another, in this process: two copies of the parameters, whatever their number."""
+
+    def average(
+        self, work: Callable[[int], None], shares: list[float], parameters: Anchor, common: Anchor, mean: Anchor
+    ) -> None:
+        clear(mean)
+        for worker, share in enumerate(shares):
+            overwrite(parameters, common)
+            work(worker)
+            accumulate(mean, parameters, share)
+        overwrite(parameters, mean)
+
+
+@dataclass
+class AveragingState(SolverState):
+    """Variables of all samples as their workers left them, and room for the common parameters and their mean."""
+
+    common: Anchor = field(default_factory=dict)
+    mean: Anchor = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ModelAveraging(Solver[AveragingState]):
+    """m workers minimise E on their own samples from the same Θ; their results are averaged (Section 4.2.2).
+
+        Θ_p ≈ argmin_Θ min_X E_{B_p}(Θ, X) from Θ          Θ ← Σ_p (|B_p|/s) Θ_p
+
+    The samples are dealt to the workers once, by a permutation that depends on the seed and their number alone.  Parts
+    differ by at most one sample; where they are equal the mean is the paper's (1/m) Σ_p Θ_p.  A worker starts from the
+    forward pass on its samples and knows nothing but Θ and those, so that workers may run anywhere.
+
+    Guaranteed for convex problems: E(mean) is at most the mean of the E(Θ_p).  The mean of the parts' minimisers is not
+    the minimiser of E; with few local steps and many rounds the result comes closer to it.
+
+    workers      m >= 1
+    solver       a deterministic solver
+    local_steps  its steps for each worker and round, >= 1
+    seed         of the permutation
+    team         who runs the workers
+    """
+
+    workers: int
+    solver: Solver[Any] = field(default_factory=ProximalGradient)
+    local_steps: int = 10
+    seed: int = 0
+    team: Team = field(default_factory=OneProcess)
+
+    def __post_init__(self) -> None:
+        _check(self.workers, self.solver, self.local_steps)
+
+    def require(self, problem: LiftedProblem) -> None:
+        self.solver.require(problem)
+
+    def init(self, problem: LiftedProblem, batch: Batch) -> AveragingState:
+        return _start(problem, batch, self.workers)
+
+    def step(self, problem: LiftedProblem, state: AveragingState, batch: Batch) -> AveragingState:
+        return _round(problem, state, batch, self, 0.0)
+
+
+@dataclass(frozen=True)
+class ImplicitParallel(Solver[AveragingState]):
+    """m workers take an implicit step on their own samples towards the mean of the last round (eq. 23).
+
+        Θ_p ≈ argmin_Θ min_X E_{B_p}(Θ, X) + (τ_k/2)‖Θ - Θ̄‖²          Θ̄ ← Σ_p (|B_p|/s) Θ_p
+
+    τ_k is a weight, the reciprocal of the τ in eq. 23.  With the sub-problems solved and E convex, a constant τ is a
+    gradient step 1/τ on the mean of the parts' Moreau envelopes and converges to the minimiser of that, which is not
+    the minimiser of E, but as close to it as O(1/τ).  A growing τ_k with Σ 1/τ_k = ∞ converges to the minimiser of E.
+
+    prox_weight  τ_k > 0, a number or a schedule of the round k such as `Growing`
+
+    The other settings are those of `ModelAveraging`.
+    """
+
+    workers: int
+    prox_weight: float | Schedule
+    solver: Solver[Any] = field(default_factory=ProximalGradient)
+    local_steps: int = 10
+    seed: int = 0
+    team: Team = field(default_factory=OneProcess)
+
+    def __post_init__(self) -> None:
+        _check(self.workers, self.solver, self.local_steps)
+        as_schedule(self.prox_weight, "prox_weight")
+
+    def require(self, problem: LiftedProblem) -> None:
+        self.solver.require(ProximalProblem(problem, live(problem), 1.0))
+
+    def init(self, problem: LiftedProblem, batch: Batch) -> AveragingState:
+        return _start(problem, batch, self.workers)
+
+    def step(self, problem: LiftedProblem, state: AveragingState, batch: Batch) -> AveragingState:
+        tau = as_schedule(self.prox_weight, "prox_weight").value(state.steps)
+        state.metrics["prox_weight"] = tau
+        return _round(problem, state, batch, self, tau)
+
+
+def deal(samples: int, workers: int, seed: int) -> list[torch.Tensor]:
+    """The places of each worker's samples in the whole set."""
+    order = torch.randperm(samples, generator=named_generator(seed, "workers"))
+    return list(order.tensor_split(workers))
+
+
+def work_alone(
+    problem: LiftedProblem, common: Anchor, prox_weight: float, solver: Solver[Any], batch: Batch, steps: int
+) -> SolverState:
+    """What one worker does: it reads the common parameters and its own batch, and changes the live parameters."""
+    return solve(ProximalProblem(problem, common, prox_weight), solver, batch, steps)
+
+
+def _check(workers: int, solver: Solver[Any], local_steps: int) -> None:
+    require_count(workers, "workers")
+    require_count(local_steps, "local_steps")
+    require_deterministic(solver)
+
+
+def _start(problem: LiftedProblem, batch: Batch, workers: int) -> AveragingState:
+    if workers > len(batch):
+        raise SettingError(f"workers is {workers} for {len(batch)} samples; each worker needs at least one.")
+    return AveragingState(
+        variables=problem.forward_state(batch.X, check=False), common=copied(problem), mean=copied(problem)
+    )
+
+
+def _round(
+    problem: LiftedProblem, state: AveragingState, batch: Batch, solver: ModelAveraging | ImplicitParallel, tau: float
+) -> AveragingState:
+    parameters = live(problem)
+    overwrite(state.common, parameters)
+    parts = deal(len(batch), solver.workers, solver.seed)
+
+    def work(worker: int) -> None:
+        own = batch.select(parts[worker])
+        done = work_alone(problem, state.common, tau, solver.solver, own, solver.local_steps)
+        if state.variables is not None and done.variables is not None:
+            state.variables.update(parts[worker].to(batch.X.device), done.variables)
+
+    shares = [len(part) / len(batch) for part in parts]
+    solver.team.average(work, shares, parameters, state.common, state.mean)
+    state.steps += 1
+    return state

@@ -1,0 +1,110 @@
+"""Proximal SAGA and SAG: stochastic gradients whose noise vanishes at the solution."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from lifted_bregman.problem import LiftedProblem
+from lifted_bregman.solvers._gradient_table import TableState, advance, require_affine, start_table
+from lifted_bregman.solvers._interface import Batch, Solver
+from lifted_bregman.solvers._persistent import StepSize, require_count, require_step
+from lifted_bregman.solvers.steps import CurvatureStep
+
+
+@dataclass(frozen=True)
+class SAGA(Solver[TableState]):
+    """min over (Θ, X) of E = (1/s) Σ_i ( G(X_i) + H(Θ, X_i) ) + P(Θ), with the last gradients g_i as control variates.
+
+        X_i ← prox_{tG}( X_i - t ∇_{X_i} H(Θ, X_i) )                                                for i in B
+        Θ   ← prox_{tP}( Θ - t [ (1/|B|) Σ_{i in B} ( ∇_Θ H(Θ, X_i) - g_i ) + (1/s) Σ_i g_i ] )
+        g_i ← ∇_Θ H(Θ, X_i), of the old Θ,                                                          for i in B
+
+    The bracket's mean over all batches of a partition into equal parts is the full gradient, whatever the g_i are; its
+    variance goes to 0 with the distance to the solution.  The g_i are kept as (x_{l-1}, d_l), whose product they are,
+    and start at 0.
+
+    Guaranteed for one layer (then E is convex in Θ and there is no X), batches drawn at random from a partition into m
+    parts and t = 1/(3L), L the largest Lipschitz constant of a batch: for μ-strongly convex E the expected squared
+    distance to the solution decreases like (1 - min(1/(4m), μ/(3L)))^k (Defazio, Bach, Lacoste-Julien 2014).  With the
+    batches of an epoch in a random order without replacement, and for deeper networks, convergence is only observed.
+
+    step_parameter  t: `CurvatureStep(factor)` for factor/L, L the largest over the batches so far; or a number or
+                    schedule
+    step_variable   t of X_i: a number, a schedule or `CurvatureStep`
+    variable_steps  sweeps over the batch's x_{L-1} .. x_1 before its gradients are taken, >= 1
+    """
+
+    minibatch: ClassVar[bool] = True
+
+    step_parameter: StepSize = field(default_factory=lambda: CurvatureStep(1.0 / 3.0, upper=False))
+    step_variable: StepSize = field(default_factory=lambda: CurvatureStep(1.0, upper=False))
+    variable_steps: int = 1
+
+    def __post_init__(self) -> None:
+        require_step(self.step_parameter, "step_parameter")
+        require_step(self.step_variable, "step_variable")
+        require_count(self.variable_steps, "variable_steps")
+
+    def require(self, problem: LiftedProblem) -> None:
+        require_affine(self, problem)
+
+    def init(self, problem: LiftedProblem, batch: Batch) -> TableState:
+        return start_table(problem, batch)
+
+    def step(self, problem: LiftedProblem, state: TableState, batch: Batch) -> TableState:
+        advance(
+            problem,
+            state,
+            batch,
+            step=self.step_parameter,
+            divisor=1.0,
+            correction=batch.total / len(batch),
+            step_variable=self.step_variable,
+            variable_steps=self.variable_steps,
+        )
+        return state
+
+
+@dataclass(frozen=True)
+class SAG(Solver[TableState]):
+    """SAGA's biased elder: along the mean of all last gradients, those of the batch renewed.
+
+        Θ ← prox_{tP}( Θ - t (1/s) Σ_i g_i ),  g_i = ∇_Θ H(Θ, X_i) for i in B,  X_i as in `SAGA`
+
+    The update is `PIAG`'s, for random batches and the longer steps that these allow.  Guaranteed without a penalty for
+    one layer, batches drawn at random from a partition into m parts and t = 1/(16L): linear convergence in expectation
+    for strongly convex E (Schmidt, Le Roux, Bach 2017).  With a penalty, and otherwise, only observed.
+
+    Settings as for `SAGA`.
+    """
+
+    minibatch: ClassVar[bool] = True
+
+    step_parameter: StepSize = field(default_factory=lambda: CurvatureStep(1.0 / 16.0, upper=False))
+    step_variable: StepSize = field(default_factory=lambda: CurvatureStep(1.0, upper=False))
+    variable_steps: int = 1
+
+    def __post_init__(self) -> None:
+        require_step(self.step_parameter, "step_parameter")
+        require_step(self.step_variable, "step_variable")
+        require_count(self.variable_steps, "variable_steps")
+
+    def require(self, problem: LiftedProblem) -> None:
+        require_affine(self, problem)
+
+    def init(self, problem: LiftedProblem, batch: Batch) -> TableState:
+        return start_table(problem, batch)
+
+    def step(self, problem: LiftedProblem, state: TableState, batch: Batch) -> TableState:
+        advance(
+            problem,
+            state,
+            batch,
+            step=self.step_parameter,
+            divisor=1.0,
+            correction=1.0,
+            step_variable=self.step_variable,
+            variable_steps=self.variable_steps,
+        )
+        return state

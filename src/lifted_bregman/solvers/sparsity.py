@@ -1,0 +1,104 @@
+"""Asking for sparsity: a target instead of a weight, and a sparse start."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lifted_bregman.errors import SettingError
+from lifted_bregman.problem import LiftedProblem
+from lifted_bregman.problem.blocks import layers
+from lifted_bregman.problem.penalties import L1, Penalty
+from lifted_bregman.solvers._batches import named_generator
+
+
+@dataclass(frozen=True)
+class TargetSparsity:
+    """A fraction of zeros in place of a penalty's weight, which is adjusted between steps until it is reached.
+
+    Counted are the numbers that the penalty can make zero: entries for L1, groups (rows) for GroupL2, singular values
+    for Nuclear, where 1 - rank/min(out, in) asks for a rank.  Given for several layers together, they are counted
+    together and share one weight.
+
+    The rule for subgradient methods (`LinBreg`, `AdaBreg`), where the fraction s(w) is known for every weight w, and
+    grows with it: while |s(w) - fraction| <= tolerance nothing changes; otherwise w moves towards the weight w* that
+    has the fraction, by a factor of at most `rate`.  So w never passes w*, and once reached the fraction is held.  A
+    fraction below that of the numbers that no gradient ever reaches (inputs that are always zero) cannot be had.
+
+    The rule for penalties in the energy (`TargetedPenalties`), where s is only seen at the current weight:
+    w ← w rate^c with c = (fraction - s)/(10 tolerance), limited to [-1, 1].
+
+    fraction   in (0, 1)
+    penalty    what makes a penalty of a weight: L1, GroupL2, Nuclear, or e.g. functools.partial(GroupL2, group_size=4)
+    tolerance  > 0, the accepted distance from the fraction
+    rate       > 1, the largest factor of one adjustment
+    start      > 0, the first weight; by default, for subgradient methods, the mean size of what is counted and is not
+      zero, divided by δ; for penalties in the energy, 1e-3
+    """
+
+    fraction: float
+    penalty: Callable[[float], Penalty] = L1
+    tolerance: float = 0.005
+    rate: float = 1.05
+    start: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.fraction < 1.0:
+            raise SettingError(f"fraction is {self.fraction!r}; the fraction of zeros must be between 0 and 1.")
+        if not (0.0 < self.tolerance < 1.0 and 1.0 < self.rate < math.inf):
+            raise SettingError(
+                f"tolerance is {self.tolerance!r} and rate is {self.rate!r}; they must be in (0, 1) and above 1."
+            )
+        if self.start is not None and not 0.0 < self.start < math.inf:
+            raise SettingError(f"start is {self.start!r}; it must be a finite number > 0, or None.")
+
+    def adjusted(self, weight: float, critical: Tensor, limited: bool = True) -> float:
+        """The next weight, from the critical weights: a number is zero once its critical weight is not above it."""
+        n = critical.numel()
+        zeros = int((critical <= weight).sum())
+        if abs(zeros / n - self.fraction) <= self.tolerance:
+            return weight
+        wanted = min(max(round(self.fraction * n), 1), n - 1) if n > 1 else 1
+        below = float(critical.kthvalue(wanted).values)
+        above = float(critical.kthvalue(min(wanted + 1, n)).values)
+        goal = 0.5 * (below + above) if above > below else below
+        goal = max(goal, 1e-6 * float(critical.max()), torch.finfo(torch.float32).tiny)
+        return min(max(goal, weight / self.rate), weight * self.rate) if limited else goal
+
+    def nudged(self, weight: float, sparsity: float) -> float:
+        """The next weight, from the fraction of zeros that was seen with this one."""
+        c = (self.fraction - sparsity) / (10.0 * self.tolerance)
+        return float(weight * self.rate ** min(max(c, -1.0), 1.0))
+
+
+@torch.no_grad()
+def sparse_start(problem: LiftedProblem, density: float, seed: int = 0, rows: bool = False) -> None:
+    """Keeps a random fraction of the weights, scaled by 1/√density, and sets the others to zero, in place.
+
+    The variance of a weight is what it was, so that signals keep their size.  Bregman iterations begin like this and
+    let the gradient bring back the weights that are needed (Bungert et al.).  Biases stay.
+
+    density  in (0, 1], the fraction of each weight's entries that is kept, at least one
+    seed     fixes which are kept
+    rows     whole rows of the matrices (out, rest) are kept or dropped, for GroupL2; the last layer stays as it is
+    """
+    if not 0.0 < density <= 1.0:
+        raise SettingError(f"density is {density!r}; the fraction of weights that is kept must be in (0, 1].")
+    for layer in layers(problem.depth):
+        if rows and layer == problem.depth:
+            continue
+        generator = named_generator(seed, "sparse start", layer)
+        for parameter in problem.network[layer].map.parameters.values():
+            if parameter.ndim < 2:
+                continue
+            W = parameter.detach()
+            count = len(W) if rows else W.numel()
+            kept = torch.randperm(count, generator=generator)[: max(1, round(density * count))]
+            mask = torch.zeros(count, dtype=W.dtype)
+            mask[kept] = math.sqrt(count / len(kept))
+            shape = (-1, *[1] * (W.ndim - 1)) if rows else W.shape
+            W.mul_(mask.to(W.device).view(shape))

@@ -1,0 +1,165 @@
+"""Stochastic proximal gradient descent with variables that stay with their samples: Section 4.2.1."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from torch import Tensor
+
+from lifted_bregman.errors import SettingError
+from lifted_bregman.problem import Evaluation, LiftedProblem
+from lifted_bregman.problem.blocks import hidden_layers, layers
+from lifted_bregman.solvers._curvature import parameter_curvature, step_for
+from lifted_bregman.solvers._descent import ParameterSteps, descend, moved_variable, rms
+from lifted_bregman.solvers._interface import Batch, Solver
+from lifted_bregman.solvers._persistent import (
+    PersistentState,
+    StepSize,
+    fetch,
+    require_count,
+    require_step,
+    start,
+    store,
+    sweep_variables,
+    variable_step,
+)
+from lifted_bregman.solvers.schedules import as_schedule
+from lifted_bregman.solvers.steps import CurvatureStep
+
+
+class UpdateOrder(ABC):
+    """In which order a batch moves Θ and its own X."""
+
+    @abstractmethod
+    def update(self, moves: Moves) -> None:
+        """One step on a batch."""
+
+
+@dataclass(frozen=True)
+class Simultaneous(UpdateOrder):
+    """Θ and all x_l from the same point, as printed."""
+
+    def update(self, moves: Moves) -> None:
+        ahead = moves.variables_ahead()
+        moves.parameters()
+        moves.take(ahead)
+
+
+@dataclass(frozen=True)
+class ParametersFirst(UpdateOrder):
+    """Θ, then `variable_steps` sweeps over x_{L-1} .. x_1 with the new Θ."""
+
+    variable_steps: int = 1
+
+    def __post_init__(self) -> None:
+        require_count(self.variable_steps, "variable_steps")
+
+    def update(self, moves: Moves) -> None:
+        moves.parameters()
+        moves.variables(self.variable_steps)
+
+
+@dataclass(frozen=True)
+class VariablesFirst(UpdateOrder):
+    """`variable_steps` sweeps over x_{L-1} .. x_1, then Θ with the new X."""
+
+    variable_steps: int = 1
+
+    def __post_init__(self) -> None:
+        require_count(self.variable_steps, "variable_steps")
+
+    def update(self, moves: Moves) -> None:
+        moves.variables(self.variable_steps)
+        moves.parameters()
+
+
+@dataclass(frozen=True)
+class StochasticProximalGradient(Solver[PersistentState]):
+    """min over (Θ, X) of E = (1/s) Σ_i ( G(X_i) + H(Θ, X_i) ) + P(Θ), one batch B of samples at a time.
+
+        Θ   ← prox_{tP}( Θ - t_k (1/|B|) Σ_{i in B} ∇_Θ H(Θ, X_i) )
+        X_i ← prox_{tG}( X_i - t ∇_{X_i} H(Θ, X_i) )                    for i in B
+
+    Every sample keeps its X_i from visit to visit; it starts at the forward pass of its first one.  state.variables has
+    the rows of all samples.
+
+    With one layer this is (proximal) stochastic gradient descent on a convex problem: it converges for Σ t_k = ∞,
+    Σ t_k² < ∞, and with a constant step to a neighbourhood of the solution, of radius O(√t) for independent batches.
+    The X_i move without noise: for Θ fixed and t < 2/(λ_{l+1}‖W_{l+1}‖²) sweeps do not increase E; `Simultaneous` needs
+    smaller steps.  For deeper networks convergence is only observed; the paper leaves it open.
+
+    step_parameter  t_k > 0: a number, a schedule of the batch number such as `Decaying`, or `CurvatureStep`, which
+                    takes the batch's own Lipschitz constant
+    step_variable   t > 0, in the same forms
+    order           `Simultaneous` (as printed), `ParametersFirst` or `VariablesFirst`, the last two with one or several
+                    X steps
+    """
+
+    minibatch: ClassVar[bool] = True
+
+    step_parameter: StepSize
+    step_variable: StepSize = field(default_factory=lambda: CurvatureStep(1.0, upper=False))
+    order: UpdateOrder = field(default_factory=ParametersFirst)
+
+    def __post_init__(self) -> None:
+        require_step(self.step_parameter, "step_parameter")
+        require_step(self.step_variable, "step_variable")
+        if not isinstance(self.order, UpdateOrder):
+            raise SettingError(f"order is {self.order!r}; it must be Simultaneous, ParametersFirst or VariablesFirst.")
+
+    def init(self, problem: LiftedProblem, batch: Batch) -> PersistentState:
+        state = PersistentState()
+        start(problem, state, batch)
+        return state
+
+    def step(self, problem: LiftedProblem, state: PersistentState, batch: Batch) -> PersistentState:
+        point = fetch(problem, state, batch)
+        self.order.update(Moves(self, problem, point, state))
+        store(state, batch, point)
+        state.steps += 1
+        return state
+
+
+@dataclass
+class Moves:
+    """The moves an `UpdateOrder` is made of."""
+
+    solver: StochasticProximalGradient
+    problem: LiftedProblem
+    point: Evaluation
+    state: PersistentState
+
+    def parameters(self) -> None:
+        """A step in every Θ_l from the present point."""
+        top = self.problem.depth
+        self.state.metrics[f"residual_{top}"] = rms(self.point.residual(top))
+        for layer in layers(self.problem.depth):
+            t = self._parameter_step(layer)
+            descend(self.problem, self.point, layer, ParameterSteps(t, t), {})
+            self.state.metrics[f"step_{layer}"] = t
+
+    def variables(self, sweeps: int) -> None:
+        """Sweeps over the variables, from the top."""
+        sweep_variables(self.problem, self.point, self.solver.step_variable, self.state, sweeps)
+
+    def variables_ahead(self) -> dict[int, Tensor]:
+        """Where a simultaneous step leads the variables, without moving them."""
+        ahead = {}
+        for layer in hidden_layers(self.problem.depth):
+            t = variable_step(self.problem, self.point, layer, self.solver.step_variable, self.state)
+            ahead[layer] = moved_variable(self.problem, self.point, layer, t)
+        return ahead
+
+    def take(self, ahead: dict[int, Tensor]) -> None:
+        """Moves the variables there."""
+        for layer, x in ahead.items():
+            self.point.set_variable(layer, x)
+
+    def _parameter_step(self, layer: int) -> float:
+        rule = self.solver.step_parameter
+        if not isinstance(rule, CurvatureStep):
+            return as_schedule(rule, "step_parameter").value(self.state.steps)
+        bound = parameter_curvature(self.problem, self.point, layer, self.state.power, rule.upper)
+        return step_for(rule.factor, bound, self.point)

@@ -1,0 +1,137 @@
+"""A target sparsity for penalties in the energy: any solver, with their weights adjusted between its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lifted_bregman.errors import SettingError
+from lifted_bregman.problem import LiftedProblem
+from lifted_bregman.problem.blocks import hidden_layers, layers
+from lifted_bregman.problem.composite import require_composable
+from lifted_bregman.problem.penalties import Penalty
+from lifted_bregman.problem.settings import check_penalties
+from lifted_bregman.problem.subgradients import critical_weights
+from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
+from lifted_bregman.solvers._mirror import MirrorDescent
+from lifted_bregman.solvers.sparsity import TargetSparsity
+
+
+@dataclass
+class TargetedState(SolverState):
+    """The inner solver's state and the weights."""
+
+    inner: SolverState = field(default_factory=SolverState)
+    parameter_weights: dict[int, float] = field(default_factory=dict)
+    variable_weights: dict[int, float] = field(default_factory=dict)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "steps": self.steps,
+            "metrics": dict(self.metrics),
+            "parameter_weights": dict(self.parameter_weights),
+            "variable_weights": dict(self.variable_weights),
+            "inner": self.inner.state_dict(),
+        }
+
+    def load_state_dict(self, entries: Mapping[str, Any]) -> None:
+        """Takes over what `state_dict` returned; `inner` must be a state of the same solver, as `init` makes it."""
+        self.inner.load_state_dict(entries["inner"])
+        self.steps, self.variables = entries["steps"], self.inner.variables
+        for name in ("metrics", "parameter_weights", "variable_weights"):
+            setattr(self, name, dict(entries[name]))
+
+
+@dataclass(frozen=True)
+class TargetedPenalties(Solver[TargetedState]):
+    """Variational regularisation with fractions of zeros in place of weights.
+
+    After each step of `solver` the fraction s of zeros is counted, and the weight of the layer's penalty in the energy
+    is multiplied by rate^c, c = (fraction - s)/(10 tolerance) limited to [-1, 1]: up if there are too few zeros, down
+    if there are too many.  The energy changes with the weights, so that its descent holds between adjustments only.
+    That s settles at the fraction is observed, not proven: a rate near 1 is the safer one.
+
+    solver      any solver that handles penalties in the energy; for targets of variables, one that keeps variables
+    parameters  {layer: TargetSparsity} for weights; takes the place of the problem's parameter_penalties there
+    variables   {layer: TargetSparsity} for x_l of the last batch; takes the place of the problem's penalties there
+    """
+
+    solver: Solver[Any]
+    parameters: Mapping[int, TargetSparsity] = field(default_factory=dict)
+    variables: Mapping[int, TargetSparsity] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for target in (*self.parameters.values(), *self.variables.values()):
+            if not isinstance(target, TargetSparsity):
+                raise SettingError(f"{target!r} is no target; expected {{layer: TargetSparsity(fraction)}}.")
+
+    @property
+    def minibatch(self) -> bool:  # type: ignore[override]
+        """As the solver it wraps."""
+        return self.solver.minibatch
+
+    def require(self, problem: LiftedProblem) -> None:
+        if isinstance(self.solver, MirrorDescent):
+            raise lacking(
+                self,
+                "a solver that handles penalties in the energy",
+                f"{type(self.solver).__name__} regularises iteratively: give the target to its own `penalties`",
+            )
+        first = {layer: target.penalty(1.0) for layer, target in self.parameters.items()}
+        check_penalties(first, layers(problem.depth), "parameters", "layers")
+        on_variables = {layer: target.penalty(1.0) for layer, target in self.variables.items()}
+        check_penalties(on_variables, hidden_layers(problem.depth), "variables", "hidden layers")
+        for layer in first:
+            if not any(p.ndim > 1 for p in problem.network[layer].map.parameters.values()):
+                raise lacking(self, "a trained weight in each layer with a target", f"that of layer {layer}")
+        for layer, penalty in on_variables.items():
+            require_composable(problem.network[layer].activation, penalty)
+        for penalty in (*first.values(), *on_variables.values()):
+            critical_weights(penalty, torch.ones(1, 1))
+        self.solver.require(problem)
+
+    def init(self, problem: LiftedProblem, batch: Batch) -> TargetedState:
+        inner = self.solver.init(problem, batch)
+        return TargetedState(
+            variables=inner.variables,
+            inner=inner,
+            parameter_weights={layer: target.start or 1e-3 for layer, target in self.parameters.items()},
+            variable_weights={layer: target.start or 1e-3 for layer, target in self.variables.items()},
+        )
+
+    def step(self, problem: LiftedProblem, state: TargetedState, batch: Batch) -> TargetedState:
+        for layer, target in self.parameters.items():
+            problem.parameter_penalties[layer] = target.penalty(state.parameter_weights[layer])
+        for layer, target in self.variables.items():
+            problem.penalties[layer] = target.penalty(state.variable_weights[layer])
+        state.inner = self.solver.step(problem, state.inner, batch)
+        state.steps, state.variables = state.inner.steps, state.inner.variables
+        state.metrics = dict(state.inner.metrics)
+        for layer, target in self.parameters.items():
+            weights = [p.detach() for p in problem.network[layer].map.parameters.values() if p.ndim > 1]
+            zeros = _zero_fraction(problem.parameter_penalties[layer], [W.flatten(1) for W in weights])
+            state.parameter_weights[layer] = target.nudged(state.parameter_weights[layer], zeros)
+            state.metrics[f"sparsity_parameters_{layer}"] = zeros
+            state.metrics[f"weight_parameters_{layer}"] = state.parameter_weights[layer]
+        for layer, target in self.variables.items():
+            if state.variables is None:
+                raise lacking(self, "a solver that keeps variables", f"those of {type(self.solver).__name__}")
+            x = problem.network[layer].arrange(state.variables[layer])
+            zeros = _zero_fraction(problem.penalties[layer], [x])
+            state.variable_weights[layer] = target.nudged(state.variable_weights[layer], zeros)
+            state.metrics[f"sparsity_variables_{layer}"] = zeros
+            state.metrics[f"weight_variables_{layer}"] = state.variable_weights[layer]
+        return state
+
+    def finish(self, problem: LiftedProblem, state: TargetedState) -> None:
+        self.solver.finish(problem, state.inner)
+
+
+def _zero_fraction(penalty: Penalty, tensors: list[Tensor]) -> float:
+    """The fraction of entries, groups or singular values that are zero, up to rounding."""
+    sizes = torch.cat([critical_weights(penalty, t) for t in tensors])
+    return float((sizes <= torch.finfo(sizes.dtype).eps * sizes.max()).double().mean())
