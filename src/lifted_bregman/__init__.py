@@ -12,9 +12,8 @@ from lifted_bregman.losses import BregmanLoss, CrossEntropy, QuadraticPenalty, S
 from lifted_bregman.networks import Map
 from lifted_bregman.networks.checks import check_map
 from lifted_bregman.networks.prune import prune
-from lifted_bregman.problem import LiftedProblem, LiftedState, lift, penalties
+from lifted_bregman.problem import LiftedProblem, LiftedState, gradient_agreement, lift, penalties
 from lifted_bregman.problem.composite import composite_prox
-from lifted_bregman.problem.gradient_agreement import gradient_agreement
 from lifted_bregman.solvers import (
     ADMM,
     PIAG,

@@ -235,7 +235,7 @@ numbers = st.floats(-5, 5) | st.sampled_from([0.0, 0.3, -0.3, 0.5, -0.5, 1.0])
 scale = st.floats(-3, 2).map(lambda exponent: 10.0**exponent)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=200)
 @given(st.sampled_from(cases.ACTIVATIONS), st.sampled_from(cases.PENALTIES), scale, scale, st.data())
 def test_no_other_point_is_better(
     activation: Activation, penalty: pen.Penalty, a: float, b: float, data: st.DataObject
@@ -276,7 +276,7 @@ vectors = st.lists(st.floats(-3, 3), min_size=4, max_size=4).map(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(st.sampled_from(GRADIENTS), vectors, scale, scale)
 def test_group_l2_satisfies_fermat(
     case: tuple[Activation, Callable[[Tensor], Tensor]], v: Tensor, a: float, b: float
@@ -296,7 +296,7 @@ def test_group_l2_satisfies_fermat(
     assert (residual.abs() <= allowed).all()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(vectors, scale, scale)
 def test_group_l2_on_softmax_satisfies_fermat(v: Tensor, a: float, b: float) -> None:
     u = composite_prox(act.Softmax(), pen.GroupL2(0.7), v, a, b)
@@ -306,7 +306,7 @@ def test_group_l2_on_softmax_satisfies_fermat(v: Tensor, a: float, b: float) -> 
     assert abs(float(u.sum()) - 1) <= 1e-14
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(vectors, scale, st.floats(0.0, 0.25), st.floats(0.25, 1.0))
 def test_box_on_softmax_satisfies_fermat(v: Tensor, a: float, low: float, high: float) -> None:
     u = composite_prox(act.Softmax(), pen.Box(low, high), v, a, 1.0)
@@ -383,7 +383,7 @@ def test_extreme_values_stay_finite_and_iterations_bounded(
     monkeypatch.setattr(composite, "increasing_root", counted)
     magnitudes = torch.tensor([0.0, 1e-8, 1e-3, 1.0, 1e3, 1e6], dtype=torch.float64)
     v = torch.stack([magnitudes, -magnitudes, magnitudes.flip(0)], dim=-1)
-    for a, b in product((1e-6, 1.0, 1e3), (1e-6, 1e3)):
+    for a, b in product((1e-6, 1e3), (1e-6, 1e3)):
         for dtype in (torch.float64, torch.float32):
             u = composite_prox(activation, penalty, v.to(dtype), a, b)
             assert u.isfinite().all()

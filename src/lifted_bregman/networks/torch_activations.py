@@ -41,7 +41,7 @@ def read_activation(module: nn.Module) -> tuple[act.Activation, int | None] | No
     """
     kind = type(module)
     if isinstance(module, act.ActivationModule):
-        return module.activation, _dimension(getattr(module, "dim", None))
+        return module.activation, _dimension(module.dim) if module.activation.joint else None
     if kind in _REFUSED:
         raise NotLiftableError(_REFUSED[kind])
     if isinstance(module, nn.Softmax) and kind is nn.Softmax:

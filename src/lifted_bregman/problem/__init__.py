@@ -3,6 +3,7 @@
 from lifted_bregman.problem import blocks, penalties
 from lifted_bregman.problem.diagnostics import Certificates, LinearUnits
 from lifted_bregman.problem.evaluation import Evaluation
+from lifted_bregman.problem.gradient_agreement import GradientAgreement, gradient_agreement
 from lifted_bregman.problem.lift import lift
 from lifted_bregman.problem.lifted import Gradients, LiftedProblem
 from lifted_bregman.problem.state import LiftedState
@@ -11,12 +12,14 @@ from lifted_bregman.problem.work import Work
 __all__ = [
     "Certificates",
     "Evaluation",
+    "GradientAgreement",
     "Gradients",
     "LiftedProblem",
     "LiftedState",
     "LinearUnits",
     "Work",
     "blocks",
+    "gradient_agreement",
     "lift",
     "penalties",
 ]

@@ -255,7 +255,7 @@ def _rows(v: Tensor) -> Tensor:
 
 
 def _finished(activation: Activation, x: Tensor, v: Tensor) -> Tensor:
-    """x with the dtype and shape of v, and its NaN; where rounding led out of an open domain, the next number inside."""
+    """x with the dtype, shape and NaN of v; where rounding led out of an open domain, the next number inside it."""
     u = x.to(v.dtype).view(v.shape)
     if u.dtype != x.dtype and isinstance(activation, Separable):
         u = torch.where(activation._inside(u), u, torch.nextafter(u, activation(torch.zeros_like(u))))

@@ -1,11 +1,12 @@
 """Solvers: one algorithm per file, behind one interface, run by one loop."""
 
 from lifted_bregman.solvers import baselines
+from lifted_bregman.solvers._admm_blocks import ResidualBalancing
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState
 from lifted_bregman.solvers._loop import run
 from lifted_bregman.solvers.acceleration import Acceleration, Anderson, HeavyBall, Nesterov, NoAcceleration
 from lifted_bregman.solvers.adabreg import AdaBreg
-from lifted_bregman.solvers.admm import ADMM, ResidualBalancing
+from lifted_bregman.solvers.admm import ADMM
 from lifted_bregman.solvers.bregman_iterations import BregmanIterations
 from lifted_bregman.solvers.constrained import Constrained
 from lifted_bregman.solvers.coordinate_descent import BregmanCoordinateDescent, CoordinateDescent

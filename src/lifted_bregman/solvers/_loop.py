@@ -53,6 +53,11 @@ def run(
     """
     if not (isinstance(epochs, int) and epochs >= 1):
         raise SettingError(f"epochs is {epochs!r}; it must be a whole number of at least 1.")
+    if batch_size is not None and not solver.minibatch:
+        raise SettingError(
+            f"batch_size is {batch_size!r}, but {type(solver).__name__} takes the whole set at every step; leave it "
+            "out, or put the solver into ImplicitSGD(solver=...)."
+        )
     solver.require(problem)
     whole = Batch.whole(problem, *data)
     state = solver.init(problem, next(epoch_batches(whole, batch_size, seed, 1)))

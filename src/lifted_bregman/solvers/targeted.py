@@ -40,6 +40,11 @@ class TargetedState(SolverState):
 
     def load_state_dict(self, entries: Mapping[str, Any]) -> None:
         """Takes over what `state_dict` returned; `inner` must be a state of the same solver, as `init` makes it."""
+        if set(entries) != set(self.state_dict()):
+            raise SettingError(
+                f"the saved state has {sorted(entries)}; load it with the solver that saved it, {type(self).__name__} "
+                f"has {sorted(self.state_dict())}."
+            )
         self.inner.load_state_dict(entries["inner"])
         self.steps, self.variables = entries["steps"], self.inner.variables
         for name in ("metrics", "parameter_weights", "variable_weights"):
