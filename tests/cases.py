@@ -48,6 +48,7 @@ PENALTIES = [
     lb.penalties.GroupL2(0.4),
     lb.penalties.Box(-0.2, 0.6),
 ]
+PARAMETER_PENALTIES = [*PENALTIES, lb.penalties.Nuclear(0.2)]
 
 
 def name(case: object) -> str:

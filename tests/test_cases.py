@@ -30,7 +30,7 @@ def test_every_loss_is_a_case():
 
 
 def test_every_penalty_is_a_case():
-    assert public_classes(penalties, penalties.Penalty) == {type(p) for p in cases.PENALTIES}
+    assert public_classes(penalties, penalties.Penalty) == {type(p) for p in cases.PARAMETER_PENALTIES}
 
 
 def test_public_names_exist_and_are_documented():

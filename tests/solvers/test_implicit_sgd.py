@@ -15,6 +15,7 @@ import lifted_bregman as lb
 from lifted_bregman import errors, solvers
 from lifted_bregman.networks import PowerIteration
 from lifted_bregman.solvers._anchor import copied, live
+from lifted_bregman.solvers._curvature import RememberedPower
 from lifted_bregman.solvers._proximal_problem import ProximalProblem
 from lifted_bregman.solvers.admm import ADMM
 from lifted_bregman.solvers.coordinate_descent import CoordinateDescent
@@ -464,6 +465,23 @@ def test_state_round_trip_continues_bitwise(name):
         assert torch.equal(p, q)
     for x, y in zip(state.variables, again.variables, strict=True):
         assert torch.equal(x, y)
+
+
+def test_power_iterations_start_from_the_state():
+    """The vectors of all blocks are in the state after a step, and the next estimate needs two or three products."""
+    problem, _, X, Y = NETWORKS["relu soft tanh"]()
+    solver = ImplicitSGD(1.0, 4)
+    batch = solvers.Batch.whole(problem, X, Y)
+    state = solver.step(problem, solver.init(problem, batch), batch)
+    assert set(state.power) == {"Θ_1", "Θ_2", "Θ_3", "Θ_4", "x_1", "x_2", "x_3"}
+    W, products = problem.network[2].map.module.weight.detach(), []
+
+    def normal(v):
+        products.append(1)
+        return (W.T @ (W @ v[0]),)
+
+    found = RememberedPower(state.power, "x_1").estimate(normal, (W[0],))
+    assert len(products) <= 3 and found == pytest.approx(float(torch.linalg.matrix_norm(W, 2)) ** 2, rel=5e-3)
 
 
 class Allocations(TorchDispatchMode):

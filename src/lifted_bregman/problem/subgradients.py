@@ -12,8 +12,7 @@ from torch import Tensor
 
 from lifted_bregman.errors import CompatibilityError
 from lifted_bregman.networks._no_graph import no_graph
-from lifted_bregman.problem.penalties import L1, Box, GroupL2, NonNegative, Penalty, SquaredL2
-from lifted_bregman.problem.spectral_penalties import Nuclear
+from lifted_bregman.problem.penalties import L1, Box, GroupL2, NonNegative, Nuclear, Penalty, SquaredL2
 
 
 @singledispatch

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lifted_bregman.errors import TensorError
-from lifted_bregman.problem.penalties import Penalty, _require_weight, split_product
+from lifted_bregman.problem.penalties.vectors import Penalty, require_weight, split_product
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Nuclear(Penalty):
     weight: float
 
     def __post_init__(self) -> None:
-        _require_weight(self.weight)
+        require_weight(self.weight)
 
     def singular_values(self, x: Tensor) -> Tensor:
         """σ_1 >= σ_2 >= ... of each matrix, in float64: σ_i is the smallest weight at which prox_R leaves rank < i."""

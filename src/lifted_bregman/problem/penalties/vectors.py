@@ -59,7 +59,7 @@ class L1(Penalty):
     weight: float
 
     def __post_init__(self) -> None:
-        _require_weight(self.weight)
+        require_weight(self.weight)
 
     def _value(self, x: Tensor) -> Tensor:
         return self.weight * x.abs().sum(-1)
@@ -76,7 +76,7 @@ class SquaredL2(Penalty):
     weight: float
 
     def __post_init__(self) -> None:
-        _require_weight(self.weight)
+        require_weight(self.weight)
 
     def _value(self, x: Tensor) -> Tensor:
         return 0.5 * self.weight * x.square().sum(-1)
@@ -97,7 +97,7 @@ class GroupL2(Penalty):
     group_size: int | None = None
 
     def __post_init__(self) -> None:
-        _require_weight(self.weight)
+        require_weight(self.weight)
         if self.group_size is not None and (not isinstance(self.group_size, int) or self.group_size < 1):
             raise SettingError(
                 f"group_size is {self.group_size!r}; it must be a whole number >= 1, or None for all features."
@@ -178,7 +178,8 @@ def split_product(weight: float, scale: float, dtype: torch.dtype) -> tuple[floa
     return (coarse, float(product - Fraction(coarse))) if math.isfinite(coarse) else (coarse, 0.0)
 
 
-def _require_weight(weight: float) -> None:
+def require_weight(weight: float) -> None:
+    """An error unless `weight` is a finite number >= 0."""
     try:
         valid = 0.0 <= float(weight) < math.inf
     except (TypeError, ValueError):
