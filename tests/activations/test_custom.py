@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import lifted_bregman as lb
 from lifted_bregman.activations import FromScalar
-from lifted_bregman.activations.custom import ROOT_LIMIT, increasing_root
+from lifted_bregman.activations._root import ROOT_LIMIT, increasing_root
 from lifted_bregman.errors import NotProximalError, SettingError
 from tests.activations import oracles
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from lifted_bregman import activations as act
 from lifted_bregman.activations import Activation, Separable
-from lifted_bregman.activations.custom import ROOT_LIMIT, increasing_root
+from lifted_bregman.activations._root import ROOT_LIMIT, increasing_root
 from lifted_bregman.errors import CompatibilityError, SettingError, TensorError
 from lifted_bregman.problem import composite
 from lifted_bregman.problem import penalties as pen

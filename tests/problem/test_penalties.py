@@ -122,11 +122,9 @@ def test_shapes_dtypes_and_inputs_are_kept(penalty: Penalty) -> None:
     assert torch.equal(penalty.prox(strided, 0.3), penalty.prox(strided.contiguous(), 0.3))
 
 
-@pytest.mark.parametrize("weight", [-1.0, math.inf, math.nan, "0.1", None])
+@pytest.mark.parametrize("weight", [-1.0, math.inf, math.nan, "much", None])
 @pytest.mark.parametrize("kind", [L1, SquaredL2, GroupL2])
 def test_bad_weights_are_refused(kind: type[L1], weight: float) -> None:
-    if weight == "0.1":
-        return  # a number in a string is still a number
     with pytest.raises(SettingError, match="weight"):
         kind(weight)
 

@@ -129,7 +129,7 @@ def argmin(function, near: Tensor, ends: tuple[float, float] | None) -> Tensor:
     reach = 1.0 + 3.0 * float(near.abs().max())
     low, high = (max(ends[0], -reach), min(ends[1], reach)) if ends else (-reach, reach)
     lower, upper = torch.full_like(near, low), torch.full_like(near, high)
-    for _ in range(75):
+    for _ in range(58):
         middle = ((lower + upper) / 2).requires_grad_(True)
         (slope,) = torch.autograd.grad(function(middle).sum(), middle)
         middle = middle.detach()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from itertools import pairwise
 
 import numpy as np
@@ -89,6 +90,34 @@ def test_parameter_iterates_are_those_of_the_appendix(layer, proximal, delta):
     parameter_block(problem, point, layer, delta, iterations(4))
     np.testing.assert_allclose(f.weight.detach().numpy(), theta[:-1].T, atol=1e-8)
     np.testing.assert_allclose(f.bias.detach().numpy(), theta[-1], atol=1e-8)
+
+
+@pytest.mark.parametrize("tau", [0.0, 0.4])
+def test_the_ridge_follows_delta(tau):
+    """P = (α/2)‖W‖² and the proximal term are in the solve; δ doubles or halves after every iteration by the rule."""
+    case = dense_case((3, 4, 2), ("tanh",), samples=20)
+    problem, point = start(case, parameter_penalties={1: penalties.SquaredL2(0.3)})
+    rule = ResidualBalancing(ratio=1.001, factor=2.0, every=1, until=100)
+    f, c, delta, deltas = case.stages[0][0], case.weights[0] / 20, 1.0, []
+    A = np.hstack([case.X.numpy(), np.ones((20, 1))])
+    x = case.xs[1].numpy()
+    theta = np.vstack([f.weight.detach().numpy().T, f.bias.detach().numpy()[None]])
+    z = A @ theta
+    mu = x - np.tanh(z)
+    for _ in range(6):
+        deltas.append(delta)
+        M = c * delta * A.T @ A + np.diag([0.3 + tau] * 3 + [tau])
+        theta = np.linalg.solve(M, c * A.T @ (delta * z + mu) + tau * theta)
+        last, z = z, tanh_conjugate_prox(x - mu + delta * A @ theta, delta)
+        mu = mu + delta * (z - A @ theta)
+        primal, dual = np.linalg.norm(z - A @ theta), delta * np.linalg.norm(z - last)
+        delta = 2.0 * delta if primal > 1.001 * dual else 0.5 * delta if dual > 1.001 * primal else delta
+    result = parameter_block(problem, point, 1, 1.0, iterations(6, prox_weight=tau, balancing=rule))
+    assert len(set(deltas)) > 1 and result.coupling == delta
+    np.testing.assert_allclose(f.weight.detach().numpy(), theta[:-1].T, atol=1e-9)
+    np.testing.assert_allclose(f.bias.detach().numpy(), theta[-1], atol=1e-9)
+    assert result.primal == pytest.approx(math.sqrt(c) * primal, rel=1e-6)
+    assert result.dual == pytest.approx(math.sqrt(c) * dual, rel=1e-6)
 
 
 @pytest.mark.parametrize("delta", [0.5, 1.0, 3.0])

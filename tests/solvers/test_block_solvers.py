@@ -14,7 +14,8 @@ import lifted_bregman as lb
 from lifted_bregman import errors, penalties
 from lifted_bregman.problem.blocks import ParameterBlock, VariableBlock, all_blocks
 from lifted_bregman.solvers._ridge import Ridge
-from lifted_bregman.solvers.block_solvers import minimise_block
+from lifted_bregman.solvers._subproblems import ParameterSubproblem
+from lifted_bregman.solvers.block_solvers import _accelerate, minimise_block
 from tests.problem import oracle
 from tests.problem.networks import conv_case, dense_case
 
@@ -276,6 +277,47 @@ def test_the_residual_bounds_the_certificate(name, tolerance):
             found = problem.certificates(point.state, case.X, case.Y, step=step)
             certificate = (found.parameters if isinstance(block, ParameterBlock) else found.variables)[block.layer - 1]
             assert certificate <= solution.residual * (1 + 1e-6) + 1e-12
+
+
+def test_a_block_that_would_get_worse_is_left_where_it_was():
+    """The guard alone: a problem whose energy is higher wherever it is not at its start."""
+    case = CASES["no bias"]()
+    problem, point = start(case)
+
+    class Worse(ParameterSubproblem):
+        def energy(self, value):
+            return float((value - first).norm())
+
+    block = Worse(problem, point, ParameterBlock(2), 0.0, None)
+    first = block.y.clone()
+    solution = _accelerate(block, 0.0, 3)
+    weight = problem.model[2].weight.detach()
+    assert torch.equal(weight, first) and solution.residual == solution.initial_residual and not solution.converged
+
+
+def test_restarts_make_the_rate_linear():
+    """Condition number 100 (squared singular values), no known modulus: FISTA alone needs thousands of iterations."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(8, 2)).double()
+    X = torch.randn(60, 8, dtype=F64) * torch.logspace(0, -1, 8, dtype=F64)
+    problem = lb.lift(model, loss=lb.SquaredError(), parameter_penalties={1: penalties.L1(1e-4)})
+    point = problem.point(problem.forward_state(X), X, torch.randn(60, 2, dtype=F64))
+    assert minimise_block(problem, point, ParameterBlock(1), tolerance=1e-10, iterations=600).converged
+
+
+def test_variable_blocks_converge_at_the_rate_of_strong_convexity():
+    """‖x_k - x*‖² falls at least like (1 - √q)^k, q = λ_l/(L + λ_l), L = λ_{l+1}‖W_{l+1}‖²."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5)).double()
+    with torch.no_grad():
+        model[2].weight.mul_(20.0)
+    X, Y = torch.randn(8, 4, dtype=F64), torch.randn(8, 5, dtype=F64)
+    problem = lb.lift(model, loss=lb.SquaredError(), weights=0.3)
+    point = problem.point(problem.forward_state(X), X, Y)
+    curvature = float(torch.linalg.svdvals(model[2].weight.detach())[0]) ** 2
+    solution = minimise_block(problem, point, VariableBlock(1), tolerance=1e-9, iterations=20_000)
+    needed = 2.0 * math.log(solution.initial_residual / 1e-9 * curvature / 0.3) / math.sqrt(0.3 / (curvature + 0.3))
+    assert solution.converged and 10 < solution.iterations <= needed
 
 
 def test_float32_ends_with_rounding_and_not_with_the_limit():

@@ -580,6 +580,7 @@ def test_a_literal_run_that_diverges_ends_with_an_outcome():
         ({"order": "sweeps"}, "order"),
         ({"reading": "literal"}, "reading"),
         ({"coupling": True}, "coupling"),
+        ({"parameters": "explicit"}, "parameters"),
         ({"solver": SAGA()}, "deterministic"),
         ({"solver": solvers.ProximalGradient(), "order": LayerByLayer()}, "defaults"),
     ],

@@ -510,6 +510,9 @@ def test_problems_that_do_not_fit_are_refused_before_any_work():
     LinBreg(0.1, L1(0.1)).require(problem)  # all weights that are trained
     with pytest.raises(CompatibilityError, match="SquaredL2 has no weight that decides"):
         AdaBreg(penalties=TargetSparsity(0.5, SquaredL2)).require(problem)
+    with pytest.raises(CompatibilityError, match="groups of 4"):
+        LinBreg(0.1, TargetSparsity(0.5, partial(GroupL2, group_size=4))).require(problem)
+    LinBreg(0.1, {1: TargetSparsity(0.5, partial(GroupL2, group_size=3))}).require(problem)
     penalised = lb.lift(problem.model, loss=lb.SquaredError(), parameter_penalties={1: L1(0.1)})
     with pytest.raises(CompatibilityError, match=r"layers \[1\] have one"):
         LinBreg(0.1, L1(0.1)).require(penalised)
@@ -645,9 +648,10 @@ def test_nine_of_ten_weights_are_zero_on_fashion_mnist():
         parts.append((torch.from_numpy(X), torch.from_numpy(y)))
     mean = parts[0][0].mean(0)
     train, test = ((X - mean, y) for X, y in parts)
-    widths, budget = (784, 200, 80, 10), {"seed": 0, "epochs": 12, "batch_size": 128}
-    dense = trained(AdaBreg(1e-3), train, widths, **budget)
-    sparse = trained(AdaBreg(1e-3, TargetSparsity(0.91)), train, widths, **budget, density=0.02)
+    widths, budget = (784, 400, 100, 10), {"seed": 0, "epochs": 12, "batch_size": 128}
+    dense = trained(LinBreg(1.0, momentum=0.9), train, widths, **budget)
+    solver = LinBreg(1.0, TargetSparsity(0.91), scale=3.0, momentum=0.9)
+    sparse = trained(solver, train, widths, **budget, density=0.02)
     assert zeros(sparse) >= 0.9
     assert accuracy(dense, *test) > 87.0
     assert accuracy(dense, *test) - accuracy(sparse, *test) < 1.5

@@ -249,6 +249,8 @@ def test_bregman_settings_are_checked():
         BregmanIterations(parameter_penalties={5: L1(0.1)}).require(problem)
     with pytest.raises(SettingError, match="hidden layers count from 1 to 3"):
         BregmanIterations(penalties={4: L1(0.1)}).require(problem)
+    with pytest.raises(CompatibilityError, match="groups of 5"):
+        BregmanIterations(parameter_penalties={1: GroupL2(0.1, group_size=5)}).require(problem)
     model = nn.Sequential(lb.Map(nn.Linear(3, 4)), nn.ReLU(), nn.Linear(4, 2)).double()
     with pytest.raises(CompatibilityError, match="affine maps"):
         BregmanIterations().require(lb.lift(model, loss=lb.SquaredError()))
@@ -292,15 +294,15 @@ def test_the_rule_of_a_target_is_monotone_and_never_passes_the_goal():
     for weight in (0.01, 0.3, 0.72, 0.99, 5.0):
         path = [weight]
         for _ in range(100):
-            path.append(target.adjusted(path[-1], critical))
+            path.append(target.adjusted(path[-1], [critical[:300], critical[300:]]))
         moves = np.sign(np.diff(path))
         assert (moves >= 0).all() or (moves <= 0).all()  # never back and forth
         ratios = np.array(path[1:]) / np.array(path[:-1])
         assert ratios.max() <= 1.1 * (1 + 1e-12) and ratios.min() >= (1 - 1e-12) / 1.1
         assert abs(float((critical <= path[-1]).double().mean()) - 0.7) <= 0.005
         assert path[-1] == path[-2]
-        assert target.adjusted(path[-1], critical - 1e-6) == path[-1]  # within tolerance nothing moves
-    far = target.adjusted(1e-9, critical, limited=False)
+        assert target.adjusted(path[-1], [critical - 1e-6]) == path[-1]  # within tolerance nothing moves
+    far = target.adjusted(1e-9, [critical], limited=False)
     assert float((critical <= far).double().mean()) == pytest.approx(0.7, abs=1e-12)
 
 
@@ -308,7 +310,7 @@ def test_a_fraction_that_ties_forbid_does_not_drive_the_weight_to_zero():
     critical = torch.tensor([0.0] * 8 + [1.0, 2.0], dtype=F64)  # 8 of 10 are zero for every weight
     weight = 0.5
     for _ in range(1000):
-        weight = TargetSparsity(0.3).adjusted(weight, critical)
+        weight = TargetSparsity(0.3).adjusted(weight, [critical])
     assert 0.0 < weight < 1e-5 and math.isfinite(1.0 / weight)
 
 

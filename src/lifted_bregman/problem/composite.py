@@ -54,7 +54,7 @@ import torch
 from torch import Tensor
 
 from lifted_bregman.activations._base import Activation, Separable, positive
-from lifted_bregman.activations.custom import increasing_root
+from lifted_bregman.activations._root import increasing_root
 from lifted_bregman.activations.piecewise import Identity, NonNegativeSoftThreshold, ReLU, SoftThreshold
 from lifted_bregman.activations.simplex import Softmax, Sparsemax
 from lifted_bregman.activations.vectors import BallProjection, GroupSoftThreshold

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from lifted_bregman.errors import CompatibilityError, SettingError
 from lifted_bregman.networks._no_graph import no_graph
 from lifted_bregman.problem import Evaluation, LiftedProblem
 from lifted_bregman.problem.blocks import layers
-from lifted_bregman.problem.penalties import Penalty
+from lifted_bregman.problem.penalties import GroupL2, Penalty
 from lifted_bregman.problem.subgradients import critical_weights, minimal_subgradient
 from lifted_bregman.solvers._curvature import PowerMemory
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
@@ -76,10 +76,11 @@ class MirrorDescent(Solver[S]):
             )
         for chosen, regulariser in groups(problem, self.penalties):
             for layer in chosen:
-                if layer not in layers(problem.depth) or not any(_weights(problem, layer)):
-                    raise lacking(self, f"a trained weight in each layer of {chosen}", f"that of layer {layer}")
-            if isinstance(regulariser, TargetSparsity):
-                critical_weights(regulariser.penalty(1.0), torch.ones(1, 1))
+                if isinstance(regulariser, TargetSparsity):
+                    require_counted(regulariser.penalty(1.0))
+                    require_regularisable(self, problem, layer, regulariser.penalty(1.0))
+                else:
+                    require_regularisable(self, problem, layer, regulariser)
 
     @abstractmethod
     def _empty(self) -> S:
@@ -178,6 +179,19 @@ def groups(problem: LiftedProblem, penalties: Regularisers) -> list[Group]:
     if isinstance(penalties, Mapping):
         return [((layer,), entry) for layer, entry in penalties.items()]
     return [(tuple(l for l in layers(problem.depth) if any(_weights(problem, l))), penalties)]
+
+
+def require_regularisable(solver: Solver[Any], problem: LiftedProblem, layer: int, penalty: Penalty) -> None:
+    """The layer has a trained weight, on which the penalty fits and has a known subgradient."""
+    if layer not in layers(problem.depth) or not any(_weights(problem, layer)):
+        raise lacking(solver, "a trained weight in each regularised layer", f"that of layer {layer}")
+    weight = next(p for p in problem.network[layer].map.parameters.values() if p.ndim > 1)
+    minimal_subgradient(penalty, penalty.prox(torch.zeros(1, weight[0].numel())))
+
+
+def require_counted(penalty: Penalty) -> None:
+    """The penalty can have a target sparsity."""
+    critical_weights(penalty, torch.zeros(1, penalty.group_size or 1 if isinstance(penalty, GroupL2) else 1))
 
 
 @no_graph

@@ -20,7 +20,7 @@ from lifted_bregman.problem.settings import check_penalties
 from lifted_bregman.problem.subgradients import minimal_subgradient
 from lifted_bregman.solvers._curvature import PowerMemory, parameter_curvature, variable_curvature
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
-from lifted_bregman.solvers._mirror import Tensors, recover, start
+from lifted_bregman.solvers._mirror import Tensors, recover, require_regularisable, start
 
 
 @dataclass
@@ -80,6 +80,8 @@ class BregmanIterations(Solver[BregmanIterationsState]):
         for layer in layers(depth):
             if not problem.network[layer].map.affine:
                 raise lacking(self, "affine maps, whose curvature has a bound", problem.network[layer].path)
+        for layer, penalty in self.parameter_penalties.items():
+            require_regularisable(self, problem, layer, penalty)
         for layer, penalty in self.penalties.items():
             activation = problem.network[layer].activation
             if not _splittable(activation, penalty):

@@ -157,7 +157,7 @@ class BregmanCoordinateDescent(Solver[BregmanCoordinateDescentState]):
 
 
 def block_name(block: Block) -> str:
-    """ "parameters_2" or "variables_1"."""
+    """The name of a block in states and metrics, such as parameters_2 or variables_1."""
     return f"{'parameters' if isinstance(block, ParameterBlock) else 'variables'}_{block.layer}"
 
 

@@ -63,13 +63,13 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
     The explicit variant replaces the squared norm by the distance of J_k = (τ_k/2)‖Θ‖² - (1/|B|) Σ E_i.  Then N steps
     are taken on X_B alone, at Θ^{k-1}, and Θ_l ← prox_{P_l/τ}( Θ_l - ∇_{Θ_l}H/τ ) follows.  Where X_B is the minimiser
     this is a gradient step on min_X E_B(Θ, X).  The term -(1/2τ)‖∇_Θ E_B(Θ^{k-1}, X)‖² that the paper's J_k also gives
-    to X_B is left out, since it would need derivatives of activations.  The paper prints (1/τ)‖Θ‖²: half of our 1/τ.
+    to X_B is left out, since it would need derivatives of activations.  The paper prints J_k without the ½.
 
     prox_weight  τ_k >= 0, a number or a schedule of the batch number k (> 0 for the explicit variant)
     inner_steps  N >= 1
     order        `Sweeps` (N sweeps) or `LayerByLayer` (N steps on a layer before the next)
     reading      `Corrected` or `Literal` step sizes; the metric "literal" says which
-    coupling     whether x_{l-1} is moved with Θ_l from before or `AFTER` its move
+    coupling     whether x_{l-1} is moved with Θ_l from before its move, as the indices of the print say, or `AFTER` it
     parameters   `ParameterUpdate.IMPLICIT` or `EXPLICIT`
     solver       any deterministic solver, N steps of which then replace those of Algorithm 1, on the same objective
     """
@@ -89,7 +89,8 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
         as_schedule(self.prox_weight, "prox_weight", zero=not explicit)
         if not (isinstance(self.inner_steps, int) and self.inner_steps >= 1):
             raise SettingError(f"inner_steps is {self.inner_steps!r}; it must be a whole number of at least 1.")
-        for name, kind in (("order", LoopOrder), ("reading", Reading), ("coupling", Coupling)):
+        kinds = {"order": LoopOrder, "reading": Reading, "coupling": Coupling, "parameters": ParameterUpdate}
+        for name, kind in kinds.items():
             if not isinstance(getattr(self, name), kind):
                 raise SettingError(f"{name} is {getattr(self, name)!r}; it must be a {kind.__name__}.")
         if self.solver is None:

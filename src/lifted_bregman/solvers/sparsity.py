@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -56,17 +56,17 @@ class TargetSparsity:
         if self.start is not None and not 0.0 < self.start < math.inf:
             raise SettingError(f"start is {self.start!r}; it must be a finite number > 0, or None.")
 
-    def adjusted(self, weight: float, critical: Tensor, limited: bool = True) -> float:
+    def adjusted(self, weight: float, critical: Sequence[Tensor], limited: bool = True) -> float:
         """The next weight, from the critical weights: a number is zero once its critical weight is not above it."""
-        n = critical.numel()
-        zeros = int((critical <= weight).sum())
+        n = sum(part.numel() for part in critical)
+        zeros = sum(int((part <= weight).sum()) for part in critical)
         if abs(zeros / n - self.fraction) <= self.tolerance:
             return weight
+        every = torch.cat(list(critical))
         wanted = min(max(round(self.fraction * n), 1), n - 1) if n > 1 else 1
-        below = float(critical.kthvalue(wanted).values)
-        above = float(critical.kthvalue(min(wanted + 1, n)).values)
-        goal = 0.5 * (below + above) if above > below else below
-        goal = max(goal, 1e-6 * float(critical.max()), torch.finfo(torch.float32).tiny)
+        below = float(every.kthvalue(wanted).values)
+        above = float(every.kthvalue(min(wanted + 1, n)).values)
+        goal = max(0.5 * (below + above), 1e-6 * float(every.max()), torch.finfo(torch.float32).tiny)
         return min(max(goal, weight / self.rate), weight * self.rate) if limited else goal
 
     def nudged(self, weight: float, sparsity: float) -> float:

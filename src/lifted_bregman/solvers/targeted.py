@@ -17,7 +17,7 @@ from lifted_bregman.problem.penalties import Penalty
 from lifted_bregman.problem.settings import check_penalties
 from lifted_bregman.problem.subgradients import critical_weights
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
-from lifted_bregman.solvers._mirror import MirrorDescent
+from lifted_bregman.solvers._mirror import MirrorDescent, require_counted, require_regularisable
 from lifted_bregman.solvers.sparsity import TargetSparsity
 
 
@@ -90,13 +90,12 @@ class TargetedPenalties(Solver[TargetedState]):
         check_penalties(first, layers(problem.depth), "parameters", "layers")
         on_variables = {layer: target.penalty(1.0) for layer, target in self.variables.items()}
         check_penalties(on_variables, hidden_layers(problem.depth), "variables", "hidden layers")
-        for layer in first:
-            if not any(p.ndim > 1 for p in problem.network[layer].map.parameters.values()):
-                raise lacking(self, "a trained weight in each layer with a target", f"that of layer {layer}")
+        for layer, penalty in first.items():
+            require_regularisable(self, problem, layer, penalty)
         for layer, penalty in on_variables.items():
             require_composable(problem.network[layer].activation, penalty)
         for penalty in (*first.values(), *on_variables.values()):
-            critical_weights(penalty, torch.ones(1, 1))
+            require_counted(penalty)
         self.solver.require(problem)
 
     def init(self, problem: LiftedProblem, batch: Batch) -> TargetedState:
