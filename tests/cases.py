@@ -72,7 +72,7 @@ def solver_cases() -> list[solvers.Solver]:
         solvers.ProximalGradient(acceleration=solvers.Nesterov(), step_rule=solvers.CurvatureStep(1.0)),
         solvers.ProximalGradient(acceleration=solvers.HeavyBall(0.5), step_rule=solvers.CurvatureStep(1.0)),
         solvers.ProximalGradient(acceleration=solvers.Anderson(3)),
-        solvers.CoordinateDescent(tolerance=1e-6),
+        solvers.CoordinateDescent(tolerance=1e-6, block_iterations=100),
         solvers.BregmanCoordinateDescent(),
         solvers.ADMM(),
         solvers.Constrained(),

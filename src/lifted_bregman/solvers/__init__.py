@@ -7,6 +7,7 @@ from lifted_bregman.solvers._loop import run
 from lifted_bregman.solvers.acceleration import Acceleration, Anderson, HeavyBall, Nesterov, NoAcceleration
 from lifted_bregman.solvers.adabreg import AdaBreg
 from lifted_bregman.solvers.admm import ADMM
+from lifted_bregman.solvers.block_solvers import BlockSolution, minimise_block
 from lifted_bregman.solvers.bregman_iterations import BregmanIterations
 from lifted_bregman.solvers.constrained import Constrained
 from lifted_bregman.solvers.coordinate_descent import BregmanCoordinateDescent, CoordinateDescent
@@ -42,6 +43,7 @@ __all__ = [
     "Anderson",
     "Backtracking",
     "Batch",
+    "BlockSolution",
     "BottomUp",
     "BregmanCoordinateDescent",
     "BregmanIterations",
@@ -92,6 +94,7 @@ __all__ = [
     "UpdateOrder",
     "VariablesFirst",
     "baselines",
+    "minimise_block",
     "run",
     "sparse_start",
 ]

@@ -145,14 +145,8 @@ class MirrorDescent(Solver[S]):
                 continue
             weight = state.weights[chosen[0]]
             penalty = regulariser.penalty(weight)
-            critical = torch.cat(
-                [
-                    critical_weights(penalty, v.flatten(1))
-                    for l in chosen
-                    for v in state.subgradients[l].values()
-                    if v.ndim > 1
-                ]
-            )
+            matrices = [v.flatten(1) for l in chosen for v in state.subgradients[l].values() if v.ndim > 1]
+            critical = [critical_weights(penalty, v) for v in matrices]
             state.weights.update(dict.fromkeys(chosen, regulariser.adjusted(weight, critical, limited)))
 
     def _recover(self, problem: LiftedProblem, state: S) -> None:
