@@ -59,7 +59,7 @@ MUTATIONS = [
     Mutation("softsign: wrong root of the quadratic", SMOOTH, "alpha=4.0 * scale", "alpha=4.0", ACCURACY),
     Mutation("softsign: saturates onto the open end", SMOOTH, "return F.softsign(z).clamp_(-end, end)", "return F.softsign(z)", FORMS),
     Mutation("sigmoid: no compensated last step", EXPONENTIAL, "if z.dtype == torch.float64:\n            complement", "if False:\n            complement", ACCURACY),
-    Mutation("sigmoid: underflow of the tail", EXPONENTIAL, "return torch.where(z < _LOWEST_EXPONENT[z.dtype], z.exp(), u)", "return u", ACCURACY),
+    Mutation("sigmoid: underflow of the tail", EXPONENTIAL, "return torch.where(z < lowest, z.exp(), z.sigmoid())", "return z.sigmoid()", ACCURACY),
     Mutation("softplus: switch of the dilogarithm misplaced", EXPONENTIAL, "_SIXTH_PI_SQUARE + 0.5 * y * y - below", "0.5 * y * y - below", FORMS),
     Mutation("elu: alpha forgotten", EXPONENTIAL, "t.neg_().expm1_().mul_(self.alpha)", "t.neg_().expm1_()", ACCURACY),
     Mutation("softmax: prox ignores its scale", SIMPLEX, "a = (1.0 - scale) / scale", "a = 0.0", JOINT),

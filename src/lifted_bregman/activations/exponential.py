@@ -33,10 +33,10 @@ class Sigmoid(Separable):
     iterative: ClassVar[bool] = True
 
     def _map(self, z: Tensor) -> Tensor:
-        u = z.sigmoid()
-        if z.numel() and float(z.detach().amin()) < _LOWEST_EXPONENT[z.dtype]:  # e^{-z} overflows before e^z underflows
-            return torch.where(z < _LOWEST_EXPONENT[z.dtype], z.exp(), u)
-        return u
+        lowest = _LOWEST_EXPONENT[z.dtype]
+        if z.numel() and float(z.detach().amin()) < lowest:  # torch's e^{-z} overflows before e^z underflows
+            return torch.where(z < lowest, z.exp(), z.sigmoid())
+        return z.sigmoid()
 
     def _prox(self, z: Tensor, scale: float) -> Tensor:
         c, v = scale, z.double()
