@@ -42,7 +42,7 @@ THEOREM, FORMS, ACCURACY = (
     "tests/activations/test_prox_accuracy.py",
 )
 JOINT, LOSSES, GRADIENTS = ("tests/activations/test_joint.py", "tests/losses", "tests/problem/test_block_gradients.py")
-ENERGY, PROBLEM = "tests/problem/test_energy.py", "tests/problem"
+ENERGY, PROBLEM, DESCENT = "tests/problem/test_energy.py", "tests/problem", "tests/solvers/test_proximal_gradient.py"
 
 MUTATIONS = [
     Mutation("relu: drop the ½ of the conjugate", PIECEWISE, "return 0.5 * z.relu().square()", "return z.relu().square()", FORMS),
@@ -86,6 +86,11 @@ MUTATIONS = [
     Mutation("energy: forget λ", ENERGIES, "value = weight * value", "value = value", ENERGY),
     Mutation("energy: penalty on variables forgotten", ENERGIES, "if layer in problem.penalties else value", "if False else value", ENERGY),
     Mutation("split: ½‖x‖² counted twice", ENERGIES, "own.psi(point.x[layer]) if smooth_quadratic else", "own.phi(point.x[layer]) if smooth_quadratic else", ENERGY),
+    Mutation("proximal gradient: ascent", "solvers/steps.py", "torch.sub(start[name], gradient[name], alpha=t)", "torch.add(start[name], gradient[name], alpha=t)", DESCENT),
+    Mutation("curvature step: the layer's own weight forgotten", "solvers/_curvature.py", "problem.weight(above(layer)) * norm", "norm", "tests/solvers/test_proximal_gradient.py tests/solvers/test_implicit_sgd.py"),
+    Mutation("Nesterov: no extrapolation", "solvers/acceleration.py", "(theta - 1.0) / following", "0.0", DESCENT),
+    Mutation("loop: diverged parameters kept", "solvers/_loop.py", "        keeper.restore(problem)\n", "", "tests/solvers/test_loop.py"),
+    Mutation("implicit SGD: anchor forgotten", "solvers/_descent.py", "p.add_(anchor[name], alpha=pull)", "pass", "tests/solvers/test_implicit_sgd.py"),
 ]  # fmt: skip
 
 

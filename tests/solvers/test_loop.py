@@ -45,6 +45,25 @@ def test_divergence_names_the_place_and_keeps_the_last_finite_parameters():
 
 
 @dataclass(frozen=True)
+class PoisonedWeights(solvers.ProximalGradient):
+    def step(self, problem, state, batch):
+        state = super().step(problem, state, batch)
+        if state.steps == 3:
+            with torch.no_grad():
+                problem.model[2].weight[1, 1] = math.inf
+        return state
+
+
+def test_the_parameters_of_the_last_good_record_come_back_bitwise():
+    case, good = make("relu"), make("relu")
+    result = solvers.run(case.problem, case.data, PoisonedWeights(), epochs=9)
+    solvers.run(good.problem, good.data, solvers.ProximalGradient(), epochs=2)
+    assert result.outcome is solvers.Outcome.DIVERGED and "weight of model.2 (Linear)" in result.message
+    for kept, expected in zip(case.problem.model.parameters(), good.problem.model.parameters(), strict=True):
+        assert torch.equal(kept, expected)
+
+
+@dataclass(frozen=True)
 class PoisonedMetric(solvers.ProximalGradient):
     def step(self, problem, state, batch):
         state = super().step(problem, state, batch)
