@@ -12,9 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import lifted_bregman as lb
-from lifted_bregman.solvers import Batch, Nesterov, ProximalGradient
-from lifted_bregman.solvers.bregman_iterations import BregmanIterations
-from lifted_bregman.solvers.sparsity import sparse_start
+from lifted_bregman.solvers import Batch, BregmanIterations, Nesterov, ProximalGradient, sparse_start
 
 VARIATIONAL = (0.02, 0.05, 0.1)
 ITERATIVE = (0.1, 0.3, 1.0)

@@ -217,6 +217,20 @@ def test_without_regularisers_it_is_proximal_gradient_descent():
         torch.testing.assert_close(a.variables[layer], b.variables[layer], rtol=1e-9, atol=1e-11)
 
 
+def test_the_scale_alone_changes_nothing():
+    """Without R, Θ = δv, and the step in v is divided by δ."""
+    plain, X, Y = deep()
+    scaled, _, _ = deep()
+    runs = ((plain, BregmanIterations()), (scaled, BregmanIterations({l: L1(0.0) for l in (1, 2, 3, 4)}, scale=2.5)))
+    for problem, solver in runs:
+        batch = Batch.whole(problem, X, Y)
+        state = solver.init(problem, batch)
+        for _ in range(5):
+            state = solver.step(problem, state, batch)
+    for p, q in zip(plain.model.parameters(), scaled.model.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-11, atol=1e-13)
+
+
 def test_work_is_what_the_docstring_says():
     problem, X, Y = deep()
     batch = Batch.whole(problem, X, Y)
@@ -484,3 +498,11 @@ def test_the_page_shows_the_numbers_of_the_example(example):
                 assert value < 1e-6
             else:
                 assert float(shown) == pytest.approx(value, rel=0.01, abs=6e-4)
+
+
+def test_the_pages_own_lines_run():
+    page = (DOCS / "regularisation.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    names = {}
+    exec(block, names)
+    assert abs(names["result"].state.metrics["sparsity"] - 0.9) < 0.01

@@ -75,14 +75,13 @@ def prune(model: nn.Sequential) -> PrunedSequential:
         changed = False
         for l, activation in enumerate(between):
             (W, b), (W_up, b_up) = stack[l], stack[l + 1]
-            constant = ~W.any(1)
-            removed = constant | ~W_up.any(0)
+            removed = ~W.any(1) | ~W_up.any(0)  # constant units and unread ones
             if bool(removed.all()):
                 removed[0] = False  # a layer keeps one unit
             if not bool(removed.any()):
                 continue
             outputs = activation((W.new_zeros(len(W)) if b is None else b)[None])[0]
-            shift = W_up @ torch.where(constant & removed, outputs, 0.0)
+            shift = W_up @ torch.where(removed, outputs, 0.0)  # unread units have zeros in W_up
             if b_up is not None or bool(shift.any()):
                 b_up = shift if b_up is None else b_up + shift
             kept = ~removed
