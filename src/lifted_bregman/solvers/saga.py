@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -13,7 +14,46 @@ from lifted_bregman.solvers.steps import CurvatureStep
 
 
 @dataclass(frozen=True)
-class SAGA(Solver[TableState]):
+class _RandomBatches(Solver[TableState]):
+    """What SAGA and SAG share: everything but the length of their steps and the weight of the batch's own gradient."""
+
+    minibatch: ClassVar[bool] = True
+
+    step_parameter: StepSize
+    step_variable: StepSize = field(default_factory=lambda: CurvatureStep(1.0, upper=False))
+    variable_steps: int = 1
+
+    def __post_init__(self) -> None:
+        require_step(self.step_parameter, "step_parameter")
+        require_step(self.step_variable, "step_variable")
+        require_count(self.variable_steps, "variable_steps")
+
+    def require(self, problem: LiftedProblem) -> None:
+        require_affine(self, problem)
+
+    def init(self, problem: LiftedProblem, batch: Batch) -> TableState:
+        return start_table(problem, batch)
+
+    def step(self, problem: LiftedProblem, state: TableState, batch: Batch) -> TableState:
+        advance(
+            problem,
+            state,
+            batch,
+            step=self.step_parameter,
+            divisor=1.0,
+            correction=self._correction(batch),
+            step_variable=self.step_variable,
+            variable_steps=self.variable_steps,
+        )
+        return state
+
+    @abstractmethod
+    def _correction(self, batch: Batch) -> float:
+        """The weight of the renewed mean of gradients in the direction; the old mean has the rest to 1."""
+
+
+@dataclass(frozen=True)
+class SAGA(_RandomBatches):
     """min over (Θ, X) of E = (1/s) Σ_i ( G(X_i) + H(Θ, X_i) ) + P(Θ), with the last gradients g_i as control variates.
 
         X_i ← prox_{tG}( X_i - t ∇_{X_i} H(Θ, X_i) )                                                for i in B
@@ -35,39 +75,14 @@ class SAGA(Solver[TableState]):
     variable_steps  sweeps over the batch's x_{L-1} .. x_1 before its gradients are taken, >= 1
     """
 
-    minibatch: ClassVar[bool] = True
-
     step_parameter: StepSize = field(default_factory=lambda: CurvatureStep(1.0 / 3.0, upper=False))
-    step_variable: StepSize = field(default_factory=lambda: CurvatureStep(1.0, upper=False))
-    variable_steps: int = 1
 
-    def __post_init__(self) -> None:
-        require_step(self.step_parameter, "step_parameter")
-        require_step(self.step_variable, "step_variable")
-        require_count(self.variable_steps, "variable_steps")
-
-    def require(self, problem: LiftedProblem) -> None:
-        require_affine(self, problem)
-
-    def init(self, problem: LiftedProblem, batch: Batch) -> TableState:
-        return start_table(problem, batch)
-
-    def step(self, problem: LiftedProblem, state: TableState, batch: Batch) -> TableState:
-        advance(
-            problem,
-            state,
-            batch,
-            step=self.step_parameter,
-            divisor=1.0,
-            correction=batch.total / len(batch),
-            step_variable=self.step_variable,
-            variable_steps=self.variable_steps,
-        )
-        return state
+    def _correction(self, batch: Batch) -> float:
+        return batch.total / len(batch)
 
 
 @dataclass(frozen=True)
-class SAG(Solver[TableState]):
+class SAG(_RandomBatches):
     """SAGA's biased elder: along the mean of all last gradients, those of the batch renewed.
 
         Θ ← prox_{tP}( Θ - t (1/s) Σ_i g_i ),  g_i = ∇_Θ H(Θ, X_i) for i in B,  X_i as in `SAGA`
@@ -79,32 +94,7 @@ class SAG(Solver[TableState]):
     Settings as for `SAGA`.
     """
 
-    minibatch: ClassVar[bool] = True
-
     step_parameter: StepSize = field(default_factory=lambda: CurvatureStep(1.0 / 16.0, upper=False))
-    step_variable: StepSize = field(default_factory=lambda: CurvatureStep(1.0, upper=False))
-    variable_steps: int = 1
 
-    def __post_init__(self) -> None:
-        require_step(self.step_parameter, "step_parameter")
-        require_step(self.step_variable, "step_variable")
-        require_count(self.variable_steps, "variable_steps")
-
-    def require(self, problem: LiftedProblem) -> None:
-        require_affine(self, problem)
-
-    def init(self, problem: LiftedProblem, batch: Batch) -> TableState:
-        return start_table(problem, batch)
-
-    def step(self, problem: LiftedProblem, state: TableState, batch: Batch) -> TableState:
-        advance(
-            problem,
-            state,
-            batch,
-            step=self.step_parameter,
-            divisor=1.0,
-            correction=1.0,
-            step_variable=self.step_variable,
-            variable_steps=self.variable_steps,
-        )
-        return state
+    def _correction(self, batch: Batch) -> float:
+        return 1.0
