@@ -151,3 +151,36 @@ def test_sparsemax_gradient_through_its_module():
     jacobian = torch.autograd.functional.jacobian(act.Sparsemax().as_module(), z)
     expected = torch.tensor([[0.5, -0.5, 0.0], [-0.5, 0.5, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
     torch.testing.assert_close(jacobian, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+def test_ends_of_joint_domains(dtype):
+    """What the projection returns is inside; a point further out than rounding can explain is not."""
+    far = 1e-5 if dtype == torch.float32 else 1e-13
+    ball, direction = act.BallProjection(1.3), torch.tensor([[0.6, 0.0, -0.8]], dtype=dtype)
+    assert bool(ball.contains(1.3 * direction)) and bool(ball.contains(ball(1e6 * direction)))
+    assert not bool(ball.contains(1.3 * (1.0 + far) * direction))
+    assert float(ball.potential(1.3 * (1.0 + far) * direction)) == float("inf")
+    for activation in (act.Softmax(), act.Sparsemax()):
+        inside = torch.tensor([[0.25, 0.0, 0.75]], dtype=dtype)
+        assert bool(activation.contains(inside)) and bool(activation.potential(inside).isfinite())
+        for outside in (inside * (1.0 + far), inside * (1.0 - far), torch.tensor([[1.25, -0.25, 0.0]], dtype=dtype)):
+            assert not bool(activation.contains(outside))
+            assert float(activation.potential(outside)) == float("inf")
+            assert float(activation.bregman(outside, inside)) == float("inf")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("activation", EXACT, ids=lambda a: type(a).__name__)
+def test_sums_run_over_the_last_dimension_of_any_shape(activation, dtype):
+    """Values of a batch of shape (2, 2, 3) are those of its rows, in the dtype of the input."""
+    z = torch.linspace(-2.0, 3.0, 12, dtype=dtype).reshape(2, 2, 3)
+    x = activation.prox(z.flip(0), 0.4)
+    for value, row in (
+        (activation.bregman(x, z), lambda i, j: activation.bregman(x[i, j], z[i, j])),
+        (activation.conjugate(z), lambda i, j: activation.conjugate(z[i, j])),
+        (activation.potential(x), lambda i, j: activation.potential(x[i, j])),
+    ):
+        assert value.shape == (2, 2) and value.dtype == dtype
+        expected = torch.stack([torch.stack([row(i, j) for j in range(2)]) for i in range(2)])
+        torch.testing.assert_close(value, expected)
