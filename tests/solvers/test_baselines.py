@@ -734,9 +734,20 @@ def test_a_network_that_is_frozen_altogether_is_refused():
             solver.require(problem)
 
 
-def test_constraints_are_welcome_where_proximal_maps_handle_them():
-    baselines.MACQP().require(dense(act.Tanh(), penalties={1: lb.penalties.Box(-0.5, 0.5)}))
-    baselines.ClassicalLifted().require(dense(act.ReLU(), penalties={1: lb.penalties.NonNegative()}))
+@pytest.mark.parametrize(
+    ("solver", "activation", "penalty"),
+    [
+        (baselines.MACQP(), act.Tanh(), lb.penalties.Box(-0.1, 0.2)),
+        (baselines.ClassicalLifted(), act.ReLU(), lb.penalties.Box(0.0, 0.2)),
+    ],
+)
+def test_constraints_hold_where_proximal_maps_handle_them(solver, activation, penalty):
+    """The forward pass violates the box; from the first step on the variables are in it, and some at its ends."""
+    problem = dense(activation, penalties={1: penalty})
+    X, Y = 3.0 * torch.randn(9, 4, dtype=torch.float64), torch.randn(9, 2, dtype=torch.float64)
+    assert not bool(penalty.value(problem.forward_state(X)[1]).isfinite().all())
+    x = solvers.run(problem, (X, Y), solver, epochs=3).state.variables[1]
+    assert bool(penalty.value(x).isfinite().all()) and bool((x == penalty.high).any())
 
 
 @pytest.mark.parametrize(
