@@ -200,3 +200,11 @@ def test_published_losses():
     half = torch.full_like(pair, 0.5)
     softmax = (half * (half.log() - pair)).sum(-1) + torch.log(pair.exp().sum(-1))
     torch.testing.assert_close(lb.bregman_loss(half, pair, act.Softmax()), softmax, rtol=1e-13, atol=1e-14)
+
+
+@over_all
+def test_rounding_never_takes_the_loss_below_its_bound(activation):
+    """Next to x = σ(z) the terms of the definition cancel to noise of either sign; B stays at or above ½‖x - σ(z)‖²."""
+    z = torch.linspace(-3.0, 3.0, 400, dtype=torch.float64).unsqueeze(-1) + torch.tensor([0.0, 0.37, -0.81])
+    x, u = activation(z + 1e-9), activation(z)
+    assert bool((activation.bregman(x, z) >= 0.5 * (x - u).square().sum(-1) * (1.0 - 1e-12)).all())
