@@ -27,7 +27,7 @@ setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || { echo 'setting up .venv (a few minutes the first time)'; $(PYTHON) -m venv .venv; }
-	@$(PIP) install -c constraints.txt -e '.[dev,plot,docs]'
+	@$(PIP) install -c constraints.txt -e '.[dev,plot,data,sklearn,track,onnx,docs]'
 	@touch $@
 
 demo: $(STAMP)

@@ -41,3 +41,11 @@ class CheckError(LiftedBregmanError, AssertionError):
 
 class ActivationDerivativeError(LiftedBregmanError, RuntimeError):
     """An activation was differentiated although `forbid_activation_derivatives` was in force."""
+
+
+class DataError(LiftedBregmanError, ValueError):
+    """A data set is unknown, cannot be obtained, or its content is not what it should be."""
+
+
+class CheckpointError(LiftedBregmanError, ValueError):
+    """A checkpoint or run folder is missing, damaged, hostile, or belongs to other settings."""
