@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from lifted_bregman.errors import CompatibilityError, SettingError
+from lifted_bregman.errors import CompatibilityError, SettingError, TensorError
 from lifted_bregman.problem import LiftedProblem, LiftedState
 
 
@@ -36,16 +36,19 @@ class Batch:
     """The samples' indices in the whole set, (size,), int64."""
     total: int
     """The number of samples in the whole set."""
+    weights: Tensor | None = None
+    """w_i > 0 with mean 1 over the whole set, (size,), by which each sample's energy counts; None for all equal."""
 
     @classmethod
-    def whole(cls, problem: LiftedProblem, X: Tensor, Y: Tensor) -> Batch:
-        """The whole set as one batch; X and Y are checked here."""
+    def whole(cls, problem: LiftedProblem, X: Tensor, Y: Tensor, weights: Tensor | None = None) -> Batch:
+        """The whole set as one batch; X, Y and weights are checked here, and the weights divided by their mean."""
         X, Y = problem.prepare(X, Y)
-        return cls(X, Y, torch.arange(len(X)), len(X))
+        return cls(X, Y, torch.arange(len(X)), len(X), None if weights is None else _normalised(weights, X))
 
     def select(self, places: Tensor) -> Batch:
         """The samples at `places` of this batch."""
-        return Batch(self.X[places], self.Y[places], self.index[places], self.total)
+        weights = None if self.weights is None else self.weights[places]
+        return Batch(self.X[places], self.Y[places], self.index[places], self.total, weights)
 
     def __len__(self) -> int:
         return len(self.X)
@@ -91,6 +94,8 @@ class Solver(ABC, Generic[S]):
 
     minibatch: ClassVar[bool] = False
     """Whether it is made for batches that change from step to step; otherwise every step takes the whole set."""
+    weighted: ClassVar[bool] = False
+    """Whether it minimises the weighted mean of the samples' energies where a batch has weights."""
 
     def require(self, problem: LiftedProblem) -> None:
         """Raises `CompatibilityError` before any work if the problem lacks what this solver needs (see `lacking`)."""
@@ -110,6 +115,21 @@ class Solver(ABC, Generic[S]):
 def lacking(solver: Solver[Any], required: str, missing: str) -> CompatibilityError:
     """The error for a solver and a problem that do not fit: what is required, what is missing."""
     return CompatibilityError(f"{type(solver).__name__} requires {required}; missing: {missing}.")
+
+
+def _normalised(weights: Tensor, X: Tensor) -> Tensor:
+    if not isinstance(weights, Tensor) or weights.shape != (len(X),):
+        given = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
+        raise TensorError(f"the sample weights are {given}; expected a tensor ({len(X)},), one number for each sample.")
+    w = weights.detach().to(X)
+    bad = ~(w.isfinite() & (w > 0.0))
+    if bad.any():
+        first = int(bad.nonzero()[0])
+        raise TensorError(
+            f"the weight of sample {first} is {float(w[first]):g}; weights must be finite and above 0: leave samples "
+            "of weight 0 out."
+        )
+    return w / w.mean()
 
 
 def _plain(value: Any) -> Any:
