@@ -33,6 +33,7 @@ from lifted_bregman.solvers import (
     TargetSparsity,
     baselines,
 )
+from lifted_bregman.training import callbacks, fit
 
 __version__ = "0.1.0"
 
@@ -63,12 +64,14 @@ __all__ = [
     "activations",
     "baselines",
     "bregman_loss",
+    "callbacks",
     "check_bregman",
     "check_conjugate",
     "check_map",
     "check_prox",
     "composite_prox",
     "errors",
+    "fit",
     "forbid_activation_derivatives",
     "gradient_agreement",
     "lift",

@@ -90,7 +90,7 @@ def test_callback_stops():
     result = solvers.run(
         case.problem, case.data, solvers.ProximalGradient(), epochs=9, callback=lambda s, row: row["epoch"] == 4
     )
-    assert result.outcome is solvers.Outcome.INTERRUPTED and result.state.steps == 4
+    assert result.outcome is solvers.Outcome.STOPPED and result.state.steps == 4
 
 
 @dataclass(frozen=True)

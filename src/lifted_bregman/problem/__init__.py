@@ -1,6 +1,6 @@
 """The lifted problem: energy, blocks, penalties, diagnostics."""
 
-from lifted_bregman.problem import blocks, penalties
+from lifted_bregman.problem import blocks, energies, penalties
 from lifted_bregman.problem.diagnostics import Certificates, LinearUnits
 from lifted_bregman.problem.evaluation import Evaluation
 from lifted_bregman.problem.gradient_agreement import GradientAgreement, gradient_agreement
@@ -19,6 +19,7 @@ __all__ = [
     "LinearUnits",
     "Work",
     "blocks",
+    "energies",
     "gradient_agreement",
     "lift",
     "penalties",

@@ -51,6 +51,11 @@ def hidden_layers(depth: int) -> range:
     return range(1, depth)
 
 
+def code_layer(depth: int) -> int:
+    """The middle hidden layer, an autoencoder's code; the lower one if two are in the middle."""
+    return depth // 2
+
+
 def all_blocks(depth: int) -> tuple[Block, ...]:
     """Θ_1 .. Θ_L, x_1 .. x_{L-1}."""
     return (*map(ParameterBlock, layers(depth)), *map(VariableBlock, hidden_layers(depth)))

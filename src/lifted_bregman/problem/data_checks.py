@@ -97,6 +97,22 @@ class DataChecks:
         return tuple(shapes)
 
 
+def sample_weights(weights: Tensor, X: Tensor) -> Tensor:
+    """One finite number above 0 for each sample of X, in the dtype and on the device of X."""
+    if not isinstance(weights, Tensor) or weights.shape != (len(X),):
+        given = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
+        raise TensorError(f"the sample weights are {given}; expected a tensor ({len(X)},), one number for each sample.")
+    w = weights.detach().to(X)
+    bad = ~(w.isfinite() & (w > 0.0))
+    if bad.any():
+        first = int(bad.nonzero()[0])
+        raise TensorError(
+            f"the weight of sample {first} is {float(w[first]):g}; weights must be finite and above 0: leave samples "
+            "of weight 0 out."
+        )
+    return w
+
+
 def _require_tensor(tensor: Tensor, name: str) -> None:
     if not isinstance(tensor, Tensor):
         raise TensorError(f"{name} is a {type(tensor).__name__}; expected a torch tensor: use torch.as_tensor({name}).")

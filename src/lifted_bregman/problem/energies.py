@@ -1,6 +1,8 @@
 """The lifted energy and its parts at an evaluated point, without checks; `LiftedProblem` has the checked methods.
 
 E(Θ, X) = (1/s) Σ_i [ ℓ(y, z_L) + Σ_{l<L} ( λ_l B_l(x_l, z_l) + R_l(x_l) ) ] + Σ_l P_l(Θ_l)          (eq. 13)
+
+Where the point has sample weights, every mean (1/s) Σ_i here is (1/s) Σ_i w_i, divided by s whatever the w_i add up to.
 """
 
 from __future__ import annotations
@@ -23,25 +25,25 @@ if TYPE_CHECKING:
 @no_graph
 def layer_energies(problem: LiftedProblem, point: Evaluation) -> Tensor:
     """The parts of E by layer, (L,): mean of λ_l B_l + R_l, or of the loss for l = L, plus P_l; their sum is E."""
-    return torch.stack([_term(problem, point, l).mean() + _on_parameters(problem, l) for l in layers(problem.depth)])
+    return torch.stack([_part(problem, point, l) for l in layers(problem.depth)])
 
 
 @no_graph
 def partial_energy(problem: LiftedProblem, point: Evaluation, terms: Iterable[int]) -> Tensor:
     """The sum of some layers' parts of E: all that a move of the blocks which touch only those can change."""
-    return torch.stack([_term(problem, point, l).mean() + _on_parameters(problem, l) for l in terms]).sum()
+    return torch.stack([_part(problem, point, l) for l in terms]).sum()
 
 
 @no_graph
 def sample_energies(problem: LiftedProblem, point: Evaluation) -> Tensor:
-    """The parts of E by sample, (s,); their mean plus Σ_l P_l(Θ_l) is E."""
+    """The parts of E by sample, (s,), not multiplied by w_i; their (weighted) mean plus Σ_l P_l(Θ_l) is E."""
     return torch.stack([_term(problem, point, layer) for layer in layers(problem.depth)]).sum(0)
 
 
 @no_graph
 def objective(problem: LiftedProblem, point: Evaluation) -> Tensor:
     """Mean loss plus penalties; at a forward pass, where every B_l vanishes, the value of the nested network."""
-    value = _term(problem, point, problem.depth).mean() + _on_variables(problem, point).mean()
+    value = point.weigh(_term(problem, point, problem.depth)).mean() + point.weigh(_on_variables(problem, point)).mean()
     for layer in layers(problem.depth):
         value = value + _on_parameters(problem, layer)
     return value
@@ -60,7 +62,7 @@ def nonsmooth(problem: LiftedProblem, point: Evaluation, smooth_quadratic: bool)
         own = problem.network[layer]
         potential = own.psi(point.x[layer]) if smooth_quadratic else own.phi(point.x[layer])
         per_sample = per_sample + problem.weight(layer) * potential
-    value = per_sample.mean()
+    value = point.weigh(per_sample).mean()
     for layer in layers(problem.depth):
         value = value + _on_parameters(problem, layer)
     return value
@@ -82,7 +84,12 @@ def smooth(problem: LiftedProblem, point: Evaluation, smooth_quadratic: bool) ->
         if smooth_quadratic and layer != depth:
             term = term + half_square(x)
         per_sample = per_sample + problem.weight(layer) * term
-    return per_sample.mean()
+    return point.weigh(per_sample).mean()
+
+
+def _part(problem: LiftedProblem, point: Evaluation, layer: int) -> Tensor:
+    """The mean of λ_l B_l + R_l, plus P_l."""
+    return point.weigh(_term(problem, point, layer)).mean() + _on_parameters(problem, layer)
 
 
 def _term(problem: LiftedProblem, point: Evaluation, layer: int) -> Tensor:

@@ -19,13 +19,17 @@ class Evaluation:
     `set_variable` or `parameters_changed`; exactly what that block touches is computed again when next read.
     """
 
-    __slots__ = ("_network", "_residual", "_sigma", "_work", "_z", "x")
+    __slots__ = ("_network", "_residual", "_sigma", "_work", "_z", "weights", "x")
 
-    def __init__(self, network: Network, x: Iterable[Tensor], work: Work | None = None) -> None:
+    def __init__(
+        self, network: Network, x: Iterable[Tensor], work: Work | None = None, weights: Tensor | None = None
+    ) -> None:
         self._network = network
         self._work = work or Work()
         self.x = list(x)
         """x_0 (the input), x_1 .. x_{L-1} (the variables), x_L (the target)."""
+        self.weights = weights
+        """w_i, (s,), by which each sample's energy counts; None for all equal to 1."""
         self._z: list[Tensor | None] = [None] * len(self.x)
         self._sigma: list[Tensor | None] = [None] * len(self.x)
         self._residual: list[Tensor | None] = [None] * len(self.x)
@@ -62,6 +66,12 @@ class Evaluation:
         if value is None:
             value = self._residual[layer] = self.sigma(layer) - self.x[layer]
         return value
+
+    def weigh(self, rows: Tensor) -> Tensor:
+        """w_i v_i for rows v_i, one of each sample; the rows themselves where there are no weights."""
+        if self.weights is None:
+            return rows
+        return rows * self.weights.view(-1, *[1] * (rows.ndim - 1))
 
     def complete(self) -> Evaluation:
         """Computes whatever has not been computed yet."""

@@ -23,7 +23,8 @@ from lifted_bregman.problem.blocks import (
     neighbours,
 )
 from lifted_bregman.problem.composite import composite_prox
-from lifted_bregman.problem.data_checks import DataChecks
+from lifted_bregman.problem.curvature import squared_parameter_norm
+from lifted_bregman.problem.data_checks import DataChecks, sample_weights
 from lifted_bregman.problem.evaluation import Evaluation
 from lifted_bregman.problem.penalties import Penalty
 from lifted_bregman.problem.settings import check_weights
@@ -48,6 +49,10 @@ class LiftedProblem:
     x_L = y and λ_L = 1.  Layers count from 1.  The parameters are those of the user's model.  Methods that take X and Y
     check them; inner loops check once with `prepare`, and then use `evaluate(..., check=False)` and the methods that
     take the point it returns.
+
+    Samples may have weights w_i > 0, not to be confused with the λ_l: every mean over samples is then (1/s) Σ_i w_i.
+    They change the energies and whatever is of Θ.  Given Θ, each sample's variables minimise an energy of their own,
+    in which w_i cancels: gradients, curvatures and proximal maps of x_l do not depend on weights.
     """
 
     def __init__(
@@ -108,50 +113,87 @@ class LiftedProblem:
         return LiftedState(variables)
 
     @no_graph
-    def evaluate(self, state: LiftedState, X: Tensor, Y: Tensor, check: bool = True) -> Evaluation:
-        """All z_l and d_l at a point, each computed once; check=False takes X and Y from `prepare` as they are."""
-        return self._point(state, X, Y, check).complete()
+    def evaluate(
+        self, state: LiftedState, X: Tensor, Y: Tensor, check: bool = True, weights: Tensor | None = None
+    ) -> Evaluation:
+        """All z_l and d_l at a point, each computed once; check=False takes X, Y and weights as they are."""
+        return self._point(state, X, Y, weights, check).complete()
 
-    def _point(self, state: LiftedState, X: Tensor, Y: Tensor, check: bool = True) -> Evaluation:
+    def _point(
+        self, state: LiftedState, X: Tensor, Y: Tensor, weights: Tensor | None, check: bool = True
+    ) -> Evaluation:
         if check:
             X, Y = self.prepare(X, Y)
             self._checks.state(state, X)
-        return self.point(state, X, Y)
+            weights = None if weights is None else sample_weights(weights, X)
+        return self.point(state, X, Y, weights)
 
-    def point(self, state: LiftedState, X: Tensor, Y: Tensor) -> Evaluation:
-        """A point whose z_l and d_l are computed when first read; X and Y come from `prepare` and are not checked."""
-        return Evaluation(self.network, (X, *state, Y), self.work)
+    def point(self, state: LiftedState, X: Tensor, Y: Tensor, weights: Tensor | None = None) -> Evaluation:
+        """A point whose z_l and d_l are computed when first read; X and Y come from `prepare` and are not checked.
+
+        Nor are the weights: w_i > 0, (s,), of the dtype and on the device of X, or None for all equal to 1.
+        """
+        return Evaluation(self.network, (X, *state, Y), self.work, weights)
 
     # Energies
 
-    def energy(self, state: LiftedState, X: Tensor, Y: Tensor) -> Tensor:
-        """E(Θ, X), a scalar: mean over samples, sum over features."""
-        return self.energy_at(self._point(state, X, Y))
+    def energy(self, state: LiftedState, X: Tensor, Y: Tensor, *, weights: Tensor | None = None) -> Tensor:
+        """E(Θ, X), a scalar: mean over samples, sum over features.
+
+        weights: w_i > 0, one for each sample, used as given: the samples' part is (1/s) Σ_i w_i (...).  For a weighted
+        mean divide them by their own mean first.
+        """
+        return self.energy_at(self._point(state, X, Y, weights))
 
     def energy_at(self, point: Evaluation) -> Tensor:
         """`energy` of a point that is evaluated already."""
         return energies.layer_energies(self, point).sum()
 
-    def layer_energies(self, state: LiftedState, X: Tensor, Y: Tensor) -> Tensor:
-        """The parts of E by layer, (L,): mean of λ_l B_l + R_l, or of the loss for l = L, plus P_l; their sum is E."""
-        return energies.layer_energies(self, self._point(state, X, Y))
+    def layer_energies(self, state: LiftedState, X: Tensor, Y: Tensor, *, weights: Tensor | None = None) -> Tensor:
+        """The parts of E by layer, (L,): mean of λ_l B_l + R_l, or of the loss for l = L, plus P_l; their sum is E.
+
+        weights: as for `energy`.
+        """
+        return energies.layer_energies(self, self._point(state, X, Y, weights))
 
     def sample_energies(self, state: LiftedState, X: Tensor, Y: Tensor) -> Tensor:
-        """The parts of E by sample, (s,); their mean plus Σ_l P_l(Θ_l) is E."""
-        return energies.sample_energies(self, self._point(state, X, Y))
+        """The parts of E by sample, (s,); their mean plus Σ_l P_l(Θ_l) is E.  With weights w_i: the mean of w_i times
+        them.
+        """
+        return energies.sample_energies(self, self._point(state, X, Y, None))
 
-    def objective(self, X: Tensor, Y: Tensor) -> Tensor:
-        """The nested network's value: mean loss plus penalties at the forward pass.  Comparable across all methods."""
+    def objective(self, X: Tensor, Y: Tensor, *, weights: Tensor | None = None) -> Tensor:
+        """The nested network's value: mean loss plus penalties at the forward pass.  Comparable across all methods.
+
+        weights: as for `energy`.
+        """
         X, Y = self.prepare(X, Y)
-        return energies.objective(self, self._point(self.forward_state(X, check=False), X, Y, check=False))
+        weights = None if weights is None else sample_weights(weights, X)
+        return energies.objective(self, self.point(self.forward_state(X, check=False), X, Y, weights))
 
-    def nonsmooth_energy(self, state: LiftedState, X: Tensor, Y: Tensor, smooth_quadratic: bool = False) -> Tensor:
+    def nonsmooth_energy(
+        self,
+        state: LiftedState,
+        X: Tensor,
+        Y: Tensor,
+        smooth_quadratic: bool = False,
+        *,
+        weights: Tensor | None = None,
+    ) -> Tensor:
         """G of the split E = G + H: λ_l φ_l(x_l) + R_l(x_l) and P_l; smooth_quadratic leaves Ψ_l in place of φ_l."""
-        return energies.nonsmooth(self, self._point(state, X, Y), smooth_quadratic)
+        return energies.nonsmooth(self, self._point(state, X, Y, weights), smooth_quadratic)
 
-    def smooth_energy(self, state: LiftedState, X: Tensor, Y: Tensor, smooth_quadratic: bool = False) -> Tensor:
+    def smooth_energy(
+        self,
+        state: LiftedState,
+        X: Tensor,
+        Y: Tensor,
+        smooth_quadratic: bool = False,
+        *,
+        weights: Tensor | None = None,
+    ) -> Tensor:
         """H of the split E = G + H: λ_l(φ_l*(z_l) - <x_l, z_l>) and φ_L(y); smooth_quadratic adds λ_l ½‖x_l‖²."""
-        return energies.smooth(self, self._point(state, X, Y), smooth_quadratic)
+        return energies.smooth(self, self._point(state, X, Y, weights), smooth_quadratic)
 
     # Gradients
 
@@ -159,11 +201,12 @@ class LiftedProblem:
     def parameter_gradient(self, point: Evaluation, layer: int) -> dict[str, Tensor]:
         """∇_{Θ_l}(E - P_l) = (λ_l/s) J_Θᵀ d_l for each trained parameter.
 
-        Dense: (λ_l/s) d_lᵀ x_{l-1} for the weight (out, in), and λ_l mean(d_l) for the bias.
+        Dense: (λ_l/s) d_lᵀ x_{l-1} for the weight (out, in), and λ_l mean(d_l) for the bias.  Where the point has
+        weights, the rows of d_l are multiplied by w_i.
         """
         self.work.parameter_gradients += 1
-        scale = self.weight(layer) / point.samples
-        return self.network[layer].map.pull_back_parameters(point.x[below(layer)], point.residual(layer), scale)
+        scale, d = self.weight(layer) / point.samples, point.weigh(point.residual(layer))
+        return self.network[layer].map.pull_back_parameters(point.x[below(layer)], d, scale)
 
     @no_graph
     def accumulate_parameter_gradient(
@@ -176,14 +219,16 @@ class LiftedProblem:
         """
         self.work.parameter_gradients += 1
         scale *= self.weight(layer) / point.samples
-        f = self.network[layer].map
-        f.accumulate_parameters(point.x[below(layer)], point.residual(layer), into, scale=scale, decay=decay)
+        f, d = self.network[layer].map, point.weigh(point.residual(layer))
+        f.accumulate_parameters(point.x[below(layer)], d, into, scale=scale, decay=decay)
 
     @no_graph
     def variable_gradient(self, point: Evaluation, layer: int, smooth_quadratic: bool = False) -> Tensor:
         """The gradient in x_l of the smooth part of each sample's energy, that is s times the gradient of H.
 
         λ_{l+1} J_xᵀ d_{l+1} - λ_l z_l        (+ λ_l x_l if smooth_quadratic)
+
+        It is the same with weights, where it is s/w_i times the gradient of H.
         """
         self.work.adjoints += 1
         pulled = self.network[above(layer)].map.pull_back_input(point.x[layer], point.residual(above(layer)))
@@ -212,9 +257,12 @@ class LiftedProblem:
         be below it.  Dense layers: c such that c·I - AAᵀ, A = [X_{l-1} 1], has a Cholesky factor in float64, with room
         for rounding.  Convolutions: the Collatz-Wielandt bound of the matrix with absolute values in place of its
         entries.  Modules in `lb.Map` have no guaranteed bound and raise `CompatibilityError`.
+
+        Where the point has weights, a dense layer has √w_i times the rows of A; for other maps the number without
+        weights is multiplied by the largest w_i.
         """
         power = self._power.setdefault(ParameterBlock(layer), PowerIteration())
-        norm = self.network[layer].map.parameter_curvature(point.x[below(layer)], power, upper)
+        norm = squared_parameter_norm(self.network[layer].map, point.x[below(layer)], power, upper, point.weights)
         return self.weight(layer) * norm / point.samples
 
     def variable_curvature(
@@ -223,7 +271,7 @@ class LiftedProblem:
         """A Lipschitz constant of `variable_gradient`: λ_{l+1} ‖J_x f_{l+1}‖₂² (+ λ_l if smooth_quadratic).
 
         For a dense layer above it is λ_{l+1} ‖W_{l+1}‖₂².  Estimates and guarantees are those of `parameter_curvature`,
-        with W_{l+1} for A; small convolutions are written out as a matrix for a tighter bound.
+        with W_{l+1} for A; small convolutions are written out as a matrix for a tighter bound.  The same with weights.
         """
         power = self._power.setdefault(VariableBlock(layer), PowerIteration())
         norm = self.network[above(layer)].map.input_curvature(point.x[layer], power, upper)
@@ -262,15 +310,18 @@ class LiftedProblem:
 
     # Diagnostics
 
-    def certificates(self, state: LiftedState, X: Tensor, Y: Tensor, step: float = 1.0) -> diagnostics.Certificates:
+    def certificates(
+        self, state: LiftedState, X: Tensor, Y: Tensor, step: float = 1.0, *, weights: Tensor | None = None
+    ) -> diagnostics.Certificates:
         """The prox-gradient residual of each block, others fixed: 0 exactly where the block is stationary.
 
             Θ_l:  ‖Θ_l - prox_{tP_l}(Θ_l - t∇)‖ / t, which is ‖∇_{Θ_l} E‖ without a penalty
             x_l:  ‖x_l - x_l⁺‖ / (t√s), with x_l⁺ the proximal gradient step (eq. 17) of each sample: a root mean square
 
-        Blocks are convex for affine maps, so that 0 means a minimum.  Every step t > 0 has the same zeros.
+        Blocks are convex for affine maps, so that 0 means a minimum.  Every step t > 0 has the same zeros.  Weights
+        are used as `energy` does, in the residuals of Θ_l; those of x_l do not depend on them.
         """
-        return diagnostics.certificates(self, self.evaluate(state, X, Y), step)
+        return diagnostics.certificates(self, self.evaluate(state, X, Y, weights=weights), step)
 
     def consistency(self, state: LiftedState, X: Tensor) -> tuple[float, ...]:
         """‖x_l - σ_l(z_l)‖ / ‖σ_l(z_l)‖ of each hidden layer, over all samples, with z_l from the state's own x_{l-1}.

@@ -23,11 +23,14 @@ if TYPE_CHECKING:
     from lifted_bregman.problem.lifted import LiftedProblem
 
 
-def nested_objective(problem: LiftedProblem, X: Tensor, Y: Tensor, parameter_penalties: bool = True) -> Tensor:
+def nested_objective(
+    problem: LiftedProblem, X: Tensor, Y: Tensor, parameter_penalties: bool = True, weights: Tensor | None = None
+) -> Tensor:
     """`problem.objective` with a graph: mean loss plus penalties at the forward pass; X and Y come from `prepare`.
 
-        (1/s) Σ_i [ ℓ(y, z_L) + Σ_{l<L} R_l(x_l) ] + Σ_l P_l(Θ_l),   x_l = σ_l(f_l(x_{l-1}, Θ_l))
+        (1/s) Σ_i w_i [ ℓ(y, z_L) + Σ_{l<L} R_l(x_l) ] + Σ_l P_l(Θ_l),   x_l = σ_l(f_l(x_{l-1}, Θ_l))
 
+    weights are the w_i, (s,), None for all equal to 1.
     Derivatives are those of autograd; at a kink of an activation the one that torch chooses, of a penalty the shortest.
     """
     x = X
@@ -38,7 +41,7 @@ def nested_objective(problem: LiftedProblem, X: Tensor, Y: Tensor, parameter_pen
         if layer in problem.penalties:
             per_sample = per_sample + sum_features(differentiable_penalty(problem.penalties[layer], own.arrange(x)))
     per_sample = per_sample + differentiable_loss(problem, x, Y)
-    value = per_sample.mean()
+    value = (per_sample if weights is None else weights * per_sample).mean()
     return value + differentiable_parameter_penalty(problem) if parameter_penalties else value
 
 

@@ -3,7 +3,7 @@
 from lifted_bregman.solvers import baselines
 from lifted_bregman.solvers._admm_blocks import ResidualBalancing
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState
-from lifted_bregman.solvers._loop import run
+from lifted_bregman.solvers._loop import Callback, Run, run
 from lifted_bregman.solvers.acceleration import Acceleration, Anderson, HeavyBall, Nesterov, NoAcceleration
 from lifted_bregman.solvers.adabreg import AdaBreg
 from lifted_bregman.solvers.admm import ADMM
@@ -47,6 +47,7 @@ __all__ = [
     "BottomUp",
     "BregmanCoordinateDescent",
     "BregmanIterations",
+    "Callback",
     "Constant",
     "Constrained",
     "CoordinateDescent",
@@ -79,6 +80,7 @@ __all__ = [
     "Reading",
     "ResidualBalancing",
     "Result",
+    "Run",
     "Schedule",
     "Simultaneous",
     "Solver",

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
 from lifted_bregman.errors import SettingError
 from lifted_bregman.solvers._interface import Batch
@@ -19,13 +20,18 @@ def epoch_batches(data: Batch, batch_size: int | None, seed: int, epoch: int) ->
     if batch_size is None:
         yield data
         return
+    for places in epoch_order(len(data), batch_size, seed, epoch):
+        yield data.select(places)
+
+
+def epoch_order(samples: int, batch_size: int, seed: int, epoch: int) -> tuple[Tensor, ...]:
+    """The places of each batch's samples, a function of its arguments: no generator has to be kept between epochs."""
     if not (isinstance(batch_size, int) and 1 <= batch_size):
         raise SettingError(
             f"batch_size is {batch_size!r}; it must be a whole number of at least 1, or None for the whole set."
         )
-    order = torch.randperm(len(data), generator=named_generator(seed, "data order", epoch))
-    for places in order.split(batch_size):
-        yield data.select(places)
+    order = torch.randperm(samples, generator=named_generator(seed, "data order", epoch))
+    return tuple(order[start : start + batch_size] for start in range(0, samples, batch_size))
 
 
 def named_generator(seed: int, name: str, counter: int = 0) -> torch.Generator:

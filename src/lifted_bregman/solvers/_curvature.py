@@ -15,6 +15,7 @@ from lifted_bregman.networks import PowerIteration
 from lifted_bregman.networks.spectral import NormalOperator
 from lifted_bregman.problem import Evaluation, LiftedProblem
 from lifted_bregman.problem.blocks import above, below
+from lifted_bregman.problem.curvature import squared_parameter_norm
 
 MARGIN = 0.01
 """Added, relatively, to a power iteration's estimate, which comes from below."""
@@ -44,9 +45,12 @@ class RememberedPower(PowerIteration):
 def parameter_curvature(
     problem: LiftedProblem, point: Evaluation, layer: int, memory: PowerMemory, upper: bool
 ) -> float:
-    """λ_l ‖J_Θ f_l‖₂²/s, the Lipschitz constant of ∇_{Θ_l}H: a guaranteed bound if `upper`, else an estimate."""
-    power = RememberedPower(memory, f"Θ_{layer}")
-    norm = problem.network[layer].map.parameter_curvature(point.x[below(layer)], power, upper)
+    """λ_l ‖J_Θ f_l‖₂²/s, the Lipschitz constant of ∇_{Θ_l}H: a guaranteed bound if `upper`, else an estimate.
+
+    With the point's weights, as `LiftedProblem.parameter_curvature` has them.
+    """
+    power, x = RememberedPower(memory, f"Θ_{layer}"), point.x[below(layer)]
+    norm = squared_parameter_norm(problem.network[layer].map, x, power, upper, point.weights)
     return _enlarged(problem.weight(layer) * norm / point.samples, upper)
 
 

@@ -39,7 +39,7 @@ class TableState(PersistentState):
     """The table, the mean of its gradients, when each row was written, and the largest curvature of a batch so far."""
 
     residuals: dict[int, Tensor] = field(default_factory=dict)
-    """d_l of every sample at its last visit; 0 before the first."""
+    """d_l of every sample at its last visit, times its weight if it has one; 0 before the first."""
     mean: Anchor = field(default_factory=dict)
     """(1/s) Σ_i of the table's gradients."""
     written: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
@@ -87,7 +87,7 @@ def advance(
     t = factor / (divisor · L_l), L_l the largest Lipschitz constant of a batch so far.
     """
     old = fetch(problem, state, batch)
-    point = problem.point(old.state, batch.X, batch.Y)
+    point = problem.point(old.state, batch.X, batch.Y, batch.weights)
     sweep_variables(problem, point, step_variable, state, variable_steps)
     index = places(batch)
     for layer in layers(problem.depth):
@@ -95,7 +95,7 @@ def advance(
         if not parameters:
             continue
         t = _step_size(problem, point, layer, step, divisor, state)
-        d = point.residual(layer)  # of the old Θ_l
+        d = point.weigh(point.residual(layer))  # of the old Θ_l
         if correction != 1.0:
             _add(parameters, mean, -t * (1.0 - correction))
         _write(problem, layer, (point.x[below(layer)], d), (old.x[below(layer)], state.residuals[layer]), index, mean)

@@ -108,6 +108,9 @@ class Solver(ABC, Generic[S]):
     def step(self, problem: LiftedProblem, state: S, batch: Batch) -> S:
         """One step on one batch: changes the parameters in place and returns the state (the same object, updated)."""
 
+    def attach(self, problem: LiftedProblem, state: S) -> None:
+        """Called after `init` and after a state was loaded, for solvers that change the problem as they go."""
+
     def finish(self, problem: LiftedProblem, state: S) -> None:
         """Called once after the last step, for solvers whose result is not what they iterate on (averages)."""
 

@@ -50,6 +50,7 @@ class MirrorDescent(Solver[S]):
     """v ← v - (an update made of ∇_Θ E), Θ = prox_{δR}(δv); subclasses say which update."""
 
     minibatch: ClassVar[bool] = True
+    weighted: ClassVar[bool] = True
 
     step_size: float = 0.1
     penalties: Regularisers = None

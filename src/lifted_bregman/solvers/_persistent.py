@@ -54,7 +54,7 @@ def fetch(problem: LiftedProblem, state: PersistentState, batch: Batch) -> Evalu
     if bool(fresh.any()):
         state.variables.update(index[fresh], problem.forward_state(batch.X[fresh], check=False))
         state.visited[index] = True
-    return problem.point(state.variables.select(index), batch.X, batch.Y)
+    return problem.point(state.variables.select(index), batch.X, batch.Y, batch.weights)
 
 
 def store(state: PersistentState, batch: Batch, point: Evaluation) -> None:

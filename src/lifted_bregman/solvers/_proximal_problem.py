@@ -31,14 +31,16 @@ class ProximalProblem(LiftedProblem):
     A solver that knows some penalties only cannot overlook it: it meets a penalty of a type it does not know.  Power
     iterations start afresh, so that nothing depends on what was done with the problem before.
 
-    anchor  Θ⁰ by layer and name, not copied
-    weight  τ >= 0
+    anchor   Θ⁰ by layer and name, not copied
+    weight   τ >= 0
+    weights  w_i of the batch it will be solved on, None for all equal to 1
     """
 
-    def __init__(self, problem: LiftedProblem, anchor: Anchor, weight: float) -> None:
+    def __init__(self, problem: LiftedProblem, anchor: Anchor, weight: float, weights: Tensor | None = None) -> None:
         own = {layer: _WithProximalTerm(problem.parameter_penalties.get(layer)) for layer in anchor} if weight else {}
+        share = weight if weights is None else weight / float(weights.mean())
         anchored = (
-            AnchoredLayer(layer.map, layer.activation, layer.path, layer.dim, anchor[l], weight / problem.weight(l))
+            AnchoredLayer(layer.map, layer.activation, layer.path, layer.dim, anchor[l], share / problem.weight(l))
             for l, layer in enumerate(problem.network, start=1)
         )
         network = replace(problem.network, layers=tuple(anchored)) if weight else problem.network
@@ -46,11 +48,12 @@ class ProximalProblem(LiftedProblem):
             network, problem.loss, problem.weights, problem.penalties, {**problem.parameter_penalties, **own}
         )
         self.work = problem.work
-        self._base, self._anchor, self._prox_weight = problem, anchor, weight
+        self._base, self._anchor, self._prox_weight, self._sample_weights = problem, anchor, weight, weights
 
     def with_weights(self, weights: float | Sequence[float]) -> ProximalProblem:
         """The same with other λ_1 .. λ_{L-1}."""
-        return ProximalProblem(self._base.with_weights(weights), self._anchor, self._prox_weight)
+        base = self._base.with_weights(weights)
+        return ProximalProblem(base, self._anchor, self._prox_weight, self._sample_weights)
 
     @no_graph
     def parameter_prox(self, layer: int, values: Mapping[str, Tensor], step: float) -> dict[str, Tensor]:
@@ -71,14 +74,17 @@ class ProximalProblem(LiftedProblem):
 
 @dataclass(frozen=True)
 class AnchoredLayer(Layer):
-    """A layer whose Bregman loss carries its parameters' proximal term, (τ/2λ_l)‖Θ_l - Θ_l⁰‖² for each sample."""
+    """A layer whose Bregman loss carries its parameters' proximal term, (τ/2λ_l)‖Θ_l - Θ_l⁰‖² for each sample.
+
+    share is τ/λ_l, divided by the batch's mean weight: so the weighted mean over the batch is the term itself.
+    """
 
     anchor: Mapping[str, Tensor] = field(default_factory=dict)
     share: float = 0.0
 
     @no_graph
     def bregman(self, x: Tensor, z: Tensor) -> Tensor:
-        """B_Ψ(x, z) + (τ/2λ_l)‖Θ_l - Θ_l⁰‖²."""
+        """B_Ψ(x, z) + (share/2)‖Θ_l - Θ_l⁰‖²."""
         value = super().bregman(x, z)
         for name, p in self.map.parameters.items():
             value = value + 0.5 * self.share * torch.dist(p.detach(), self.anchor[name]).square()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -57,6 +58,8 @@ class BregmanIterations(Solver[BregmanIterationsState]):
     scale                δ > 0, for parameters
     """
 
+    weighted: ClassVar[bool] = True
+
     parameter_penalties: Mapping[int, Penalty] = field(default_factory=dict)
     penalties: Mapping[int, Penalty] = field(default_factory=dict)
     factor: float = 1.0
@@ -107,7 +110,7 @@ class BregmanIterations(Solver[BregmanIterationsState]):
     @no_graph
     def step(self, problem: LiftedProblem, state: BregmanIterationsState, batch: Batch) -> BregmanIterationsState:
         assert state.variables is not None
-        point = problem.point(state.variables, batch.X, batch.Y)
+        point = problem.point(state.variables, batch.X, batch.Y, batch.weights)
         for block in top_down(problem.depth):
             if isinstance(block, ParameterBlock):
                 self._move_parameters(problem, point, state, block.layer)

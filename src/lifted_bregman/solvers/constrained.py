@@ -77,6 +77,11 @@ class Constrained(Solver[ConstrainedState]):
         if not isinstance(self.solver, Solver):
             raise SettingError(f"solver is {self.solver!r}; it must be a solver such as ProximalGradient().")
 
+    @property
+    def weighted(self) -> bool:  # type: ignore[override]
+        """As the solver it wraps."""
+        return self.solver.weighted
+
     def require(self, problem: LiftedProblem) -> None:
         if not hidden_layers(problem.depth):
             raise lacking(self, "at least one hidden layer, whose B_l it constrains", "the model has one layer only")
@@ -101,9 +106,10 @@ class Constrained(Solver[ConstrainedState]):
             state.inner = self.solver.step(weighted, state.inner, batch)
         state.variables = state.inner.variables
         assert state.variables is not None
-        point, metrics, violation = weighted.point(state.variables, batch.X, batch.Y), dict(state.inner.metrics), 0.0
+        point = weighted.point(state.variables, batch.X, batch.Y, batch.weights)
+        metrics, violation = dict(state.inner.metrics), 0.0
         for place, layer in enumerate(hidden_layers(problem.depth)):
-            loss = float(problem.network[layer].bregman(point.x[layer], point.z(layer)).mean())
+            loss = float(point.weigh(problem.network[layer].bregman(point.x[layer], point.z(layer))).mean())
             state.multipliers[place] = self._limited(state.multipliers[place] + self.rate * (loss - self.tolerance))
             metrics |= {f"multiplier_{layer}": state.multipliers[place], f"bregman_{layer}": loss}
             violation = max(violation, loss - self.tolerance)

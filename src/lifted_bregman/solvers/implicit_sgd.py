@@ -102,6 +102,11 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
                 "to those, at their defaults, and give order and step sizes to the inner solver."
             )
 
+    @property
+    def weighted(self) -> bool:  # type: ignore[override]
+        """As the solver of the sub-problems, if another one is given."""
+        return self.solver is None or self.solver.weighted
+
     def require(self, problem: LiftedProblem) -> None:
         if self.solver is not None:
             self.solver.require(ProximalProblem(problem, live(problem), self._weight(0)))
@@ -119,12 +124,12 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
         if state.anchor:
             overwrite(state.anchor, live(problem))
         if self.solver is not None:
-            subproblem = ProximalProblem(problem, state.anchor, tau)
+            subproblem = ProximalProblem(problem, state.anchor, tau, batch.weights)
             solved = solve(subproblem, self.solver, batch, self.inner_steps)
             state.variables = solved.variables
             state.metrics |= solved.metrics
         else:
-            point = problem.point(problem.forward_state(batch.X, check=False), batch.X, batch.Y)
+            point = problem.point(problem.forward_state(batch.X, check=False), batch.X, batch.Y, batch.weights)
             if self.parameters is ParameterUpdate.EXPLICIT:
                 self._explicit(problem, point, state, tau)
             else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -64,7 +64,8 @@ class ModelAveraging(Solver[AveragingState]):
 
     The samples are dealt to the workers once, by a permutation that depends on the seed and their number alone.  Parts
     differ by at most one sample; where they are equal the mean is the paper's (1/m) Σ_p Θ_p.  A worker starts from the
-    forward pass on its samples and knows nothing but Θ and those, so that workers may run anywhere.
+    forward pass on its samples and knows nothing but Θ and those, so that workers may run anywhere.  Where samples have
+    weights, the sum of w_i takes the place of |B_p|, and E_{B_p} is the weighted mean over the part.
 
     Guaranteed for convex problems: E(mean) is at most the mean of the E(Θ_p).  The mean of the parts' minimisers is not
     the minimiser of E; with few local steps and many rounds the result comes closer to it.
@@ -84,6 +85,11 @@ class ModelAveraging(Solver[AveragingState]):
 
     def __post_init__(self) -> None:
         _check(self.workers, self.solver, self.local_steps)
+
+    @property
+    def weighted(self) -> bool:  # type: ignore[override]
+        """As the workers' solver."""
+        return self.solver.weighted
 
     def require(self, problem: LiftedProblem) -> None:
         self.solver.require(problem)
@@ -120,6 +126,11 @@ class ImplicitParallel(Solver[AveragingState]):
     def __post_init__(self) -> None:
         _check(self.workers, self.solver, self.local_steps)
         as_schedule(self.prox_weight, "prox_weight")
+
+    @property
+    def weighted(self) -> bool:  # type: ignore[override]
+        """As the workers' solver."""
+        return self.solver.weighted
 
     def require(self, problem: LiftedProblem) -> None:
         self.solver.require(ProximalProblem(problem, live(problem), 1.0))
@@ -160,6 +171,11 @@ def _start(problem: LiftedProblem, batch: Batch, workers: int) -> AveragingState
     )
 
 
+def _alone(part: Batch) -> Batch:
+    """A worker's samples as a set of their own: with weights whose mean over these samples is 1."""
+    return part if part.weights is None else replace(part, weights=part.weights / part.weights.mean())
+
+
 def _round(
     problem: LiftedProblem, state: AveragingState, batch: Batch, solver: ModelAveraging | ImplicitParallel, tau: float
 ) -> AveragingState:
@@ -168,12 +184,13 @@ def _round(
     parts = deal(len(batch), solver.workers, solver.seed)
 
     def work(worker: int) -> None:
-        own = batch.select(parts[worker])
+        own = _alone(batch.select(parts[worker]))
         done = work_alone(problem, state.common, tau, solver.solver, own, solver.local_steps)
         if state.variables is not None and done.variables is not None:
             state.variables.update(parts[worker].to(batch.X.device), done.variables)
 
-    shares = [len(part) / len(batch) for part in parts]
+    w = batch.weights
+    shares = [len(part) / len(batch) if w is None else float(w[part].sum() / w.sum()) for part in parts]
     solver.team.average(work, shares, parameters, state.common, state.mean)
     state.steps += 1
     return state

@@ -15,6 +15,7 @@ class Outcome(Enum):
     FINISHED = "The run took all the steps it was asked for."
     STALLED = "The run stalled: no step size above its floor decreases the energy."
     DIVERGED = "The run diverged and was stopped; the last finite parameters were kept."
+    STOPPED = "The run was stopped early by a callback."
     INTERRUPTED = "The run was interrupted; what was reached is kept."
 
 
@@ -26,4 +27,4 @@ class Result:
     message: str
     state: SolverState
     history: list[dict[str, float]] = field(default_factory=list)
-    """Rows with step, epoch, seconds, energy (lifted), objective (nested network), certificate, work, metrics."""
+    """One row an epoch with the entries that `Run.history` lists."""

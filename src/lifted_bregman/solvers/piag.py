@@ -42,6 +42,7 @@ class PIAG(Solver[TableState]):
     """
 
     minibatch: ClassVar[bool] = True
+    weighted: ClassVar[bool] = True
 
     delay_bound: int
     step_parameter: StepSize = field(default_factory=lambda: CurvatureStep(1.9, upper=False))

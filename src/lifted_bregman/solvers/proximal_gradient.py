@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from lifted_bregman.problem import Evaluation, LiftedProblem
 from lifted_bregman.problem.blocks import all_blocks
@@ -38,6 +38,8 @@ class ProximalGradient(Solver[ProximalGradientState]):
     monotone          an accelerated step that increases E is taken back and replaced by a plain one
     """
 
+    weighted: ClassVar[bool] = True
+
     sweep: Sweep = field(default_factory=TopDown)
     step_rule: StepRule = field(default_factory=CurvatureStep)
     acceleration: Acceleration = field(default_factory=NoAcceleration)
@@ -52,7 +54,7 @@ class ProximalGradient(Solver[ProximalGradientState]):
 
     def step(self, problem: LiftedProblem, state: ProximalGradientState, batch: Batch) -> ProximalGradientState:
         assert state.variables is not None
-        point = problem.point(state.variables, batch.X, batch.Y)
+        point = problem.point(state.variables, batch.X, batch.Y, batch.weights)
         guarded = self.monotone and not isinstance(self.acceleration, NoAcceleration)
         if guarded:
             before = float(problem.energy_at(point))

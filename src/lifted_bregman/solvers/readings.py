@@ -109,7 +109,7 @@ class Literal(Reading):
 
     Neither is safe in general.  The first exceeds 2/(‖X‖²/|B| + τ) where ‖X‖² is small.  A bias step of 1.99 exceeds
     2/(1 + τ) for every τ > 0.006 and then diverges, unless the proximal term is taken off the biases.
-    Needs dense layers.
+    Needs dense layers.  Where samples have weights, the rows of X_{l-1} are multiplied by √w_i.
 
     batch_factor   whether |B| stands in the numerator of the weights' step
     bias_step      t of the biases, > 0; None for that of the weights, since the classification part gives none
@@ -130,7 +130,8 @@ class Literal(Reading):
     ) -> ParameterSteps:
         f, x = problem.network[layer].map, point.x[below(layer)]
         assert isinstance(f, Dense)
-        norm = _squared_norm(x.reshape(-1, f.module.in_features), memory, f"X_{layer}")
+        rows, weighed = (t.reshape(-1, f.module.in_features) for t in (x, point.weigh(x)))
+        norm = _squared_norm(rows, weighed, memory, f"X_{layer}")
         t = step_for(1.99 * (point.samples if self.batch_factor else 1), norm + 0.5 * prox_weight, point)
         t_bias = t if self.bias_step is None else self.bias_step
         return ParameterSteps(t, t_bias, prox_weight, prox_weight if self.anchored_bias else 0.0)
@@ -141,6 +142,6 @@ class Literal(Reading):
         return step_for(1.99 / point.samples, norm, point)
 
 
-def _squared_norm(X: Tensor, memory: PowerMemory, key: str) -> float:
-    """‖X‖₂² of a matrix of rows."""
-    return RememberedPower(memory, key).estimate(lambda v: (X.t() @ (X @ v[0]),), (X[0],))
+def _squared_norm(X: Tensor, weighed: Tensor, memory: PowerMemory, key: str) -> float:
+    """‖√w X‖₂² of a matrix of rows; `weighed` is w X."""
+    return RememberedPower(memory, key).estimate(lambda v: (weighed.t() @ (X @ v[0]),), (X[0],))

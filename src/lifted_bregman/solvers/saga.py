@@ -18,6 +18,7 @@ class _RandomBatches(Solver[TableState]):
     """What SAGA and SAG share: everything but the length of their steps and the weight of the batch's own gradient."""
 
     minibatch: ClassVar[bool] = True
+    weighted: ClassVar[bool] = True
 
     step_parameter: StepSize
     step_variable: StepSize = field(default_factory=lambda: CurvatureStep(1.0, upper=False))

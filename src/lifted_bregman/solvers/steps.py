@@ -14,7 +14,7 @@ from torch import Tensor
 from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import Evaluation, LiftedProblem
-from lifted_bregman.problem.blocks import Block, ParameterBlock, terms
+from lifted_bregman.problem.blocks import Block, ParameterBlock, VariableBlock, terms
 from lifted_bregman.problem.energies import partial_energy
 from lifted_bregman.solvers._curvature import parameter_curvature, step_for, variable_curvature
 from lifted_bregman.solvers._loop import Stalled
@@ -118,7 +118,7 @@ class CurvatureStep(_Direct):
 class Backtracking(StepRule):
     """Shrinks t until the group's move decreases E by a tenth of what the quadratic model promises.
 
-        E(new) <= E(old) - 0.1 ( Σ_Θ ‖ΔΘ‖²/2t + Σ_x ‖Δx‖²/2ts )
+        E(new) <= E(old) - 0.1 ( Σ_Θ ‖ΔΘ‖²/2t + Σ_x w‖Δx‖²/2ts ),   w = 1 unless samples have weights
 
     Needs no curvature, and guarantees descent for simultaneous updates too.  A group whose t reaches the floor without
     decrease stays where it is; when every group of a sweep does, the run ends as stalled.
@@ -163,10 +163,12 @@ class Backtracking(StepRule):
             for block, gradient, values in zip(group, slopes, old, strict=True):
                 shift = (inertia or {}).get(repr(block), {})
                 move_block(problem, point, block, gradient, t, smooth_quadratic, shift, values)
-                share = 1.0 if isinstance(block, ParameterBlock) else 1.0 / point.samples
                 new = block_values(problem, point, block)
-                moved = sum(float((new[name] - values[name]).square().sum()) for name in values)
-                promised += share * moved / (2.0 * t)
+                squares = [(new[name] - values[name]).square() for name in values]
+                share = 1.0
+                if isinstance(block, VariableBlock):
+                    squares, share = [point.weigh(square) for square in squares], 1.0 / point.samples
+                promised += share * sum(float(square.sum()) for square in squares) / (2.0 * t)
             after = float(partial_energy(problem, point, touched))
             if math.isfinite(after) and after <= before - 0.1 * promised + (rounding if promised < rounding else 0.0):
                 memory[key] = t

@@ -98,6 +98,7 @@ class StochasticProximalGradient(Solver[PersistentState]):
     """
 
     minibatch: ClassVar[bool] = True
+    weighted: ClassVar[bool] = True
 
     step_parameter: StepSize
     step_variable: StepSize = field(default_factory=lambda: CurvatureStep(1.0, upper=False))

@@ -79,6 +79,11 @@ class TargetedPenalties(Solver[TargetedState]):
         """As the solver it wraps."""
         return self.solver.minibatch
 
+    @property
+    def weighted(self) -> bool:  # type: ignore[override]
+        """As the solver it wraps."""
+        return self.solver.weighted
+
     def require(self, problem: LiftedProblem) -> None:
         if isinstance(self.solver, MirrorDescent):
             raise lacking(
@@ -107,11 +112,14 @@ class TargetedPenalties(Solver[TargetedState]):
             variable_weights={layer: target.start or 1e-3 for layer, target in self.variables.items()},
         )
 
-    def step(self, problem: LiftedProblem, state: TargetedState, batch: Batch) -> TargetedState:
+    def attach(self, problem: LiftedProblem, state: TargetedState) -> None:
         for layer, target in self.parameters.items():
             problem.parameter_penalties[layer] = target.penalty(state.parameter_weights[layer])
         for layer, target in self.variables.items():
             problem.penalties[layer] = target.penalty(state.variable_weights[layer])
+
+    def step(self, problem: LiftedProblem, state: TargetedState, batch: Batch) -> TargetedState:
+        self.attach(problem, state)
         state.inner = self.solver.step(problem, state.inner, batch)
         state.steps, state.variables = state.inner.steps, state.inner.variables
         state.metrics = dict(state.inner.metrics)
@@ -129,6 +137,7 @@ class TargetedPenalties(Solver[TargetedState]):
             state.variable_weights[layer] = target.nudged(state.variable_weights[layer], zeros)
             state.metrics[f"sparsity_variables_{layer}"] = zeros
             state.metrics[f"weight_variables_{layer}"] = state.variable_weights[layer]
+        self.attach(problem, state)
         return state
 
     def finish(self, problem: LiftedProblem, state: TargetedState) -> None:

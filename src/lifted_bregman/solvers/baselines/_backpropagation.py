@@ -54,7 +54,7 @@ def backpropagate(
     """The gradient of the batch's nested objective in the given normalisation; its mean goes to "batch_objective"."""
     state.gradient = []
     with torch.enable_grad():
-        value = nested_objective(problem, batch.X, batch.Y)
+        value = nested_objective(problem, batch.X, batch.Y, weights=batch.weights)
         scaled = value * len(batch) if normalisation is Normalisation.SUM else value
         state.gradient = list(torch.autograd.grad(scaled, parameters))
     work, depth = problem.work, problem.depth

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -31,6 +32,8 @@ class GradientDescent(Solver[BackpropState]):
     learning_rate  η > 0
     normalisation  what η refers to: `Normalisation.MEAN`, as above, or `Normalisation.SUM`, for s F
     """
+
+    weighted: ClassVar[bool] = True
 
     learning_rate: float
     normalisation: Normalisation = Normalisation.MEAN

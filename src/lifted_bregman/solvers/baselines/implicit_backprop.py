@@ -46,6 +46,7 @@ class ImplicitBackprop(Solver[ImplicitBackpropState]):
     """
 
     minibatch: ClassVar[bool] = True
+    weighted: ClassVar[bool] = True
 
     prox_weight: float
     inner_steps: int

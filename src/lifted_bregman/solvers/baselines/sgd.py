@@ -44,6 +44,7 @@ class SGD(Solver[SGDState]):
     """
 
     minibatch: ClassVar[bool] = True
+    weighted: ClassVar[bool] = True
 
     learning_rate: float
     momentum: float = 0.0

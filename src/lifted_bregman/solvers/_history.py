@@ -1,0 +1,73 @@
+"""One row of a run's history: what the network and the lifted problem are worth now."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lifted_bregman.problem import LiftedProblem, LiftedState, energies
+from lifted_bregman.problem.blocks import code_layer, layers
+from lifted_bregman.solvers._interface import Batch, SolverState
+
+_AT_ONCE = 4096  # samples evaluated together, which bounds the memory that a row needs
+
+
+def measured(problem: LiftedProblem, data: Batch, classify: bool) -> dict[str, float]:
+    """The nested network on `data`: "objective", "sparsity" of the middle layer, and with `classify` "accuracy".
+
+    The objective is the weighted mean where the batch has weights.  The sparsity is the fraction of exact zeros in
+    x_c, c = `code_layer`; a network without hidden layers has none.
+    """
+    objective = zeros = numbers = right = 0.0
+    for piece in _pieces(data):
+        state = problem.forward_state(piece.X, check=False)
+        point = problem.point(state, piece.X, piece.Y, piece.weights)
+        objective += float(energies.objective(problem, point)) * len(piece) / len(data)
+        if len(state):
+            code = state[code_layer(problem.depth)]
+            zeros += float((code == 0).sum())
+            numbers += code.numel()
+        if classify:
+            right += float(_hits(point.z(problem.depth), piece.Y).sum())
+    values = {"objective": objective}
+    if numbers:
+        values["sparsity"] = zeros / numbers
+    return values | ({"accuracy": right / len(data)} if classify else {})
+
+
+def lifted_energies(problem: LiftedProblem, state: SolverState, data: Batch, last: Batch) -> dict[str, float]:
+    """ "energy", and "energy_1" .. "energy_L" by layer, at the solver's own variables.
+
+    A solver with variables for the whole set has the energy of the whole set; one that makes them anew for each batch
+    that of its last batch; one without variables that of the forward pass, where the energy is the objective.
+    """
+    variables = state.variables
+    if variables is not None and len(variables):
+        kept = len(variables[1])
+        if kept == len(data):
+            return _by_layer(problem, variables, data)
+        if kept == len(last):
+            return _by_layer(problem, variables, last)
+    totals: dict[str, float] = {}
+    for piece in _pieces(data):
+        part = _by_layer(problem, problem.forward_state(piece.X, check=False), piece)
+        for name, value in part.items():
+            totals[name] = totals.get(name, 0.0) + value * len(piece) / len(data)
+    return totals
+
+
+def _by_layer(problem: LiftedProblem, variables: LiftedState, batch: Batch) -> dict[str, float]:
+    parts = energies.layer_energies(problem, problem.point(variables, batch.X, batch.Y, batch.weights))
+    named = {f"energy_{l}": float(part) for l, part in zip(layers(problem.depth), parts, strict=True)}
+    return {"energy": float(parts.sum())} | named
+
+
+def _pieces(data: Batch) -> list[Batch]:
+    if len(data) <= _AT_ONCE:
+        return [data]
+    return [data.select(places) for places in torch.arange(len(data)).split(_AT_ONCE)]
+
+
+def _hits(z: Tensor, Y: Tensor) -> Tensor:
+    """Whether the largest output is that of the sample's class; σ_L keeps the order of z."""
+    return z.flatten(1).argmax(1) == Y.flatten(1).argmax(1)

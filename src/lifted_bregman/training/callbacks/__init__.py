@@ -1,0 +1,10 @@
+"""Callbacks: what happens beside the steps of a run."""
+
+from lifted_bregman.solvers import Callback
+from lifted_bregman.training.callbacks.checkpoint import Checkpoint
+from lifted_bregman.training.callbacks.early_stopping import EarlyStopping
+from lifted_bregman.training.callbacks.progress import Progress
+from lifted_bregman.training.callbacks.tensorboard import TensorBoard
+from lifted_bregman.training.callbacks.timer import Timer
+
+__all__ = ["Callback", "Checkpoint", "EarlyStopping", "Progress", "TensorBoard", "Timer"]

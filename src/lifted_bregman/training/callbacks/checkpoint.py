@@ -1,0 +1,122 @@
+"""Checkpoint: saves a run as it goes, so that it can be continued as if it had never stopped."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from lifted_bregman.activations._base import positive
+from lifted_bregman.errors import CheckpointError, SettingError
+from lifted_bregman.solvers import Callback, Outcome, Run
+from lifted_bregman.solvers._loop import Phase, require_finite
+from lifted_bregman.training.callbacks.early_stopping import improves_downwards, monitored
+
+if TYPE_CHECKING:
+    from lifted_bregman.training.run_folder import RunFolder
+
+
+class Checkpoint(Callback):
+    """Saves to the `out` folder of `fit`: every few epochs, steps or seconds, and once at the end.
+
+    The last two checkpoints and the best one are kept.  A save that fails while the run goes on is a warning, and the
+    next one is tried in its turn; the last save must succeed.
+
+    every_epochs   at the rows of the history, at least 1
+    every_steps    also after so many steps, for long epochs; None for never
+    every_seconds  also after so many seconds; None for never
+    monitor        what the best checkpoint is best in, as for `EarlyStopping`
+    """
+
+    def __init__(
+        self,
+        every_epochs: int = 1,
+        every_steps: int | None = None,
+        every_seconds: float | None = None,
+        monitor: str | None = None,
+    ) -> None:
+        for name, value in {"every_epochs": every_epochs, "every_steps": every_steps}.items():
+            if value is not None and not (isinstance(value, int) and value >= 1):
+                raise SettingError(f"{name} is {value!r}; it must be a whole number of at least 1.")
+        if every_seconds is not None:
+            positive(every_seconds, "every_seconds")
+        self.every_epochs, self.every_steps, self.every_seconds = every_epochs, every_steps, every_seconds
+        self.monitor = monitor
+        self.best: float | None = None
+        self._folder: RunFolder | None = None
+        self._last_epoch = 0
+        self._saved: tuple[int, int, int] | None = None
+        self._saved_at = time.monotonic()
+
+    def attach(self, folder: RunFolder) -> None:
+        """Where to save; `fit` says it."""
+        self._folder = folder
+
+    def started(self, run: Run) -> None:
+        if self._folder is None:
+            raise SettingError("Checkpoint needs a folder: give fit(..., out='runs/name').")
+        self._saved_at = time.monotonic()
+        if self._saved is None:
+            self._save(run, best=False)  # a run that is killed in its first interval can be resumed too
+
+    def stepped(self, run: Run) -> None:
+        by_steps = self.every_steps is not None and run.state.steps % self.every_steps == 0
+        by_time = self.every_seconds is not None and time.monotonic() - self._saved_at >= self.every_seconds
+        if by_steps or by_time:
+            self._try(run, best=False)
+
+    def recorded(self, run: Run, row: dict[str, float]) -> None:
+        name = monitored(self.monitor, row)
+        value = row[name] if improves_downwards(name) else -row[name]
+        better = self.best is None or value < self.best
+        if better:
+            self.best = value
+        epoch = int(row["epoch"])
+        if better or epoch - self._last_epoch >= self.every_epochs:
+            self._last_epoch = epoch
+            self._try(run, best=better)
+
+    def ended(self, run: Run) -> None:
+        if run.intact:
+            if self._saved != _position(run):
+                self._save(run, best=False)
+        elif run.outcome is Outcome.INTERRUPTED and run.phase is Phase.STEP:
+            self._go_back(run)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best, "last_epoch": self._last_epoch}
+
+    def load_state_dict(self, entries: Mapping[str, Any]) -> None:
+        self.best, self._last_epoch = entries["best"], entries["last_epoch"]
+
+    def resumed(self, run: Run) -> None:
+        """The run stands where its last checkpoint does; `fit` says it."""
+        self._saved = _position(run)
+
+    def _try(self, run: Run, best: bool) -> None:
+        try:
+            self._save(run, best)
+        except CheckpointError as error:
+            warnings.warn(f"this checkpoint was not saved, the run goes on: {error}", RuntimeWarning, stacklevel=2)
+
+    def _save(self, run: Run, best: bool) -> None:
+        assert self._folder is not None
+        require_finite(run)
+        run.phase = Phase.SAVE
+        try:
+            self._folder.save(run, best)
+        finally:
+            run.phase = Phase.BETWEEN
+        self._saved, self._saved_at = _position(run), time.monotonic()
+
+    def _go_back(self, run: Run) -> None:
+        """A step that was broken off leaves half-changed parameters: those of the last checkpoint take their place."""
+        assert self._folder is not None
+        taken = run.state.steps
+        self._folder.restore(run)
+        run.message += f" Step {taken + 1} was broken off; step {run.state.steps}, the last checkpoint, is kept."
+
+
+def _position(run: Run) -> tuple[int, int, int]:
+    return run.state.steps, run.epoch, run.batch

@@ -1,0 +1,98 @@
+"""EarlyStopping: ends a run that no longer improves, with the best parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lifted_bregman.errors import SettingError
+from lifted_bregman.solvers import Callback, Outcome, Run
+
+
+def improves_downwards(monitor: str) -> bool:
+    """Whether smaller is better: for everything but accuracies."""
+    return not monitor.endswith("accuracy")
+
+
+def monitored(monitor: str | None, row: Mapping[str, float]) -> str:
+    """`monitor`, or by default "validation" where there is a validation set and "objective" where there is none."""
+    name = monitor or ("validation" if "validation" in row else "objective")
+    if name not in row:
+        raise SettingError(f"monitor is {name!r}, which the history does not have; it has {', '.join(sorted(row))}.")
+    return name
+
+
+class EarlyStopping(Callback):
+    """Stops when the monitored number has not improved for `patience` rows, and puts the best parameters back.
+
+    monitor      an entry of the history; by default "validation", or "objective" without a validation set.  Accuracies
+      should grow, everything else should fall
+    patience     rows without an improvement, at least 1
+    min_delta    what counts as an improvement, >= 0
+    restore_best whether the model ends with the parameters of its best row; a run that ends otherwise gets them too
+    """
+
+    def __init__(
+        self, monitor: str | None = None, patience: int = 5, min_delta: float = 0.0, restore_best: bool = True
+    ) -> None:
+        if not (isinstance(patience, int) and patience >= 1):
+            raise SettingError(f"patience is {patience!r}; it must be a whole number of at least 1.")
+        if not 0.0 <= min_delta < math.inf:
+            raise SettingError(f"min_delta is {min_delta!r}; it must be a finite number of at least 0.")
+        self.monitor, self.patience, self.min_delta, self.restore_best = monitor, patience, min_delta, restore_best
+        self.best: float | None = None
+        """The best value so far."""
+        self.best_epoch = 0
+        self.waited = 0
+        """Rows since then."""
+        self._parameters: dict[str, Tensor] = {}
+
+    def recorded(self, run: Run, row: dict[str, float]) -> None:
+        name = monitored(self.monitor, row)
+        value = row[name] if improves_downwards(name) else -row[name]
+        if self.best is None or value < self.best - self.min_delta:
+            self.best, self.best_epoch, self.waited = value, int(row["epoch"]), 0
+            if self.restore_best:
+                self._copy(run)
+            return
+        self.waited += 1
+        if self.waited >= self.patience:
+            run.stop(
+                Outcome.STOPPED,
+                f"{name} has not improved in {self.waited} rows; the best, {row_value(name, self.best):.6g}, was after "
+                f"epoch {self.best_epoch}{' and is restored' if self.restore_best else ''}.",
+            )
+
+    def finished(self, run: Run) -> None:
+        if self.restore_best and self._parameters:
+            run.problem.model.load_state_dict(self._parameters)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "best": self.best,
+            "best_epoch": self.best_epoch,
+            "waited": self.waited,
+            "parameters": self._parameters,
+        }
+
+    def load_state_dict(self, entries: Mapping[str, Any]) -> None:
+        self.best, self.best_epoch, self.waited = entries["best"], entries["best_epoch"], entries["waited"]
+        self._parameters = {name: value.clone() for name, value in entries["parameters"].items()}
+
+    def _copy(self, run: Run) -> None:
+        current = run.problem.model.state_dict()
+        if not self._parameters:
+            self._parameters = {name: value.detach().clone() for name, value in current.items()}
+            return
+        with torch.no_grad():
+            for name, value in current.items():
+                self._parameters[name].copy_(value)
+
+
+def row_value(monitor: str, best: float) -> float:
+    """The number as the history has it."""
+    return best if improves_downwards(monitor) else -best

@@ -1,0 +1,119 @@
+"""Progress: what a run has reached, as a live bar on a terminal and as plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from lifted_bregman.solvers import Callback, Run
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskID
+
+_REFRESH = 0.1  # seconds between updates of the bar
+_SHOWN = {"objective": "objective", "validation": "validation", "accuracy": "accuracy", "sparsity": "zeros"}
+_FRACTIONS = {"accuracy", "validation_accuracy", "sparsity"}
+
+
+class Progress(Callback):
+    """Shows epoch, objective, validation, sparsity and the time left, on standard error.
+
+    console       a rich console to write to; by default one for standard error
+    title         a word before each line, where several runs follow each other
+    time_limit    seconds in steps after which the run will end, if a `Timer` says so
+    line_seconds  the least time between two plain lines, >= 0; the last row always gets one
+    """
+
+    def __init__(
+        self,
+        console: Console | None = None,
+        title: str = "training",
+        time_limit: float | None = None,
+        line_seconds: float = 1.0,
+    ) -> None:
+        from rich.console import Console
+
+        self._console = console or Console(stderr=True)
+        self._title, self._time_limit, self._line_seconds = title, time_limit, line_seconds
+        self._bar: Bar | None = None
+        self._task: TaskID | None = None
+        self._shown_at = 0.0
+        self._behind: tuple[float, float] = (0.0, 0.0)
+        self._unsaid = ""
+
+    def started(self, run: Run) -> None:
+        self._behind = (self._done(run), time.monotonic())
+        if not self._console.is_terminal:
+            return
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as Bar
+
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[numbers]}"))
+        self._bar = Bar(*columns, console=self._console, auto_refresh=False)
+        self._task = self._bar.add_task(self._title, total=1.0, numbers="")
+        self._bar.start()
+
+    def stepped(self, run: Run) -> None:
+        if self._bar is not None and time.monotonic() - self._shown_at >= _REFRESH:
+            self._draw(run)
+
+    def recorded(self, run: Run, row: dict[str, float]) -> None:
+        if self._bar is not None:
+            self._draw(run)
+            return
+        self._unsaid = f"{self._title}: {self._numbers(run)}"
+        if time.monotonic() - self._shown_at >= self._line_seconds:
+            self._say()
+
+    def finished(self, run: Run) -> None:
+        if self._bar is not None:
+            self._draw(run)
+        self._say()
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _say(self) -> None:
+        if self._unsaid:
+            self._console.print(self._unsaid, highlight=False, markup=False, soft_wrap=True)
+            self._unsaid, self._shown_at = "", time.monotonic()
+
+    def _draw(self, run: Run) -> None:
+        assert self._bar is not None and self._task is not None
+        self._bar.update(self._task, completed=self._done(run), numbers=self._numbers(run), refresh=True)
+        self._shown_at = time.monotonic()
+
+    def _done(self, run: Run) -> float:
+        """The fraction of the run that is over."""
+        batches = 1 if run.batch_size is None else -(-len(run.data) // run.batch_size)
+        done = (run.epoch - 1 + run.batch / batches) / run.epochs
+        return min(1.0, done if self._time_limit is None else max(done, run.seconds / self._time_limit))
+
+    def _numbers(self, run: Run) -> str:
+        row = run.history[-1] if run.history else {}
+        shown = [f"epoch {min(run.epoch, run.epochs) if not row else int(row['epoch'])}/{run.epochs}"]
+        shown += [f"{word} {_number(name, row[name])}" for name, word in _SHOWN.items() if name in row]
+        if "validation_accuracy" in row:
+            shown.append(f"validation accuracy {_number('validation_accuracy', row['validation_accuracy'])}")
+        shown.append(f"{run.seconds:.1f} s")
+        left = self._left(run)
+        return "  ".join(shown if left is None else [*shown, f"{_duration(left)} left"])
+
+    def _left(self, run: Run) -> float | None:
+        before, since = self._behind
+        done, elapsed = self._done(run) - before, time.monotonic() - since
+        return None if done <= 0.0 or run.outcome is not None else (1.0 - before - done) * elapsed / done
+
+
+def _number(name: str, value: float) -> str:
+    return f"{100 * value:.1f} %" if name in _FRACTIONS else f"{value:.4g}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,24 @@
+"""Timer: a run that ends after a given time."""
+
+from __future__ import annotations
+
+from lifted_bregman.activations._base import positive
+from lifted_bregman.solvers import Callback, Outcome, Run
+
+
+class Timer(Callback):
+    """Stops after `limit` seconds in steps; evaluation and checkpoints do not count.
+
+    The step under way is finished and a last row recorded.  A continued run counts the seconds it had before.
+
+    limit  seconds, > 0
+    """
+
+    def __init__(self, limit: float) -> None:
+        self.limit = positive(limit, "limit")
+
+    def stepped(self, run: Run) -> None:
+        if run.seconds >= self.limit:
+            run.stop(
+                Outcome.STOPPED, f"Its {self.limit:g} seconds are over, after {run.state.steps} steps.", record=True
+            )

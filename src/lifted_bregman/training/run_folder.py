@@ -1,0 +1,245 @@
+"""A run's folder: its history, its checkpoints, how it ended, and the trained model.
+
+history.jsonl         one row an epoch, on disk as soon as it is there
+checkpoints/          what a continuation needs, see `checkpoints`
+model.safetensors     the trained parameters, once the run has ended
+result.json           outcome, message, position and the hash of the model
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from torch import Tensor
+
+from lifted_bregman.errors import CheckpointError
+from lifted_bregman.solvers import Callback, Run
+from lifted_bregman.training.checkpoints import Checkpoints, Loaded, Snapshot
+
+_OWN_PARTS = ("variables", "multipliers")  # entries of the solver's state with a file of their own
+
+
+class RunFolder(Callback):
+    """The folder `path` as a run uses it; one process at a time.  It is a callback of the run that writes it."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.checkpoints = Checkpoints(self.path / "checkpoints")
+        self.settings: Mapping[str, Any] = {}
+        """What a continuation must agree with; hashed into every checkpoint."""
+        self.notice: str | None = None
+        """The sentence that says which damaged checkpoints were passed over, if any were."""
+        self._lock: IO[str] | None = None
+        self._history = _HistoryFile(self.path / "history.jsonl")
+
+    @property
+    def started_before(self) -> bool:
+        """Whether a run has been saved here."""
+        return bool(self.checkpoints.steps())
+
+    def open(self) -> None:
+        """Makes the folder, takes it for this process, and sweeps what dead processes left."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.path / "lock").open("a")
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.path} cannot be written ({error.strerror}): choose another folder or change its permissions."
+            ) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock.close()
+            self._lock = None
+            raise CheckpointError(
+                f"another process is training in {self.path}: wait for it, or choose another folder."
+            ) from error
+        self.checkpoints.sweep()
+
+    def close(self) -> None:
+        self._history.close()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def started(self, run: Run) -> None:
+        for name in ("model.safetensors", "result.json"):  # those of an earlier end are no longer true
+            (self.path / name).unlink(missing_ok=True)
+
+    def recorded(self, run: Run, row: dict[str, float]) -> None:
+        self._history.append(row)
+
+    def finished(self, run: Run) -> None:
+        from safetensors.torch import save
+
+        parameters = {name: value.detach().clone() for name, value in run.problem.model.state_dict().items()}
+        content = save(parameters)
+        _replace(self.path / "model.safetensors", content)
+        assert run.outcome is not None
+        ending = {
+            "outcome": run.outcome.name,
+            "message": run.message,
+            "epochs": run.epoch - 1,
+            "steps": run.state.steps,
+            "seconds": run.seconds,
+            "model_sha256": hashlib.sha256(content).hexdigest(),
+        }
+        _replace(self.path / "result.json", (json.dumps(ending, indent=1) + "\n").encode())
+
+    def save(self, run: Run, best: bool = False) -> Path:
+        """One checkpoint of where the run stands."""
+        entries = run.state_dict()
+        solver = dict(entries.pop("solver"))
+        parts = {name: solver.pop(name) for name in _OWN_PARTS if name in solver}
+        parts |= {"model": run.problem.model.state_dict(), "solver": solver}
+        parts["callbacks"] = [callback.state_dict() for callback in run.callbacks]
+        parts["generators"] = {"torch": torch.get_rng_state()}
+        state = {**entries, "history": self._history.position()}
+        return self.checkpoints.save(Snapshot(run.state.steps, parts, state, dict(self.settings)), best=best)
+
+    def restore(self, run: Run) -> Loaded:
+        """Puts the newest sound checkpoint into the run: parameters, solver state, callbacks, history, generators."""
+        loaded = self.checkpoints.load()
+        snapshot = loaded.snapshot
+        self._require_same_settings(snapshot.settings, loaded.path)
+        parts = dict(snapshot.parts)
+        try:
+            run.problem.model.load_state_dict(parts.pop("model"))
+            states, generators = parts.pop("callbacks"), parts.pop("generators")
+            solver = {**parts.pop("solver"), **parts}
+            rows = self._history.truncated(snapshot.state["history"])
+            run.load_state_dict({**snapshot.state, "solver": solver})
+        except (KeyError, TypeError, RuntimeError) as error:
+            raise CheckpointError(f"{loaded.path} does not fit this run: {error}") from error
+        if len(states) != len(run.callbacks):
+            raise CheckpointError(
+                f"{loaded.path} was saved with {len(states)} callbacks and this run has {len(run.callbacks)}: continue "
+                "with the callbacks it was started with."
+            )
+        for callback, state in zip(run.callbacks, states, strict=True):
+            callback.load_state_dict(state)
+        torch.set_rng_state(generators["torch"])
+        run.history[:] = rows
+        if self.checkpoints.steps()[-1] > snapshot.step:  # damaged ones, which this run will pass again
+            self.checkpoints.rewind(snapshot.step)
+        self.notice = loaded.warning
+        return loaded
+
+    def model_parameters(self) -> dict[str, Tensor]:
+        """The trained parameters: those of the end, or of the newest sound checkpoint of a run that has not ended."""
+        if not (self.path / "result.json").exists():
+            loaded = self.checkpoints.load()
+            self.notice = loaded.warning
+            return dict(loaded.snapshot.parts["model"])
+        from safetensors import SafetensorError
+        from safetensors.torch import load
+
+        try:
+            content = (self.path / "model.safetensors").read_bytes()
+            expected = self.result()["model_sha256"]
+            if hashlib.sha256(content).hexdigest() != expected:
+                raise CheckpointError(
+                    f"{self.path / 'model.safetensors'} is damaged: resume the run to write it again."
+                )
+            return load(content)
+        except (OSError, SafetensorError, KeyError) as error:
+            raise CheckpointError(f"{self.path / 'model.safetensors'} cannot be read: {error}") from error
+
+    def result(self) -> dict[str, Any]:
+        """How the run ended, as `result.json` has it."""
+        try:
+            entries = json.loads((self.path / "result.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise CheckpointError(f"{self.path / 'result.json'} cannot be read: {error}") from error
+        if not isinstance(entries, dict):
+            raise CheckpointError(f"{self.path / 'result.json'} is not what a run writes: it holds no table.")
+        return entries
+
+    def history(self) -> list[dict[str, float]]:
+        """The rows on disk; a line that a dying process left unfinished is passed over."""
+        return self._history.rows()
+
+    def _require_same_settings(self, saved: Mapping[str, Any], where: Path) -> None:
+        for name in sorted({*saved, *self.settings}):
+            before, now = saved.get(name), self.settings.get(name)
+            if before != now:
+                raise CheckpointError(
+                    f"{where} was saved with {name} = {before!r} and this run has {now!r}: continue with the same "
+                    "settings, or start a new run in another folder."
+                )
+
+
+class _HistoryFile:
+    """history.jsonl: rows are appended and fsynced; a continuation cuts off those after its checkpoint."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: IO[bytes] | None = None
+        self._hash = hashlib.sha256()
+        self._rows = self._bytes = 0
+
+    def append(self, row: Mapping[str, float]) -> None:
+        line = json.dumps(row).encode() + b"\n"
+        if self._file is None:
+            self._file = self.path.open("r+b" if self._rows else "wb")
+            self._file.seek(self._bytes)
+            self._file.truncate()
+        self._file.write(line)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._hash.update(line)
+        self._rows, self._bytes = self._rows + 1, self._bytes + len(line)
+
+    def position(self) -> dict[str, Any]:
+        return {"rows": self._rows, "bytes": self._bytes, "sha256": self._hash.hexdigest()}
+
+    def truncated(self, position: Mapping[str, Any]) -> list[dict[str, float]]:
+        """The rows up to `position`, which new ones will follow; the rest is cut off with the next row."""
+        self.close()
+        content = self.path.read_bytes()[: position["bytes"]] if position["rows"] else b""
+        digest = hashlib.sha256(content)
+        if digest.hexdigest() != position["sha256"]:
+            raise CheckpointError(
+                f"{self.path} is not the history that the checkpoint was saved with: restore the file, or start a new "
+                "run in another folder."
+            )
+        self._hash, self._rows, self._bytes = digest, position["rows"], len(content)
+        return [json.loads(line) for line in content.splitlines()]
+
+    def rows(self) -> list[dict[str, float]]:
+        if not self.path.exists():
+            return []
+        rows = []
+        lines = self.path.read_bytes().split(b"\n")
+        for number, line in enumerate(lines[:-1], start=1):  # what follows the last line end is unfinished
+            try:
+                rows.append(json.loads(line))
+            except ValueError as error:
+                raise CheckpointError(f"line {number} of {self.path} is damaged: {error}") from error
+        return rows
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Writes a file so that it is there whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise CheckpointError(f"{path} was not written ({error.strerror}): free some space and resume.") from error

@@ -1,0 +1,187 @@
+"""A run that was cut and resumed is the run that was not: parameters, variables, multipliers, history, bit by bit.
+
+The oracle is the undisturbed run.  Cuts fall inside epochs and at their ends; every piece starts with fresh objects and
+wrong parameters, so that all it knows comes from the checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+
+import lifted_bregman as lb
+from lifted_bregman import errors, solvers
+from lifted_bregman.solvers import Outcome
+from tests.cases import name, solver_cases
+from tests.training.runs import Recorder, StopAt, assert_same, assert_same_end, case_in, scrambled, train
+
+EVERY = [(solver, dtype) for solver in solver_cases() for dtype in (torch.float64, torch.float32)]
+# Each solver in one precision, the two in turn; the long test has both.
+CASES = [(solver, (torch.float64, torch.float32)[number % 2]) for number, solver in enumerate(solver_cases())]
+
+
+def ids(cases: list[tuple[solvers.Solver, torch.dtype]]) -> list[str]:
+    return [f"{name(solver)}-{str(dtype).removeprefix('torch.')}" for solver, dtype in cases]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """In memory where there is such a place: these tests fsync thousands of times, and kill nothing."""
+    if not os.access("/dev/shm", os.W_OK):
+        yield tmp_path / "run"
+        return
+    path = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    yield path / "run"
+    shutil.rmtree(path)
+
+
+def problem_for(solver: solvers.Solver) -> str:
+    """A problem that the solver takes."""
+    for candidate in ("sparse code", "relu", "classes"):
+        try:
+            solver.require(case_in(torch.float64, candidate).problem)
+        except errors.CompatibilityError:
+            continue
+        return candidate
+    raise AssertionError(f"no problem for {solver}")
+
+
+def check_cuts(folder: Path, solver: solvers.Solver, dtype: torch.dtype, steps: int, cuts: list[int]) -> None:
+    """One undisturbed run against one that is stopped and resumed at every cut."""
+    problem = problem_for(solver)
+    per_epoch = 3 if solver.minibatch else 1  # 12 samples in batches of 5
+    epochs = -(-steps // per_epoch)
+    whole, recorder = case_in(dtype, problem), Recorder(cuts)
+    expected = train(whole, solver, epochs, None, recorder, record_every=2)
+    assert expected.outcome is Outcome.FINISHED, expected.message
+    case, resume = case_in(dtype, problem), False
+    for cut in cuts:
+        stopped = train(case, solver, epochs, folder, StopAt(cut), record_every=2, resume=resume)
+        assert stopped.outcome is Outcome.INTERRUPTED and stopped.state.steps == cut
+        assert_same(list(case.problem.model.parameters()), recorder.parameters[cut], f"parameters after step {cut}")
+        case, resume = scrambled(case_in(dtype, problem)), True
+    result = train(case, solver, epochs, folder, StopAt(), record_every=2, resume=True)
+    assert_same_end(case, result, whole, expected)
+    assert_same(lb.training.RunFolder(folder).history(), expected.history, "history on disk")
+
+
+@pytest.mark.parametrize(("solver", "dtype"), CASES, ids=ids(CASES))
+def test_twelve_cuts(folder, solver, dtype):
+    check_cuts(folder, solver, dtype, 24, [1, 2, 3, 4, 6, 7, 11, 12, 15, 19, 20, 23])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(("solver", "dtype"), EVERY, ids=ids(EVERY))
+def test_a_cut_at_every_step(folder, solver, dtype):
+    check_cuts(folder, solver, dtype, 200, list(range(1, 200)))
+
+
+def test_a_finished_run_can_be_made_longer(tmp_path):
+    solver = solvers.ImplicitSGD(prox_weight=5.0, inner_steps=2)
+    whole, case = case_in(torch.float64), case_in(torch.float64)
+    expected = train(whole, solver, 6)
+    train(case, solver, 4, tmp_path / "run")
+    case = scrambled(case_in(torch.float64))
+    assert_same_end(case, train(case, solver, 6, tmp_path / "run", resume=True), whole, expected)
+    case = scrambled(case_in(torch.float64))  # nothing is left to do: what was reached comes back
+    assert_same_end(case, train(case, solver, 6, tmp_path / "run", resume=True), whole, expected)
+
+
+def test_early_stopping_and_best_parameters_are_resumed_too(tmp_path):
+    solver = lb.baselines.SGD(learning_rate=0.3)  # too long a step: the objective goes up and down
+
+    def early() -> lb.callbacks.EarlyStopping:
+        return lb.callbacks.EarlyStopping(patience=4)
+
+    whole = case_in(torch.float64)
+    expected = train(whole, solver, 60, None, early(), StopAt())
+    assert expected.outcome is Outcome.STOPPED and "best" in expected.message
+    last = int(expected.history[-1]["step"])
+    case, resume = case_in(torch.float64), False
+    for cut in (4, last - 5, last - 1):
+        train(case, solver, 60, tmp_path / "run", early(), StopAt(cut), resume=resume)
+        case, resume = scrambled(case_in(torch.float64)), True
+    result = train(case, solver, 60, tmp_path / "run", early(), StopAt(), resume=True)
+    assert_same_end(case, result, whole, expected)
+
+
+def test_damaged_checkpoints_are_passed_over_with_a_warning_and_the_end_is_the_same(tmp_path):
+    solver = solvers.ImplicitSGD(prox_weight=5.0, inner_steps=2)
+    whole, case = case_in(torch.float64), case_in(torch.float64)
+    expected = train(whole, solver, 6, None, StopAt())
+    train(case, solver, 6, tmp_path / "run", StopAt(14))
+    newest = sorted((tmp_path / "run" / "checkpoints").glob("step-*"))[-1]
+    content = bytearray((newest / "model.safetensors").read_bytes())
+    content[-3] ^= 16
+    (newest / "model.safetensors").write_bytes(content)
+    case = scrambled(case_in(torch.float64))
+    with pytest.warns(RuntimeWarning, match="not sound"):
+        result = train(case, solver, 6, tmp_path / "run", StopAt(), resume=True)
+    assert_same_end(case, result, whole, expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"seed": 4}, "seed"),
+        ({"batch_size": 4}, "batch_size"),
+        ({"solver": solvers.ImplicitSGD(prox_weight=6.0, inner_steps=2)}, "solver"),
+        ({"record_every": 2}, "record_every"),
+    ],
+)
+def test_other_settings_are_refused_before_anything_is_touched(tmp_path, change, word):
+    settings = {"solver": solvers.ImplicitSGD(prox_weight=5.0, inner_steps=2), "batch_size": 5, "seed": 3, "epochs": 4}
+    case = case_in(torch.float64)
+    lb.fit(case.problem, case.data, out=tmp_path / "run", callbacks=[StopAt(4)], **settings)
+    before = {path: path.read_bytes() for path in sorted((tmp_path / "run").rglob("*")) if path.is_file()}
+    fresh = case_in(torch.float64)
+    kept = [p.detach().clone() for p in fresh.problem.model.parameters()]
+    with pytest.raises(errors.CheckpointError, match=word):
+        lb.fit(
+            fresh.problem, fresh.data, out=tmp_path / "run", resume=True, callbacks=[StopAt()], **{**settings, **change}
+        )
+    assert_same(list(fresh.problem.model.parameters()), kept)
+    assert before == {path: path.read_bytes() for path in sorted((tmp_path / "run").rglob("*")) if path.is_file()}
+
+
+def test_other_data_are_refused(tmp_path):
+    case = case_in(torch.float64)
+    train(case, solvers.ImplicitSGD(), 2, tmp_path / "run")
+    other = case_in(torch.float64)
+    other.X[3, 1] += 1e-9
+    with pytest.raises(errors.CheckpointError, match="data"):
+        train(other, solvers.ImplicitSGD(), 3, tmp_path / "run", resume=True)
+
+
+def test_a_folder_with_a_run_is_not_overwritten(tmp_path):
+    case = case_in(torch.float64)
+    train(case, solvers.ImplicitSGD(), 1, tmp_path / "run")
+    with pytest.raises(errors.CheckpointError, match="resume=True"):
+        train(case_in(torch.float64), solvers.ImplicitSGD(), 1, tmp_path / "run")
+
+
+def test_a_history_that_was_changed_is_found(tmp_path):
+    case = case_in(torch.float64)
+    train(case, solvers.ImplicitSGD(), 3, tmp_path / "run", StopAt(4))
+    path = tmp_path / "run" / "history.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"1", b"2", 1))
+    with pytest.raises(errors.CheckpointError, match="history"):
+        train(case_in(torch.float64), solvers.ImplicitSGD(), 3, tmp_path / "run", StopAt(), resume=True)
+
+
+def test_what_a_dying_process_left_in_the_history_is_cut_off(tmp_path):
+    solver, whole, case = solvers.ImplicitSGD(inner_steps=2), case_in(torch.float64), case_in(torch.float64)
+    expected = train(whole, solver, 4, None, StopAt())
+    train(case, solver, 4, tmp_path / "run", StopAt(5))
+    with (tmp_path / "run" / "history.jsonl").open("ab") as file:
+        file.write(b'{"step": 6, "epoch": 2}\n{"step": 9, "epo')
+    case = scrambled(case_in(torch.float64))
+    result = train(case, solver, 4, tmp_path / "run", StopAt(), resume=True)
+    assert_same_end(case, result, whole, expected)
+    assert_same(lb.training.RunFolder(tmp_path / "run").history(), expected.history)
