@@ -5,7 +5,10 @@ import json
 import math
 import os
 import struct
+import tempfile
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +70,13 @@ def sign(checkpoint: Path, **changes: Any) -> None:
     text = json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
     manifest["sha256"] = hashlib.sha256(text).hexdigest()
     (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+
+
+@contextmanager
+def memory_folder() -> Iterator[Path]:
+    """A temporary folder in memory, where there is one, for tests that are not about the disk."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
+        yield Path(folder)
 
 
 def fork() -> int:

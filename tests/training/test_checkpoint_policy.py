@@ -2,6 +2,7 @@
 
 import math
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,13 @@ import torch
 
 from lifted_bregman.errors import CheckpointError, SettingError
 from lifted_bregman.training.checkpoints import Checkpoints, Snapshot, verify
-from tests.training.checkpoint_helpers import bits, content, sign, snapshot
+from tests.training.checkpoint_helpers import bits, content, memory_folder, sign, snapshot
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    with memory_folder() as folder:
+        yield folder
 
 
 def saved(folder: Path, *steps: int, best: tuple[int, ...] = (), keep: int = 2) -> Checkpoints:

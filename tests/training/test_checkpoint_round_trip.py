@@ -5,6 +5,7 @@ import json
 import math
 import struct
 from collections import OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from lifted_bregman.errors import CheckpointError, SettingError
 from lifted_bregman.training import _checkpoint_tensors
 from lifted_bregman.training.checkpoints import Checkpoints, Snapshot, settings_hash, verify
-from tests.training.checkpoint_helpers import bits, snapshot
+from tests.training.checkpoint_helpers import bits, memory_folder, snapshot
 
 FLOATS = [
     torch.float64,
@@ -38,6 +39,12 @@ FLOATS = [
 WHOLE = [torch.bool, torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32, torch.uint64]
 # What the safetensors library itself can read into torch.
 KNOWN_TO_SAFETENSORS = [*FLOATS[:8], torch.complex64, *WHOLE, torch.int64]
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    with memory_folder() as folder:
+        yield folder
 
 
 def every_bit_pattern(dtype: torch.dtype) -> Tensor:
@@ -149,8 +156,9 @@ TREES = st.recursive(
 
 
 @given(tree=TREES)
-def test_any_nesting_comes_back(tmp_path_factory: pytest.TempPathFactory, tree: Any) -> None:
-    assert bits(saved_and_loaded(tmp_path_factory.mktemp("any"), tree)) == bits(tree)
+def test_any_nesting_comes_back(tree: Any) -> None:
+    with memory_folder() as folder:
+        assert bits(saved_and_loaded(folder, tree)) == bits(tree)
 
 
 @pytest.mark.parametrize(

@@ -220,7 +220,7 @@ def _aside(path: Path) -> Path:
 
 
 def _remove_tree(path: Path) -> None:
-    if os.path.lexists(path):
+    with suppress(FileNotFoundError):
         shutil.rmtree(path)
 
 

@@ -71,6 +71,7 @@ class Signals(Callback):
             if self._run is None or self._run.outcome is not None:
                 return
             if self._run.phase is not Phase.SAVE:
+                self._stop(self._run)
                 raise KeyboardInterrupt
             self._wait(_GRACE / 10)
         elif self.received is None:

@@ -1,0 +1,279 @@
+"""Callbacks: early stopping with the best parameters, checkpoints, time limits, progress, TensorBoard."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import time
+from dataclasses import dataclass
+
+import pytest
+import torch
+from rich.console import Console
+
+import lifted_bregman as lb
+from lifted_bregman import errors, solvers
+from lifted_bregman.solvers import Outcome
+from tests.solvers.problems import make
+from tests.training.runs import Recorder, StopAt, assert_same, train
+
+
+@dataclass(frozen=True)
+class Scripted(solvers.Solver):
+    """Sets the bias of the last layer so that the objective on zero targets is a given list of numbers."""
+
+    objectives: tuple[float, ...] = ()
+
+    def init(self, problem, batch):
+        return solvers.SolverState()
+
+    def step(self, problem, state, batch):
+        with torch.no_grad():
+            for p in problem.model.parameters():
+                p.zero_()
+            problem.model[-1].bias[0] = math.sqrt(2 * self.objectives[state.steps])
+        state.steps += 1
+        return state
+
+
+def scripted(objectives, *callbacks, **more):
+    case = make("relu")
+    data = (case.X, torch.zeros_like(case.Y))
+    solver = Scripted(tuple(objectives))
+    return case, lb.fit(case.problem, data, solver, epochs=len(objectives), callbacks=callbacks, **more)
+
+
+def test_early_stopping_waits_and_puts_the_best_back():
+    stopping = lb.callbacks.EarlyStopping(patience=3)
+    case, result = scripted([5, 3, 4, 2, 2.5, 2.4, 2.3, 1.0, 0.5], stopping)
+    assert result.outcome is Outcome.STOPPED and result.history[-1]["epoch"] == 7
+    assert "epoch 4" in result.message and "objective" in result.message
+    assert case.problem.model[-1].bias[0].item() == pytest.approx(math.sqrt(4.0))
+    assert stopping.best == pytest.approx(2.0)
+
+
+def test_without_restoring_the_last_parameters_stay():
+    case, _ = scripted([5, 3, 4, 4], lb.callbacks.EarlyStopping(patience=2, restore_best=False))
+    assert case.problem.model[-1].bias[0].item() == pytest.approx(math.sqrt(8.0))
+
+
+def test_a_run_that_ends_by_itself_gets_the_best_too():
+    case, result = scripted([5, 3, 4], lb.callbacks.EarlyStopping(patience=9))
+    assert result.outcome is Outcome.FINISHED and case.problem.model[-1].bias[0].item() == pytest.approx(math.sqrt(6.0))
+
+
+def test_min_delta_is_what_counts_as_better():
+    _, result = scripted([5.0, 4.9, 4.8, 4.7, 1.0], lb.callbacks.EarlyStopping(patience=3, min_delta=0.5))
+    assert result.outcome is Outcome.STOPPED and result.history[-1]["epoch"] == 4
+
+
+def test_accuracy_should_grow():
+    case = make("classes", samples=60)
+    stopping = lb.callbacks.EarlyStopping("validation_accuracy", patience=4)
+    validation = (case.X[:20], case.Y[:20])
+    solver = lb.baselines.SGD(learning_rate=0.5)
+    result = lb.fit(case.problem, case.data, solver, epochs=40, validation=validation, callbacks=[stopping])
+    best = max(row["validation_accuracy"] for row in result.history)
+    with torch.no_grad():
+        kept = float((case.problem.model(validation[0]).argmax(1) == validation[1]).double().mean())
+    assert kept == pytest.approx(best) and stopping.best == pytest.approx(-best)
+
+
+def test_an_unknown_monitor_is_named_with_what_there_is():
+    with pytest.raises(errors.SettingError, match="objective"):
+        scripted([1.0, 2.0], lb.callbacks.EarlyStopping("acuracy"))
+
+
+@pytest.mark.parametrize("bad", [{"patience": 0}, {"patience": 1.5}, {"min_delta": -1.0}, {"min_delta": math.nan}])
+def test_bad_settings_of_early_stopping(bad):
+    with pytest.raises(errors.SettingError):
+        lb.callbacks.EarlyStopping(**bad)
+
+
+def test_validation_is_what_is_watched_where_there_is_one():
+    case = make("relu")
+    stopping = lb.callbacks.EarlyStopping(patience=500)
+    validation = (case.X + 1.0, case.Y)
+    solver = lb.baselines.SGD(learning_rate=0.3)
+    result = lb.fit(case.problem, case.data, solver, epochs=80, validation=validation, callbacks=[stopping])
+    assert stopping.best == min(row["validation"] for row in result.history) != result.history[-1]["validation"]
+    assert float(case.problem.objective(*validation)) == pytest.approx(stopping.best, rel=1e-12)
+
+
+def checkpoints(path):
+    return lb.training.RunFolder(path).checkpoints
+
+
+def test_the_last_two_and_the_best_checkpoints_are_kept(tmp_path):
+    scripted([5, 3, 4, 6, 7, 8], out=tmp_path / "run")
+    kept = checkpoints(tmp_path / "run")
+    assert kept.steps() == [2, 5, 6]
+    best = kept.best()
+    assert best is not None and best.snapshot.step == 2
+    assert float(best.snapshot.parts["model"]["4.bias"][0]) == pytest.approx(math.sqrt(6.0))
+
+
+def test_every_so_many_steps_also_inside_epochs(tmp_path):
+    class Watch(lb.callbacks.Callback):
+        def __init__(self):
+            self.seen = set()
+
+        def stepped(self, run):
+            self.seen.update(checkpoints(tmp_path / "run").steps())
+
+    watch = Watch()
+    saver = lb.callbacks.Checkpoint(every_epochs=100, every_steps=2)
+    train(make("relu"), solvers.ImplicitSGD(inner_steps=1), 3, tmp_path / "run", saver, watch)
+    assert {2, 4, 6, 8} <= watch.seen  # an epoch has three steps
+
+
+def test_every_so_many_seconds(tmp_path):
+    @dataclass(frozen=True)
+    class Slow(solvers.ImplicitSGD):
+        def step(self, problem, state, batch):
+            time.sleep(0.15)
+            return super().step(problem, state, batch)
+
+    saver = lb.callbacks.Checkpoint(every_epochs=100, every_seconds=0.1)
+    train(make("relu"), Slow(inner_steps=1), 2, tmp_path / "run", saver, StopAt(5))
+    assert checkpoints(tmp_path / "run").steps() == [4, 5] or checkpoints(tmp_path / "run").steps() == [3, 4, 5]
+
+
+@pytest.mark.parametrize("bad", [{"every_epochs": 0}, {"every_steps": 0}, {"every_seconds": 0.0}])
+def test_bad_settings_of_checkpoints(bad):
+    with pytest.raises(errors.SettingError):
+        lb.callbacks.Checkpoint(**bad)
+
+
+def test_a_save_that_fails_is_a_warning_while_the_run_goes_on(tmp_path, monkeypatch):
+    """The third save hits a full disk; the run ends as it would have, with later checkpoints in place."""
+    from lifted_bregman.training import checkpoints as module
+
+    save, calls = module.Checkpoints.save, []
+
+    def failing(self, snapshot, *, best=False):
+        calls.append(snapshot.step)
+        if len(calls) == 3:
+            raise errors.CheckpointError("No space left on device.")
+        return save(self, snapshot, best=best)
+
+    monkeypatch.setattr(module.Checkpoints, "save", failing)
+    whole, case = make("relu"), make("relu")
+    train(whole, solvers.ImplicitSGD(), 4)
+    with pytest.warns(RuntimeWarning, match="No space left"):
+        result = train(case, solvers.ImplicitSGD(), 4, tmp_path / "run")
+    assert result.outcome is Outcome.FINISHED and checkpoints(tmp_path / "run").load().snapshot.step == 12
+    assert_same(list(case.problem.model.parameters()), list(whole.problem.model.parameters()))
+
+
+def test_timer_ends_after_its_seconds_with_a_last_row():
+    @dataclass(frozen=True)
+    class Slow(solvers.ImplicitSGD):
+        def step(self, problem, state, batch):
+            time.sleep(0.02)
+            return super().step(problem, state, batch)
+
+    case = make("relu")
+    result = train(case, Slow(inner_steps=1), 1000, None, lb.callbacks.Timer(0.19))
+    assert result.outcome is Outcome.STOPPED and "0.19 seconds" in result.message
+    assert 2 <= result.state.steps <= 10 and result.history[-1]["step"] == result.state.steps
+    assert result.history[-1]["seconds"] >= 0.19
+    with pytest.raises(errors.SettingError):
+        lb.callbacks.Timer(0.0)
+
+
+def shown(terminal: bool, epochs: int = 4, **settings) -> str:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=terminal, width=160)
+    case = make("classes")
+    train(
+        case,
+        solvers.ImplicitSGD(inner_steps=1),
+        epochs,
+        None,
+        lb.callbacks.Progress(console, **settings),
+        validation=case.data,
+    )
+    return stream.getvalue()
+
+
+def test_plain_lines_where_there_is_no_terminal():
+    text = shown(False, line_seconds=0.0, title="digits")
+    lines = text.splitlines()
+    assert len(lines) == 4 and "\x1b" not in text and "\r" not in text
+    for epoch, line in enumerate(lines, start=1):
+        assert line.startswith(f"digits: epoch {epoch}/4")
+        for word in ("objective", "validation", "accuracy", "zeros"):
+            assert word in line
+    assert "left" in lines[0] and "left" not in lines[-1].replace("0 s left", "")
+
+
+def test_quiet_logs_still_have_the_last_line():
+    lines = shown(False, epochs=30, line_seconds=60.0).splitlines()
+    assert 1 <= len(lines) <= 2 and "epoch 30/30" in lines[-1]
+
+
+def test_a_bar_on_a_terminal():
+    text = shown(True)
+    assert "\x1b[" in text
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+    assert "epoch 4/4" in plain and "objective" in plain and "━" in plain
+
+
+def test_tensorboard_has_every_number(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    case = make("relu")
+    result = train(case, solvers.ImplicitSGD(), 3, None, lb.callbacks.TensorBoard(tmp_path / "board"))
+    events = EventAccumulator(str(tmp_path / "board"))
+    events.Reload()
+    assert set(events.Tags()["scalars"]) == set(result.history[0])
+    for name in ("objective", "energy", "forward_maps"):
+        points = events.Scalars(name)
+        assert [point.step for point in points] == [3, 6, 9]
+        assert [point.value for point in points] == pytest.approx([row[name] for row in result.history], rel=1e-6)
+
+
+def test_the_order_of_a_runs_moments():
+    class Listener(lb.callbacks.Callback):
+        def __init__(self):
+            self.heard = []
+
+        def started(self, run):
+            self.heard.append("started")
+
+        def stepped(self, run):
+            self.heard.append(f"step {run.state.steps}")
+
+        def recorded(self, run, row):
+            self.heard.append(f"row {row['epoch']}")
+
+        def ended(self, run):
+            self.heard.append(f"ended {run.outcome.name}")
+
+        def finished(self, run):
+            self.heard.append("finished")
+
+        def close(self):
+            self.heard.append("closed")
+
+    listener = Listener()
+    train(make("relu"), solvers.ProximalGradient(), 2, None, listener)
+    assert listener.heard == ["started", "step 1", "row 1", "step 2", "row 2", "ended FINISHED", "finished", "closed"]
+
+
+def test_close_is_called_even_if_the_run_raises():
+    class Broken(lb.callbacks.Callback):
+        closed = False
+
+        def stepped(self, run):
+            raise ZeroDivisionError
+
+        def close(self):
+            self.closed = True
+
+    broken, recorder = Broken(), Recorder([1])
+    with pytest.raises(ZeroDivisionError):
+        train(make("relu"), solvers.ProximalGradient(), 2, None, recorder, broken)
+    assert broken.closed

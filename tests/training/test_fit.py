@@ -1,0 +1,290 @@
+"""`fit`: every form of data is the same run, rows mean what they say, and the same seed gives the same bits."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
+
+import lifted_bregman as lb
+from lifted_bregman import errors, solvers
+from lifted_bregman.solvers import Outcome
+from tests.cases import name, solver_cases
+from tests.solvers.problems import make
+from tests.training.runs import assert_same, case_in, train
+
+SOLVER = solvers.ImplicitSGD(prox_weight=5.0, inner_steps=2)
+
+
+def parameters(case):
+    return [p.detach().clone() for p in case.problem.model.parameters()]
+
+
+def data_forms(case):
+    X, Y = case.data
+    pairs = TensorDataset(X, Y)
+    return {
+        "tensors": (X, Y),
+        "list": [X, Y],
+        "arrays": (X.numpy(), Y.numpy()),
+        "Dataset": pairs,
+        "Dataset of arrays": [(x, y) for x, y in zip(X.numpy(), Y.numpy(), strict=True)],
+        "DataLoader": DataLoader(pairs, batch_size=5, shuffle=True),
+        "DataLoader in order": DataLoader(pairs, batch_size=5),
+    }
+
+
+class Pairs(torch.utils.data.Dataset):
+    """A map-style set of arrays."""
+
+    def __init__(self, entries):
+        self.entries = entries
+
+    def __len__(self):
+        return len(self.entries)
+
+    def __getitem__(self, index):
+        return self.entries[index]
+
+
+@pytest.mark.parametrize("problem", ["relu", "classes"])
+@pytest.mark.parametrize("form", list(data_forms(make("relu"))))
+def test_every_form_of_data_is_the_same_run(form, problem):
+    expected_case, case = make(problem), make(problem)
+    expected = solvers.run(expected_case.problem, expected_case.data, SOLVER, epochs=3, batch_size=5, seed=3)
+    data = data_forms(case)[form]
+    data = Pairs(data) if form == "Dataset of arrays" else data
+    size = None if form.startswith("DataLoader") else 5
+    result = lb.fit(case.problem, data, SOLVER, epochs=3, batch_size=size, seed=3)
+    assert_same(parameters(case), parameters(expected_case))
+    rows = [{key: value for key, value in row.items() if key != "accuracy"} for row in result.history]
+    assert_same(rows, expected.history)
+
+
+def test_float64_arrays_become_the_models_precision_and_wrong_tensors_are_refused():
+    case = case_in(torch.float32)
+    lb.fit(case.problem, (case.X.double().numpy(), case.Y.double().numpy()), SOLVER, epochs=1)
+    with pytest.raises(errors.TensorError, match="float64"):
+        lb.fit(case.problem, (case.X.double(), case.Y), SOLVER, epochs=1)
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        return iter(())
+
+
+@pytest.mark.parametrize(
+    ("data", "word"),
+    [
+        ((torch.zeros(3, 5),), "parts"),
+        (5, "int"),
+        ((np.array([["a"] * 5]), np.zeros((1, 3))), "numbers"),
+        ((np.array([[None] * 5]), np.zeros((1, 3))), "NoneType"),
+        (Endless(), "length"),
+        (DataLoader(Endless()), "iterable"),
+        (DataLoader(TensorDataset(torch.zeros(2, 5)), batch_size=2), "pairs"),
+        (Pairs([]), "empty"),
+        ("mnits", "mnist"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_bad_data_is_refused_with_a_sentence(data, word):
+    case = case_in(torch.float32)
+    with pytest.raises(errors.LiftedBregmanError, match=word):
+        lb.fit(case.problem, data, SOLVER, epochs=1)
+
+
+def test_a_sampler_of_the_users_own_is_refused():
+    case = make("relu")
+    loader = DataLoader(TensorDataset(*case.data), batch_size=4, sampler=WeightedRandomSampler([1.0] * 12, 12))
+    with pytest.raises(errors.SettingError, match="sample_weights"):
+        lb.fit(case.problem, loader, SOLVER, epochs=1)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"epochs": 0},
+        {"epochs": True},
+        {"epochs": 1, "seed": "a"},
+        {"epochs": 1, "record_every": 0},
+        {"epochs": 1, "batch_size": 0},
+        {"epochs": 1, "solver": "adam"},
+        {"epochs": 1, "callbacks": [print]},
+        {"epochs": 1, "resume": True},
+        {"epochs": 1, "callbacks": [lb.callbacks.Checkpoint()]},
+        {"epochs": 1, "sample_weights": np.zeros(12)},
+        {"epochs": 1, "sample_weights": np.ones(5)},
+        {"epochs": 1, "sample_weights": np.full(12, np.nan)},
+        {"epochs": 1, "sample_weights": np.ones(12), "solver": lb.ADMM()},
+    ],
+    ids=[str(number) for number in range(13)],
+)
+def test_bad_settings_are_refused_before_anything_changes(settings):
+    case = make("relu")
+    before = parameters(case)
+    with pytest.raises(errors.LiftedBregmanError):
+        lb.fit(case.problem, case.data, **{"solver": SOLVER, **settings})
+    assert_same(parameters(case), before)
+
+
+def test_rows_are_what_the_network_and_the_problem_are_worth():
+    """The oracle of each entry is the model itself, or the problem's own checked methods, at the end of the run."""
+    case = make("classes", samples=40)
+    X_val, y_val = case.X[:9] + 0.1, case.Y[:9]
+    result = lb.fit(case.problem, case.data, SOLVER, epochs=3, batch_size=7, validation=(X_val, y_val))
+    row, model = result.history[-1], case.problem.model
+    assert (row["epoch"], row["step"]) == (3, 18)
+    with torch.no_grad():
+        loss, right = nn.functional.cross_entropy(model(case.X), case.Y), model(case.X).argmax(1) == case.Y
+        assert row["objective"] == pytest.approx(float(loss), rel=1e-12)
+        assert row["accuracy"] == pytest.approx(float(right.double().mean()))
+        assert row["validation"] == pytest.approx(float(nn.functional.cross_entropy(model(X_val), y_val)), rel=1e-12)
+        assert row["validation_accuracy"] == pytest.approx(float((model(X_val).argmax(1) == y_val).double().mean()))
+    assert row["energy"] == pytest.approx(row["energy_1"] + row["energy_2"], rel=1e-12)
+    assert row["forward_maps"] == case.problem.work.forward_maps
+    with torch.no_grad():
+        hidden = model[:2](case.X)
+    assert row["sparsity"] == float((hidden == 0).double().mean())
+
+
+def test_the_energy_is_that_of_the_solvers_own_variables():
+    case = make("sparse code")
+    row = lb.fit(case.problem, case.data, solvers.ProximalGradient(), epochs=4).history[-1]
+    state = solvers.run(again := make("sparse code").problem, case.data, solvers.ProximalGradient(), epochs=4).state
+    parts = again.layer_energies(state.variables, *case.data)
+    assert [row[f"energy_{l}"] for l in (1, 2, 3)] == pytest.approx(parts.tolist(), rel=1e-12)
+    adam = make("sparse code")
+    row = lb.fit(adam.problem, adam.data, lb.baselines.Adam(learning_rate=0.01), epochs=2, batch_size=5).history[-1]
+    assert row["energy"] == pytest.approx(row["objective"], rel=1e-12)  # at the forward pass both are the same
+    with torch.no_grad():
+        codes = adam.problem.model[:2](adam.X)
+    assert row["sparsity"] == float((codes == 0).double().mean())
+
+
+def test_large_sets_are_evaluated_in_pieces_with_the_same_value():
+    case = make("sparse code", samples=9001)
+    result = lb.fit(case.problem, case.data, lb.baselines.SGD(learning_rate=0.01), epochs=1, batch_size=3000)
+    assert result.history[-1]["objective"] == pytest.approx(float(case.problem.objective(*case.data)), rel=1e-12)
+
+
+def test_weights_of_two_are_samples_twice():
+    """ProximalGradient on weighted samples is ProximalGradient on the set in which they occur that often."""
+    weighted, doubled = make("smooth"), make("smooth")
+    w = torch.tensor([1.0, 2.0, 3.0] * 4, dtype=torch.float64)
+    places = torch.repeat_interleave(torch.arange(12), w.long())
+    solver = solvers.ProximalGradient(step_rule=solvers.FixedStep(parameter=0.1, variable=0.1))
+    one = lb.fit(weighted.problem, weighted.data, solver, epochs=20, sample_weights=w.numpy())
+    two = lb.fit(doubled.problem, (doubled.X[places], doubled.Y[places]), solver, epochs=20)
+    for p, q in zip(weighted.problem.model.parameters(), doubled.problem.model.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-10, atol=1e-12)
+    for name_of in ("objective", "energy"):
+        assert one.history[-1][name_of] == pytest.approx(two.history[-1][name_of], rel=1e-10)
+
+
+def test_no_solver_named_trains():
+    case = make("classes", samples=40)
+    result = lb.fit(case.problem, case.data, epochs=60, batch_size=5)
+    assert result.outcome is Outcome.FINISHED
+    assert result.history[-1]["objective"] < 0.9 * result.history[0]["objective"]
+
+
+def test_tolerance_ends_a_converged_run():
+    torch.manual_seed(0)
+    problem = lb.lift(nn.Sequential(nn.Linear(3, 2)).double(), loss=lb.SquaredError())
+    X, Y = torch.randn(20, 3, dtype=torch.float64), torch.randn(20, 2, dtype=torch.float64)
+    result = lb.fit(problem, (X, Y), solvers.ProximalGradient(), epochs=5000, tolerance=1e-8)
+    assert result.outcome is Outcome.CONVERGED and "certificate" in result.message
+    A = np.c_[X.numpy(), np.ones(20)]
+    solution = np.linalg.lstsq(A, Y.numpy(), rcond=None)[0]
+    np.testing.assert_allclose(problem.model[0].weight.detach().numpy(), solution[:3].T, atol=1e-6)
+
+
+@pytest.mark.parametrize("solver", solver_cases(), ids=name)
+def test_the_same_seed_gives_the_same_bits(solver):
+    """Five times, for every solver; another seed gives other bits where the order matters."""
+    ends = []
+    for _ in range(5):
+        case = make("relu")
+        lb.fit(case.problem, case.data, solver, epochs=2, batch_size=5 if solver.minibatch else None, seed=7)
+        ends.append(parameters(case))
+    for end in ends[1:]:
+        assert_same(end, ends[0])
+    if solver.minibatch:
+        case = make("relu")
+        lb.fit(case.problem, case.data, solver, epochs=2, batch_size=5, seed=8)
+        assert any(not torch.equal(p, q) for p, q in zip(parameters(case), ends[0], strict=True))
+
+
+def test_the_same_bits_in_another_process():
+    script = (
+        "import hashlib, torch, lifted_bregman as lb\n"
+        "from tests.solvers.problems import make\n"
+        "case = make('smooth')\n"
+        "lb.fit(case.problem, case.data, epochs=3, batch_size=5, seed=2)\n"
+        "print(hashlib.sha256(b''.join(p.detach().numpy().tobytes() for p in case.problem.model.parameters()))"
+        ".hexdigest())\n"
+    )
+    runs = [subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True) for _ in "ab"]
+    assert runs[0].stdout == runs[1].stdout != ""
+
+
+def test_the_folder_of_a_run(tmp_path):
+    case = make("classes")
+    result = train(case, SOLVER, 3, tmp_path / "deep" / "run")
+    folder = lb.training.RunFolder(tmp_path / "deep" / "run")
+    rows = [json.loads(line) for line in (folder.path / "history.jsonl").read_text().splitlines()]
+    assert_same(rows, result.history)
+    ending = json.loads((folder.path / "result.json").read_text())
+    assert ending["outcome"] == "FINISHED" and ending["epochs"] == 3 and ending["steps"] == 9
+    fresh = make("classes")
+    fresh.problem.model.load_state_dict(folder.model_parameters())
+    assert_same(parameters(fresh), parameters(case))
+    content = bytearray((folder.path / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (folder.path / "model.safetensors").write_bytes(content)
+    with pytest.raises(errors.CheckpointError, match="damaged"):
+        folder.model_parameters()
+
+
+def test_rows_are_on_disk_as_soon_as_they_are_there(tmp_path):
+    class Reader(lb.callbacks.Callback):
+        def __init__(self):
+            self.seen = []
+
+        def stepped(self, run):
+            self.seen.append((run.epoch, len(lb.training.RunFolder(tmp_path / "run").history())))
+
+    reader = Reader()
+    train(make("relu"), SOLVER, 3, tmp_path / "run", reader)
+    assert reader.seen == [(epoch, epoch - 1) for epoch in (1, 2, 3) for _ in range(3)]
+
+
+def test_two_processes_do_not_share_a_folder(tmp_path):
+    class Other(lb.callbacks.Callback):
+        def stepped(self, run):
+            script = (
+                "import lifted_bregman as lb; from tests.solvers.problems import make; case = make('relu')\n"
+                f"lb.fit(case.problem, case.data, epochs=1, out={str(tmp_path / 'run')!r}, resume=True)"
+            )
+            self.run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+            run.stop(Outcome.STOPPED, "Seen.")
+
+    other = Other()
+    train(make("relu"), SOLVER, 1, tmp_path / "run", other)
+    assert other.run.returncode == 1 and "another process is training" in other.run.stderr
+
+
+def test_seconds_are_those_of_steps(tmp_path):
+    case = make("relu")
+    history = train(case, SOLVER, 4, tmp_path / "run").history
+    seconds = [row["seconds"] for row in history]
+    assert 0.0 < seconds[0] and seconds == sorted(set(seconds))
+    assert math.isfinite(seconds[-1])
