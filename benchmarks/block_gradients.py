@@ -8,16 +8,12 @@ of the ratios of the rounds.  Aim: at most 1.3.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import statistics
 import time
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 
 import torch
+from _interleaved import arguments, ratios, report, sentence
 from torch import nn
 
 import lifted_bregman as lb
@@ -61,48 +57,14 @@ def seconds(function: Callable[[], object]) -> float:
     return (time.perf_counter() - start) / REPEATS
 
 
-def measure(rounds: int) -> dict[str, float]:
-    ours, bare = competitors()
-    for _ in range(10):
-        ours(), bare()
-    pairs = []
-    for index in range(rounds):
-        if index % 2:
-            a, b = seconds(ours), seconds(bare)
-        else:
-            b, a = seconds(bare), seconds(ours)
-        pairs.append((a, b))
-    ratios = sorted(a / b for a, b in pairs)
-    return {
-        "gradients_ms": 1e3 * statistics.median(a for a, _ in pairs),
-        "products_ms": 1e3 * statistics.median(b for _, b in pairs),
-        "ratio": statistics.median(ratios),
-        "ratio_10_percent": ratios[len(ratios) // 10],
-        "ratio_90_percent": ratios[len(ratios) * 9 // 10],
-    }
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=200, help="timings of each competitor (200)")
-    parser.add_argument("--threads", type=int, default=2, help="threads of torch (2)")
-    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    load = os.getloadavg()[0]
-    result = measure(arguments.rounds) | {"threads": arguments.threads, "load_before": load, "limit": LIMIT}
-    result["torch"] = torch.__version__
-    print(f"block gradients   {result['gradients_ms']:.3f} ms")
-    print(f"matrix products   {result['products_ms']:.3f} ms")
-    print(
-        f"ratio             {result['ratio']:.3f}  (10 % to 90 %: {result['ratio_10_percent']:.3f} to "
-        f"{result['ratio_90_percent']:.3f}; aim: at most {LIMIT})"
-    )
-    print(f"torch {torch.__version__}, {arguments.threads} threads")
-    if load > 0.5:
-        print(f"the machine was not idle before the run (load {load:.2f}): repeat it when it is.")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    given = arguments(__doc__, rounds=200)
+    ours, bare = competitors()
+    result = ratios(lambda: seconds(ours), lambda: seconds(bare), given.rounds) | {"limit": LIMIT}
+    print(f"block gradients   {result['ours_ms']:.3f} ms")
+    print(f"matrix products   {result['other_ms']:.3f} ms")
+    print(sentence(result, f"at most {LIMIT}"))
+    report(given, result)
 
 
 if __name__ == "__main__":
