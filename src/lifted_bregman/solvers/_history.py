@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from lifted_bregman.problem import LiftedProblem, LiftedState, energies
@@ -63,9 +62,7 @@ def _by_layer(problem: LiftedProblem, variables: LiftedState, batch: Batch) -> d
 
 
 def _pieces(data: Batch) -> list[Batch]:
-    if len(data) <= _AT_ONCE:
-        return [data]
-    return [data.select(places) for places in torch.arange(len(data)).split(_AT_ONCE)]
+    return [data.slice(start, start + _AT_ONCE) for start in range(0, len(data), _AT_ONCE)]
 
 
 def _hits(z: Tensor, Y: Tensor) -> Tensor:

@@ -48,7 +48,13 @@ class Batch:
     def select(self, places: Tensor) -> Batch:
         """The samples at `places` of this batch."""
         weights = None if self.weights is None else self.weights[places]
-        return Batch(self.X[places], self.Y[places], self.index[places], self.total, weights)
+        X, Y, index = (values.index_select(0, places) for values in (self.X, self.Y, self.index))
+        return Batch(X, Y, index, self.total, weights)
+
+    def slice(self, start: int, stop: int) -> Batch:
+        """The samples from `start` up to `stop`, in the memory of this batch."""
+        weights = None if self.weights is None else self.weights[start:stop]
+        return Batch(self.X[start:stop], self.Y[start:stop], self.index[start:stop], self.total, weights)
 
     def __len__(self) -> int:
         return len(self.X)
