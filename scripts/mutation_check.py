@@ -42,6 +42,7 @@ THEOREM, FORMS, ACCURACY = (
     "tests/activations/test_prox_accuracy.py",
 )
 JOINT, LOSSES, GRADIENTS = ("tests/activations/test_joint.py", "tests/losses", "tests/problem/test_block_gradients.py")
+LOOP, RESUME = "solvers/_loop.py", "tests/training/test_resume.py"
 ENERGY, PROBLEM, DESCENT = "tests/problem/test_energy.py", "tests/problem", "tests/solvers/test_proximal_gradient.py"
 
 MUTATIONS = [
@@ -89,7 +90,25 @@ MUTATIONS = [
     Mutation("proximal gradient: ascent", "solvers/steps.py", "torch.sub(start[name], gradient[name], alpha=t)", "torch.add(start[name], gradient[name], alpha=t)", DESCENT),
     Mutation("curvature step: the layer's own weight forgotten", "solvers/_curvature.py", "problem.weight(above(layer)) * norm", "norm", "tests/solvers/test_proximal_gradient.py tests/solvers/test_implicit_sgd.py"),
     Mutation("Nesterov: no extrapolation", "solvers/acceleration.py", "(theta - 1.0) / following", "0.0", DESCENT),
-    Mutation("loop: diverged parameters kept", "solvers/_loop.py", "        keeper.restore(problem)\n", "", "tests/solvers/test_loop.py"),
+    Mutation("loop: diverged parameters kept", LOOP, "                keeper.restore(self.problem)\n                self._end(Outcome.DIVERGED, f\" {diverged}.\")\n            except StopNow", "                self._end(Outcome.DIVERGED, f\" {diverged}.\")\n            except StopNow", "tests/solvers/test_loop.py"),
+    Mutation("loop: a step that diverged goes on", LOOP, "if not math.isfinite(value):", "if False:", "tests/solvers/test_loop.py"),
+    Mutation("loop: solver state not scanned", LOOP, "    if where is not None:\n        raise Diverged", "    if False:\n        raise Diverged", "tests/training/test_divergence.py"),
+    Mutation("loop: half-changed parameters count as whole", LOOP, "        self.phase = Phase.STEP\n", "", "tests/training/test_interruption.py"),
+    Mutation("loop: position in the epoch forgotten", LOOP, 'self.epoch, self.batch, self.seconds = entries["epoch"], entries["batch"], entries["seconds"]', 'self.epoch, self.batch, self.seconds = entries["epoch"], 0, entries["seconds"]', RESUME),
+    Mutation("loop: work of the history counted", LOOP, "        self.problem.work.reset(counted)", "        pass", "tests/solvers/test_loop.py"),
+    Mutation("loop: the problem is not told of a loaded state", LOOP, '        self.state.load_state_dict(entries["solver"])\n        self.solver.attach(self.problem, self.state)', '        self.state.load_state_dict(entries["solver"])', RESUME),
+    Mutation("history: objective of the last piece only", "solvers/_history.py", "objective += float(energies.objective(problem, point)) * len(piece) / len(data)", "objective = float(energies.objective(problem, point))", "tests/training/test_fit.py"),
+    Mutation("history: sparsity of another layer", "problem/blocks.py", "return depth // 2", "return 1", "tests/training/test_fit.py tests/problem"),
+    Mutation("batches: order without the epoch", "solvers/_batches.py", 'named_generator(seed, "data order", epoch)', 'named_generator(seed, "data order")', "tests/solvers/test_loop.py"),
+    Mutation("folder: callbacks not restored", "training/run_folder.py", "            callback.load_state_dict(state)\n", "            pass\n", RESUME),
+    Mutation("folder: history not cut at the checkpoint", "training/run_folder.py", "            self._file.truncate()\n", "", RESUME),
+    Mutation("folder: other settings accepted", "training/run_folder.py", "            if before != now:", "            if False:", RESUME),
+    Mutation("early stopping: best parameters not restored", "training/callbacks/early_stopping.py", "            run.problem.model.load_state_dict(self._parameters)", "            pass", "tests/training/test_callbacks.py"),
+    Mutation("early stopping: accuracy should fall", "training/callbacks/early_stopping.py", 'return not monitor.endswith("accuracy")', "return True", "tests/training/test_callbacks.py"),
+    Mutation("checkpoint: no way back from a broken step", "training/callbacks/checkpoint.py", "            self._go_back(run)", "            pass", "tests/training/test_interruption.py"),
+    Mutation("checkpoint: saved before the others have seen the row", "training/fit.py", "[*others, folder, *savers]", "[*savers, folder, *others]", RESUME),
+    Mutation("signals: a long step is not broken off", "training/signals.py", "                self._wait(_GRACE)", "                pass", "tests/training/test_interruption.py"),
+    Mutation("signals: a second Ctrl-C waits", "training/signals.py", "            raise StopNow", "            pass", "tests/training/test_interruption.py"),
     Mutation("implicit SGD: anchor forgotten", "solvers/_descent.py", "p.add_(anchor[name], alpha=pull)", "pass", "tests/solvers/test_implicit_sgd.py"),
 ]  # fmt: skip
 

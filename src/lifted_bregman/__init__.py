@@ -1,11 +1,13 @@
 """lifted_bregman: train neural networks without differentiating their activations.
 
 problem = lb.lift(model, loss=lb.SquaredError())      # reads an nn.Sequential and shares its parameters
-state = problem.forward_state(X)                       # the layers' outputs as variables of their own
-problem.energy(state, X, Y)                            # the lifted Bregman energy E(Θ, X)
+result = lb.fit(problem, (X, Y), epochs=5)             # trains it in place
+result.history, result.outcome, result.message         # a row an epoch, and how it ended
 """
 
-from lifted_bregman import activations, errors
+from typing import TYPE_CHECKING, Any
+
+from lifted_bregman import activations, data, errors
 from lifted_bregman.activations import forbid_activation_derivatives
 from lifted_bregman.activations.checks import check_bregman, check_conjugate, check_prox
 from lifted_bregman.losses import BregmanLoss, CrossEntropy, QuadraticPenalty, SquaredError, bregman_loss
@@ -35,6 +37,9 @@ from lifted_bregman.solvers import (
 )
 from lifted_bregman.training import callbacks, fit
 
+if TYPE_CHECKING:
+    from lifted_bregman.estimators import LiftedAutoencoder, LiftedClassifier, LiftedRegressor
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -51,7 +56,10 @@ __all__ = [
     "CrossEntropy",
     "ImplicitParallel",
     "ImplicitSGD",
+    "LiftedAutoencoder",
+    "LiftedClassifier",
     "LiftedProblem",
+    "LiftedRegressor",
     "LiftedState",
     "LinBreg",
     "Map",
@@ -70,6 +78,7 @@ __all__ = [
     "check_map",
     "check_prox",
     "composite_prox",
+    "data",
     "errors",
     "fit",
     "forbid_activation_derivatives",
@@ -78,3 +87,18 @@ __all__ = [
     "penalties",
     "prune",
 ]
+
+_ESTIMATORS = ("LiftedAutoencoder", "LiftedClassifier", "LiftedRegressor")
+
+
+def __getattr__(name: str) -> Any:
+    """The estimators, imported when first asked for: they need scikit-learn, which nothing else here does."""
+    if name not in _ESTIMATORS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from lifted_bregman import estimators
+
+    return getattr(estimators, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_ESTIMATORS})

@@ -169,6 +169,23 @@ def test_the_energy_is_that_of_the_solvers_own_variables():
     assert row["sparsity"] == float((codes == 0).double().mean())
 
 
+def test_the_sparsity_is_that_of_the_middle_layer():
+    """An autoencoder of four layers has its code in x_2; its neighbours have other fractions of zeros."""
+    torch.manual_seed(0)
+    widths, thresholds = (5, 9, 8, 7, 5), (0.1, 0.4, 0.2)
+    modules = [
+        module
+        for a, b, t in zip(widths, widths[1:], thresholds, strict=False)
+        for module in (nn.Linear(a, b), nn.Softshrink(t))
+    ]
+    model = nn.Sequential(*modules, nn.Linear(7, 5)).double()
+    X = torch.randn(30, 5, dtype=torch.float64)
+    row = lb.fit(lb.lift(model, loss=lb.SquaredError()), (X, X), solvers.ProximalGradient(), epochs=2).history[-1]
+    with torch.no_grad():
+        zeros = [float((model[:end](X) == 0).double().mean()) for end in (2, 4, 6)]
+    assert len(set(zeros)) == 3 and row["sparsity"] == zeros[1]
+
+
 def test_large_sets_are_evaluated_in_pieces_with_the_same_value():
     case = make("sparse code", samples=9001)
     result = lb.fit(case.problem, case.data, lb.baselines.SGD(learning_rate=0.01), epochs=1, batch_size=3000)

@@ -180,7 +180,7 @@ def test_what_a_dying_process_left_in_the_history_is_cut_off(tmp_path):
     expected = train(whole, solver, 4, None, StopAt())
     train(case, solver, 4, tmp_path / "run", StopAt(5))
     with (tmp_path / "run" / "history.jsonl").open("ab") as file:
-        file.write(b'{"step": 6, "epoch": 2}\n{"step": 9, "epo')
+        file.write(b'{"step": 6, "epoch": 2}\n' * 1000 + b'{"step": 9, "epo')
     case = scrambled(case_in(torch.float64))
     result = train(case, solver, 4, tmp_path / "run", StopAt(), resume=True)
     assert_same_end(case, result, whole, expected)
