@@ -1,7 +1,9 @@
 """Sphinx settings."""
 
+import logging as python_logging
 import re
 import sys
+import warnings
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from types import ModuleType
@@ -20,16 +22,23 @@ project_copyright = "2026, The lifted-bregman authors"
 version = release = installed_version("lifted-bregman")
 language = "en-GB"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinxcontrib.bibtex", "mathml"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_gallery.gen_gallery",
+    "sphinxcontrib.bibtex",
+    "mathml",
+]
 myst_enable_extensions = ["dollarmath", "deflist"]
 myst_heading_anchors = 3
 bibtex_bibfiles = ["references.bib"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "gallery"]
 
 html_theme = "furo"
 html_title = "lifted-bregman"
 html_static_path = ["_static"]
-html_css_files = ["maths.css"]
+html_css_files = ["maths.css", "gallery.css"]
 html_copy_source = False
 
 autodoc_member_order = "bysource"
@@ -38,6 +47,26 @@ autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
 napoleon_numpy_docstring = False
+
+# Every example is run when the pages are built, and one that fails fails the build.
+sphinx_gallery_conf = {
+    "examples_dirs": "gallery",
+    "gallery_dirs": "auto_gallery",
+    "filename_pattern": r"\.py$",
+    "within_subsection_order": "gallery_order.key",
+    "abort_on_example_error": True,
+    "capture_repr": (),  # what an example prints, and nothing else
+    "download_all_examples": False,
+    "notebook_extensions": set(),
+    "show_signature": False,
+    "write_computation_times": False,
+    "thumbnail_size": (480, 230),
+    "min_reported_time": 3600,  # it would only tell how busy the machine was
+}
+# The theme's colours turn on the log of every package, and the exporter to ONNX has much to say.
+for talkative in ("onnx_ir", "onnxscript", "torch.onnx"):
+    python_logging.getLogger(talkative).setLevel(python_logging.ERROR)
+warnings.filterwarnings("ignore", ".*LeafSpec.* is deprecated", FutureWarning)  # which torch's exporter itself uses
 
 # Names that belong to other projects, whose inventories are not fetched: the documentation is built without a network.
 nitpick_ignore_regex = [

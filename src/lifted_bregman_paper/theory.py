@@ -1,6 +1,6 @@
 """Figures 1 and 2 of the paper, computed by the library: four activations and their Bregman losses.
 
-    python -m lifted_bregman_paper.theory --out out/demo
+    python -m lifted_bregman_paper.theory --out out/figures
 
 writes each figure as a PNG file, for light and for dark pages, and one HTML page that holds them.
 """
@@ -11,17 +11,14 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from lifted_bregman import reports
 from lifted_bregman.activations import Activation, ReLU, Softmax, SoftThreshold, Tanh
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from lifted_bregman.reports.figures import new_figure, save_png, style
+from lifted_bregman.reports.palette import DARK, LIGHT, Palette
 
 THRESHOLD = 0.5
 TARGET = 0.5
@@ -90,29 +87,13 @@ def _compare(name: str, act: Activation, t: Tensor, z: Tensor, zero: float) -> L
     return LossCurve(name, t, act.bregman(x, z), 0.5 * (x - act(z)).square().sum(-1), zero)
 
 
-@dataclass(frozen=True)
-class Palette:
-    """Colours of a figure; blue and vermilion (orange on dark) can be told apart by colour-blind readers."""
-
-    suffix: str
-    paper: str
-    ink: str
-    rule: str
-    first: str
-    second: str
-
-
-LIGHT = Palette(suffix="", paper="#ffffff", ink="#1c2430", rule="#d9dee6", first="#0072b2", second="#d55e00")
-DARK = Palette(suffix="_dark", paper="#12161c", ink="#e4e8ee", rule="#323a46", first="#56b4e9", second="#e69f00")
-
-
 def draw_activations(path: Path, palette: Palette = LIGHT) -> Path:
     """Draws Figure 1 as a PNG file."""
-    figure = _new_figure(9.0, 6.9, palette)
+    figure = new_figure(9.0, 6.9, palette)
     top = figure.add_gridspec(1, 3, left=0.065, right=0.985, top=0.955, bottom=0.595, wspace=0.2)
     for column, curve in enumerate(activation_curves()):
         axes = figure.add_subplot(top[0, column])
-        _style(axes, palette, curve.name)
+        style(axes, palette, curve.name)
         axes.plot(curve.z, curve.z, color=palette.ink, alpha=0.45, linewidth=1.1, dashes=(4, 3))
         axes.plot(curve.z, curve.value, color=palette.first, linewidth=2.4, solid_capstyle="round")
         axes.set(xlim=(-3, 3), ylim=(-3, 3), xticks=range(-3, 4), yticks=range(-3, 4))
@@ -126,7 +107,7 @@ def draw_activations(path: Path, palette: Palette = LIGHT) -> Path:
     line, sigma = softmax_components()
     for component in (0, 1):
         axes = figure.add_subplot(bottom[0, component])
-        _style(axes, palette, f"Softmax, n = 2, component {component + 1}")
+        style(axes, palette, f"Softmax, n = 2, component {component + 1}")
         axes.grid(False)
         height = sigma[..., component].numpy()
         image = axes.imshow(
@@ -150,16 +131,16 @@ def draw_activations(path: Path, palette: Palette = LIGHT) -> Path:
     bar.outline.set_visible(False)
     bar.ax.tick_params(colors=palette.ink, labelsize=9, length=0)
     bar.set_label(r"$\sigma(z)_1$ and $\sigma(z)_2$", color=palette.ink)
-    return _save(figure, path)
+    return save_png(figure, path)
 
 
 def draw_losses(path: Path, palette: Palette = LIGHT) -> Path:
     """Draws Figure 2 as a PNG file."""
-    figure = _new_figure(9.0, 6.4, palette)
+    figure = new_figure(9.0, 6.4, palette)
     grid = figure.add_gridspec(2, 2, left=0.075, right=0.98, top=0.885, bottom=0.085, hspace=0.36, wspace=0.16)
     for index, curve in enumerate(loss_curves()):
         axes = figure.add_subplot(grid[index // 2, index % 2])
-        _style(axes, palette, f"{'abcd'[index]})  {curve.name}")
+        style(axes, palette, f"{'abcd'[index]})  {curve.name}")
         t, bregman, squared = curve.t.numpy(), curve.bregman.numpy(), curve.squared.numpy()
         axes.fill_between(
             t, squared, bregman, color=palette.first, alpha=0.13, linewidth=0, label=r"gap $D_\Psi(x, \sigma(z))$"
@@ -181,7 +162,7 @@ def draw_losses(path: Path, palette: Palette = LIGHT) -> Path:
     )
     for text in legend.get_texts():
         text.set_color(palette.ink)
-    return _save(figure, path)
+    return save_png(figure, path)
 
 
 def build(out: Path) -> list[Path]:
@@ -256,43 +237,11 @@ def _loss_table() -> reports.Table:
     )
 
 
-def _new_figure(width: float, height: float, palette: Palette) -> Figure:
-    # No pyplot: nothing global, and no display needed.
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("figures need matplotlib: install lifted-bregman with the extra 'plot'.") from error
-
-    figure = Figure(figsize=(width, height), facecolor=palette.paper)
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def _style(axes: Axes, palette: Palette, title: str) -> None:
-    axes.set_facecolor(palette.paper)
-    axes.set_title(title, fontsize=11, color=palette.ink, loc="left", pad=7)
-    axes.grid(color=palette.rule, linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.tick_params(colors=palette.ink, labelsize=9, length=0, pad=5)
-    axes.xaxis.label.set_color(palette.ink)
-    axes.yaxis.label.set_color(palette.ink)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side in ("left", "bottom"))
-        spine.set_color(palette.rule)
-
-
-def _save(figure: Figure, path: Path) -> Path:
-    # Without the date and version that matplotlib adds, the same numbers give the same file.
-    figure.savefig(path, dpi=160, facecolor=figure.get_facecolor(), metadata={"Software": None})
-    return path
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Draws the figures and says where they are."""
     parser = argparse.ArgumentParser(prog="python -m lifted_bregman_paper.theory", description="Draw Figures 1 and 2.")
     parser.add_argument(
-        "--out", type=Path, default=Path("out/demo"), help="folder for the files (default: %(default)s)"
+        "--out", type=Path, default=Path("out/figures"), help="folder for the files (default: %(default)s)"
     )
     *figures, page = build(parser.parse_args(arguments).out)
     print("figures:", *figures, sep="\n  ")

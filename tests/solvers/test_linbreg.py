@@ -1,11 +1,8 @@
 """LinBreg and AdaBreg: the subgradient at every step, minimal solutions, sparse networks on digits."""
 
 import copy
-import gzip
 import math
-import os
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +11,8 @@ from scipy.optimize import LinearConstraint, linprog, minimize
 from torch import nn
 
 import lifted_bregman as lb
-from lifted_bregman.errors import CompatibilityError, SettingError
+from lifted_bregman.data import Centre, load
+from lifted_bregman.errors import CompatibilityError, DataError, SettingError
 from lifted_bregman.networks.prune import prune
 from lifted_bregman.problem.penalties import L1, Box, GroupL2, NonNegative, Nuclear, SquaredL2
 from lifted_bregman.solvers import Batch, Outcome, run
@@ -626,28 +624,13 @@ def test_group_sparsity_makes_a_smaller_network():
     assert accuracy(pruned, X, y) > 95.0
 
 
-def images(folder, name):
-    for path in (folder / name, folder / f"{name}.gz"):
-        if path.exists():
-            raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-            offset = 16 if "images" in name else 8
-            return np.frombuffer(raw, np.uint8, offset=offset)
-    raise FileNotFoundError(folder / name)
-
-
 @pytest.mark.long
 def test_nine_of_ten_weights_are_zero_on_fashion_mnist():
-    """Reads the four idx files, gzipped or not, from the folder that LIFTED_FASHION_MNIST names."""
-    folder = os.environ.get("LIFTED_FASHION_MNIST")
-    if not folder:
-        pytest.skip("LIFTED_FASHION_MNIST does not name a folder with the data")
-    parts = []
-    for part in ("train", "t10k"):
-        X = images(Path(folder), f"{part}-images-idx3-ubyte").reshape(-1, 784).astype(np.float32) / 255.0
-        y = images(Path(folder), f"{part}-labels-idx1-ubyte").astype(np.int64)
-        parts.append((torch.from_numpy(X), torch.from_numpy(y)))
-    mean = parts[0][0].mean(0)
-    train, test = ((X - mean, y) for X, y in parts)
+    try:
+        fashion = load("fashion-mnist").apply(Centre())
+    except DataError as error:
+        pytest.skip(str(error))
+    train, test = fashion.pairs("classify")
     widths, budget = (784, 400, 100, 10), {"seed": 0, "epochs": 12, "batch_size": 128}
     dense = trained(LinBreg(1.0, momentum=0.9), train, widths, **budget)
     solver = LinBreg(1.0, TargetSparsity(0.91), scale=3.0, momentum=0.9)

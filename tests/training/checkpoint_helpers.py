@@ -63,7 +63,7 @@ def sign(checkpoint: Path, **changes: Any) -> None:
     """Writes the manifest that fits the files, as somebody hostile would; `changes` replace its entries."""
     manifest = json.loads((checkpoint / "manifest.json").read_text())
     manifest.pop("sha256", None)
-    for name in manifest["files"]:
+    for name in manifest["files"] if "files" not in changes else ():
         data = (checkpoint / name).read_bytes() if (checkpoint / name).is_file() else b""
         manifest["files"][name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     manifest |= changes

@@ -105,7 +105,7 @@ def test_loading_falls_back_and_says_so(tmp_path: Path) -> None:
 def test_a_step_that_was_asked_for_is_not_replaced_by_another(tmp_path: Path) -> None:
     checkpoints = saved(tmp_path, 1, 2)
     damage(tmp_path, 2)
-    with pytest.raises(CheckpointError, match="step-00000002/model.safetensors is damaged"):
+    with pytest.raises(CheckpointError, match=r"step-00000002/model\.safetensors is damaged"):
         checkpoints.load(2)
     with pytest.raises(CheckpointError, match=r"no checkpoint of step 7; there are \[1, 2\]"):
         checkpoints.load(7)

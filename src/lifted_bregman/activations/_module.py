@@ -30,13 +30,48 @@ class ActivationModule(nn.Module):
         """σ(z)."""
         self.activation._require(z, "z")
         moved = self.activation.joint and self.dim != -1
-        u = self.activation._map(z.movedim(self.dim, -1) if moved else z)
+        apply = _map_without_branches if torch.compiler.is_exporting() else _map
+        u = apply(self.activation, z.movedim(self.dim, -1) if moved else z)
         u = u.movedim(-1, self.dim) if moved else u
         return _undifferentiable(u) if _forbidden.get() and u.requires_grad else u
 
     def extra_repr(self) -> str:
         """The activation with its settings."""
         return repr(self.activation) if self.dim == -1 else f"{self.activation!r}, dim={self.dim}"
+
+
+def _map(activation: Activation, z: Tensor) -> Tensor:
+    return activation._map(z)
+
+
+def _map_without_branches(activation: Activation, z: Tensor) -> Tensor:
+    """σ(z) for `torch.export`, which cannot follow a branch or a loop that depends on the data."""
+    from lifted_bregman.activations.custom import FromScalar
+    from lifted_bregman.activations.exponential import _LOWEST_EXPONENT, Sigmoid
+    from lifted_bregman.activations.simplex import Sparsemax
+    from lifted_bregman.activations.vectors import _TINY, GroupSoftThreshold, _norm
+
+    if isinstance(activation, FromScalar):
+        return activation.function(z)
+    if isinstance(activation, Sigmoid):
+        lowest = _LOWEST_EXPONENT[z.dtype]
+        return torch.where(z < lowest, z.clamp(max=lowest).exp(), z.sigmoid())
+    if isinstance(activation, GroupSoftThreshold):
+        norm = _norm(z)
+        return z * ((norm - activation.threshold).clamp(min=0.0) / norm.clamp(min=_TINY)).to(z.dtype)
+    if isinstance(activation, Sparsemax):
+        return _project_onto_simplex(z)
+    return activation._map(z)
+
+
+def _project_onto_simplex(z: Tensor) -> Tensor:
+    """max(z - τ, 0): with z sorted downwards, τ = (z_1 + .. + z_k - 1)/k for the largest k with z_k > τ."""
+    shifted = z - z.amax(-1, keepdim=True)
+    ordered = shifted.sort(-1, descending=True).values
+    excess = ordered.cumsum(-1) - 1.0
+    places = torch.arange(1, z.shape[-1] + 1, device=z.device, dtype=z.dtype)
+    k = (ordered * places > excess).sum(-1, keepdim=True)
+    return (shifted - excess.gather(-1, k - 1) / k).clamp(min=0.0)
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 """Reports: self-contained HTML pages made of text, figures and tables.  Needs the extra `plot`."""
 
-from lifted_bregman.reports.page import Figure, Page, Section, Table, Text
+from lifted_bregman.reports.charts import Chart, Charts, Curve
+from lifted_bregman.reports.page import Figure, Listing, Page, Section, Table, Text
+from lifted_bregman.reports.strips import Strip, Strips
 
-__all__ = ["Figure", "Page", "Section", "Table", "Text"]
+__all__ = ["Chart", "Charts", "Curve", "Figure", "Listing", "Page", "Section", "Strip", "Strips", "Table", "Text"]

@@ -1,19 +1,25 @@
 """One HTML file that shows text, figures and tables, and needs nothing else: no network, no script, no other file.
 
-Pictures are embedded as data.  The page follows the reader's light or dark setting, and a figure may bring a version of
-itself for each.  Everything a caller passes is escaped: a page never contains markup it did not write itself.
+Pictures are embedded as data, charts as SVG.  The page follows the reader's light or dark setting, and a figure may
+bring a version of itself for each.  Everything a caller passes is escaped: a page never contains markup it did not
+write itself.
 """
 
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from lifted_bregman.errors import SettingError
+from lifted_bregman.reports.charts import Charts
+from lifted_bregman.reports.palette import DARK, LIGHT, Palette
+from lifted_bregman.reports.strips import Strip, Strips
 
 _MEDIA_TYPES = {".png": "image/png", ".svg": "image/svg+xml"}
+_NUMBER = re.compile(r"[-−+]?(\d[\d,]*(\.\d+)?(e[-+]?\d+)?|inf|nan)( %| s)?")
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Table:
-    """A table with a caption.  Cells that are numbers are aligned to the right.
+    """A table with a caption.  Columns of numbers are aligned to the right.
 
     Args:
         header: the name of each column.
@@ -69,13 +75,27 @@ class Table:
                     f"{len(self.header)}: give one cell for each column."
                 )
 
+    def is_numeric(self, column: int) -> bool:
+        """Whether every cell of the column is a number, or text that is one, such as 12.50, 1,000 or 57.2 %."""
+        return bool(self.rows) and all(_NUMBER.fullmatch(_cell(row[column])) for row in self.rows)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Lines as they stand, such as commands."""
+
+    text: str
+
+
+Block = Text | Figure | Table | Charts | Strips | Listing
+
 
 @dataclass(frozen=True)
 class Section:
     """A heading and what stands below it, in order."""
 
     title: str
-    blocks: Sequence[Text | Figure | Table]
+    blocks: Sequence[Block]
 
 
 @dataclass(frozen=True)
@@ -97,22 +117,40 @@ class Page:
         """The page as one string, with every picture inside it."""
         try:
             import jinja2
+            from markupsafe import Markup
         except ImportError as error:
             raise ImportError("pages need jinja2: install lifted-bregman with the extra 'plot'.") from error
         environment = jinja2.Environment(
             autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
         )
-        environment.filters.update(data_uri=_data_uri, cell=_cell)
-        environment.tests.update(
-            figure=lambda block: isinstance(block, Figure),
-            table=lambda block: isinstance(block, Table),
-            numeric=lambda value: isinstance(value, int | float),
+        environment.filters.update(
+            data_uri=_data_uri,
+            cell=_cell,
+            strip_uri=_strip_uri,
+            colours=lambda palette: Markup(_colours(palette)),
+            # Our own drawing of a chart: matplotlib has escaped the labels in it.
+            drawing=lambda chart: Markup(chart.svg()),
         )
-        return environment.from_string(_TEMPLATE).render(page=self)
+        kinds = {"figure": Figure, "table": Table, "charts": Charts, "strips": Strips, "listing": Listing}
+        for name, kind in kinds.items():
+            environment.tests[name] = lambda value, kind=kind: isinstance(value, kind)
+        return environment.from_string(_TEMPLATE).render(page=self, light=LIGHT, dark=DARK)
 
 
 def _data_uri(path: Path) -> str:
-    return f"data:{_MEDIA_TYPES[path.suffix.lower()]};base64,{base64.b64encode(path.read_bytes()).decode('ascii')}"
+    return _uri(_MEDIA_TYPES[path.suffix.lower()], path.read_bytes())
+
+
+def _strip_uri(strip: Strip) -> str:
+    return _uri("image/png", strip.png())
+
+
+def _uri(media_type: str, content: bytes) -> str:
+    return f"data:{media_type};base64,{base64.b64encode(content).decode('ascii')}"
+
+
+def _colours(palette: Palette) -> str:
+    return " ".join(f"--{name}: {colour};" for name, colour in palette.variables().items())
 
 
 def _cell(value: str | float) -> str:
@@ -120,6 +158,15 @@ def _cell(value: str | float) -> str:
 
 
 _TEMPLATE = """\
+{% macro legend(chart) %}
+{% if chart.curves | length > 1 %}
+<ul class="legend" aria-label="Legend">
+{% for name, colour, line in chart.legend() %}
+<li><i style="border-top-style: {{ line }}; border-top-color: var(--curve-{{ colour }})"></i>{{ name }}</li>
+{% endfor %}
+</ul>
+{% endif %}
+{% endmacro %}
 <!doctype html>
 <html lang="en-GB">
 <head>
@@ -128,9 +175,9 @@ _TEMPLATE = """\
 <meta name="color-scheme" content="light dark">
 <title>{{ page.title }}</title>
 <style>
-:root { color-scheme: light dark; --ink: #1c2430; --soft: #566173; --paper: #ffffff; --rule: #d9dee6; --link: #00589c; }
+:root { color-scheme: light dark; {{ light | colours }} }
 @media (prefers-color-scheme: dark) {
-  :root { --ink: #e4e8ee; --soft: #a2adbd; --paper: #12161c; --rule: #323a46; --link: #7cc0ff; }
+  :root { {{ dark | colours }} }
 }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--ink); font: 1.0625rem/1.6 system-ui, sans-serif; }
@@ -153,6 +200,24 @@ th, td { padding: .45rem 1.1rem .45rem 0; text-align: left; border-bottom: 1px s
 th { font-weight: 600; border-bottom-width: 2px; vertical-align: bottom; }
 .number { text-align: right; }
 td.number { white-space: nowrap; }
+.legend { display: flex; flex-wrap: wrap; gap: .25rem 1.75rem; list-style: none; margin: 0 0 .5rem; padding: 0; }
+.legend i { display: inline-block; width: 2.25rem; margin-right: .6rem; vertical-align: .28em; border-top: 3px; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 21rem), 1fr)); gap: 1.5rem 2rem; }
+.charts h3 { font-size: 1rem; line-height: 1.4; margin: .5rem 0 .25rem; }
+.charts svg { display: block; width: 100%; height: auto; max-width: 34rem; overflow: visible; }
+.charts svg text, .charts svg tspan { font-family: system-ui, sans-serif; }
+.strips { display: grid; grid-template-columns: minmax(max-content, 7rem) 1fr; gap: .5rem 1rem; max-width: 52rem; }
+.strips > * { align-self: center; margin: 0; }
+.strips img { image-rendering: pixelated; }
+pre { overflow-x: auto; padding: .9rem 1.1rem; border: 1px solid var(--rule); border-radius: .4rem; }
+code { font: .95rem/1.5 ui-monospace, monospace; }
+@media (max-width: 36rem) {
+  main { padding-top: 1.5rem; }
+  th, td { padding-right: .8rem; font-size: .95rem; }
+  code { font-size: .85rem; }
+  .strips { grid-template-columns: 1fr; gap: .2rem; }
+  .strips img { margin-bottom: .6rem; }
+}
 </style>
 </head>
 <body>
@@ -187,14 +252,14 @@ td.number { white-space: nowrap; }
 <table>
 <thead><tr>
 {% for name in block.header %}
-<th scope="col"{% if block.rows and block.rows[0][loop.index0] is numeric %} class="number"{% endif %}>{{ name }}</th>
+<th scope="col"{% if block.is_numeric(loop.index0) %} class="number"{% endif %}>{{ name }}</th>
 {% endfor %}
 </tr></thead>
 <tbody>
 {% for row in block.rows %}
 <tr>
 {% for value in row %}
-<td{% if value is numeric %} class="number"{% endif %}>{{ value | cell }}</td>
+<td{% if block.is_numeric(loop.index0) %} class="number"{% endif %}>{{ value | cell }}</td>
 {% endfor %}
 </tr>
 {% endfor %}
@@ -202,6 +267,38 @@ td.number { white-space: nowrap; }
 </table>
 </div>
 </figure>
+{% elif block is charts %}
+<figure>
+{% if block.shared %}
+{{ legend(block.charts[0]) }}
+{% endif %}
+<div class="charts">
+{% for chart in block.charts %}
+<div>
+<h3>{{ chart.title }}{% if chart.logarithmic %} (log scale){% endif %}</h3>
+{% if not block.shared %}
+{{ legend(chart) }}
+{% endif %}
+<div role="img" aria-label="{{ chart.alt }}">{{ chart | drawing }}</div>
+</div>
+{% endfor %}
+</div>
+{% if block.caption %}
+<figcaption>{{ block.caption }}</figcaption>
+{% endif %}
+</figure>
+{% elif block is strips %}
+<figure>
+<div class="strips">
+{% for strip in block.strips %}
+<p>{{ strip.label }}</p>
+<img src="{{ strip | strip_uri }}" alt="{{ strip.label }}: {{ block.alt }}">
+{% endfor %}
+</div>
+<figcaption>{{ block.caption }}</figcaption>
+</figure>
+{% elif block is listing %}
+<pre tabindex="0"><code>{{ block.text }}</code></pre>
 {% else %}
 <p>{{ block.text }}</p>
 {% endif %}

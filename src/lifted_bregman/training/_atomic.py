@@ -16,12 +16,13 @@ import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 _WORKSPACE = re.compile(r"\.tmp-(\d{1,9})-(\d{1,18})-[0-9a-f]{16}")
-_PIECE = 1 << 22  # bytes hashed and written at a time, small enough to stay in the processor's cache
+_PIECE = 1 << 22  # bytes hashed and written at a time
 _EXCHANGE = 2  # RENAME_EXCHANGE of linux/fs.h
 _HERE = -100  # AT_FDCWD of fcntl.h
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)  # what file systems say that cannot exchange
@@ -136,14 +137,15 @@ def write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> tuple[int, s
     digest, size = hashlib.sha256(), 0
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
-        for whole in pieces:
-            for start in range(0, len(whole), _PIECE):
-                piece = memoryview(whole)[start : start + _PIECE]
-                digest.update(piece)
-                size += len(piece)
-                while piece:
-                    piece = piece[os.write(descriptor, piece) :]
-        os.fsync(descriptor)
+        with ThreadPoolExecutor(1) as hasher:  # a second core hashes while this one waits for the disk
+            for whole in pieces:
+                for start in range(0, len(whole), _PIECE):
+                    piece = memoryview(whole)[start : start + _PIECE]
+                    hasher.submit(digest.update, piece)
+                    size += len(piece)
+                    while piece:
+                        piece = piece[os.write(descriptor, piece) :]
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
     return size, digest.hexdigest()

@@ -101,6 +101,9 @@ class Directory:
                 raise CheckpointError(
                     f"{name} is {'not listed in it' if name in present else 'listed in it and missing'}"
                 )
+        for name, (size, _) in manifest.files.items():
+            with self.reading(name):
+                _require_regular(os.stat(name, dir_fd=self._descriptor, follow_symlinks=False), size)
         return manifest
 
     def state(self, manifest: Manifest) -> Any:
@@ -165,11 +168,8 @@ class _File:
 
     def __init__(self, descriptor: int, expected: tuple[int, str] | None) -> None:
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise CheckpointError("it is not a regular file")
+        _require_regular(status, None if expected is None else expected[0])
         self.size = status.st_size
-        if expected is not None and expected[0] != self.size:
-            raise CheckpointError(f"it has {self.size} bytes and the manifest says {expected[0]}")
         self._descriptor = descriptor
         self._expected = expected
         self._left = self.size
@@ -205,6 +205,13 @@ class _File:
             raise CheckpointError("its content is not what was written (sha256)")
 
 
+def _require_regular(status: os.stat_result, size: int | None) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise CheckpointError("it is a link, a pipe or something else that is no regular file")
+    if size is not None and status.st_size != size:
+        raise CheckpointError(f"it has {status.st_size} bytes and the manifest says {size}")
+
+
 def _manifest(entries: Any) -> Manifest:
     if not isinstance(entries, dict):
         raise CheckpointError("it is no manifest")
@@ -232,6 +239,6 @@ def _listed(name: str, entry: Any) -> tuple[int, str]:
     if name != STATE and not (name.endswith(SUFFIX) and PART.fullmatch(name.removesuffix(SUFFIX))):
         raise CheckpointError(f"it lists {name[:100]!r}, which is no file of a checkpoint")
     match entry:
-        case {"size": int(size), "sha256": str(digest)} if len(entry) == 2 and size >= 0:
+        case {"size": int(size), "sha256": str(digest)} if len(entry) == 2 and type(size) is int and size >= 0:
             return size, digest
     raise CheckpointError(f"it gives no size and sha256 of {name}")

@@ -69,10 +69,8 @@ def taken_apart(snapshot: Snapshot) -> tuple[bytes, dict[str, dict[str, Tensor]]
 def read_snapshot(directory: Directory) -> Snapshot:
     """The whole content of a checkpoint, every byte of it verified."""
     manifest = directory.manifest()
-    size, memory = (
-        sum(size for size, _ in manifest.files.values()),
-        os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-    )
+    size = sum(size for name, (size, _) in manifest.files.items() if name != STATE)
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if size > memory:
         raise CheckpointError(
             f"{directory.path} holds {size} bytes and this machine's memory is {memory}: load it on a larger machine."

@@ -19,7 +19,7 @@ import importlib.metadata
 import os
 import platform
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ from lifted_bregman.training._checkpoint_tensors import pieces
 __all__ = ["Checkpoints", "Loaded", "Snapshot", "Verified", "settings_hash", "verify"]
 
 LATEST = "LATEST"
+_ATTEMPTS = 20  # to load while another process saves
 
 
 @dataclass(frozen=True)
@@ -88,14 +89,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, sound or not, in increasing order."""
-        try:
-            with os.scandir(self.folder) as entries:
-                found = [step_of(entry.name) for entry in entries if entry.is_dir(follow_symlinks=False)]
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except OSError as error:
-            raise CheckpointError(f"{self.folder} cannot be read: {error.strerror}.") from error
-        return sorted(step for step in found if step is not None)
+        return sorted(self._directories())
 
     def sweep(self) -> list[Path]:
         """Removes the temporary directories that dead processes left, and no living one's; returns them."""
@@ -140,13 +134,16 @@ class Checkpoints:
         if step is not None:
             self._require(step)
             return _loaded(self.folder / step_name(step), [])
-        while True:
-            steps = self.steps()
-            try:
-                return self._newest(steps)
-            except CheckpointError:
-                if steps == self.steps():  # else another process has saved and removed in the meantime
-                    raise
+        for _ in range(_ATTEMPTS):
+            before = self._directories()
+            loaded, reasons = self._newest(sorted(before))
+            if not reasons or before == self._directories():
+                break  # else another process has saved and removed in the meantime
+        if loaded is not None:
+            return loaded
+        if reasons:
+            raise CheckpointError(f"{self.folder} has no sound checkpoint. {' '.join(reasons)}")
+        raise CheckpointError(f"{self.folder} has no checkpoint: train first, or name the folder of a run.")
 
     def best(self) -> Loaded | None:
         """The checkpoint last saved as the best, None if none was."""
@@ -189,16 +186,31 @@ class Checkpoints:
         _atomic.write_file(work.path / LATEST, [f"{name}\n".encode()])
         work.publish(LATEST)
 
-    def _newest(self, steps: list[int]) -> Loaded:
+    def _directories(self) -> dict[int, tuple[int, int]]:
+        """The directory of each step, by numbers that are others when it has been replaced."""
+        found = {}
+        try:
+            with os.scandir(self.folder) as entries:
+                for entry in entries:
+                    step = step_of(entry.name)
+                    if step is not None and entry.is_dir(follow_symlinks=False):
+                        with suppress(FileNotFoundError):  # removed in this moment
+                            found[step] = (entry.inode(), entry.stat(follow_symlinks=False).st_mtime_ns)
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        except OSError as error:
+            raise CheckpointError(f"{self.folder} cannot be read: {error.strerror}.") from error
+        return found
+
+    def _newest(self, steps: list[int]) -> tuple[Loaded | None, list[str]]:
+        """The newest of the steps that verifies, and why others were passed over."""
         reasons = self._missing(steps)
         for step in reversed(steps):
             try:
-                return _loaded(self.folder / step_name(step), reasons)
+                return _loaded(self.folder / step_name(step), reasons), reasons
             except CheckpointError as error:
                 reasons.append(str(error))
-        if reasons:
-            raise CheckpointError(f"{self.folder} has no sound checkpoint. {' '.join(reasons)}")
-        raise CheckpointError(f"{self.folder} has no checkpoint: train first, or name the folder of a run.")
+        return None, reasons
 
     def _missing(self, steps: list[int]) -> list[str]:
         """The sentence that the last checkpoint is gone, or that it cannot be told."""

@@ -18,9 +18,7 @@ class TensorBoard(Callback):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise ImportError(
-                "this needs tensorboard: install lifted-bregman with the extra 'track'."
-            ) from error
+            raise ImportError("this needs tensorboard: install lifted-bregman with the extra 'track'.") from error
         self._writer_class: Any = SummaryWriter
         self._folder = Path(folder)
         self._writer: Any = None

@@ -1,0 +1,79 @@
+"""Where the command line writes: results to standard output, everything else to standard error.
+
+Both are plain where they are no terminal, and follow NO_COLOR.  A reader that goes away ends the output, not the run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+from rich.text import Text
+
+from lifted_bregman.data import Progress
+
+
+class Terminal(Console):
+    """A console that falls silent when nobody reads it any more."""
+
+    def on_broken_pipe(self) -> None:
+        """Goes on without output."""
+        self.quiet = True
+        discard(self.file.fileno())
+
+
+def output() -> Terminal:
+    """Standard output; lines are never wrapped."""
+    return Terminal(highlight=False, markup=False, soft_wrap=True)
+
+
+def messages(quiet: bool = False) -> Terminal:
+    """Standard error; lines are never wrapped."""
+    return Terminal(stderr=True, highlight=False, markup=False, soft_wrap=True, quiet=quiet)
+
+
+def say(word: str, sentence: str, style: str = "bold red") -> None:
+    """One sentence on standard error, after a word that says of what kind it is."""
+    messages().print(Text.assemble((f"{word}:", style), f" {sentence}"))
+
+
+def show(rows: Mapping[str, str]) -> None:
+    """A small table on standard output: a name and what belongs to it in each line."""
+    console, width = output(), max(map(len, rows), default=0)
+    for name, value in rows.items():
+        console.print(Text.assemble((name.ljust(width), "bold"), f"  {value}"))
+
+
+@contextmanager
+def downloads() -> Iterator[Progress]:
+    """A bar for what is downloaded, on a terminal only."""
+    console = messages()
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=None, visible=False)
+
+        def report(what: str, done: int, expected: int | None) -> None:
+            bar.update(task, description=what, completed=done, total=expected, visible=True)
+
+        yield report
+
+
+def flush() -> None:
+    """Writes what is left; if nobody reads it any more, it is let go."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            discard(stream.fileno())
+
+
+def discard(descriptor: int) -> None:
+    """Sends whatever is still written to a file descriptor nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)

@@ -1,0 +1,89 @@
+"""`lifted predict`, `lifted encode` and `lifted reconstruct`: a trained network applied to new data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lifted_bregman.cli import _console
+from lifted_bregman.experiments import TrainedRun
+from lifted_bregman.experiments._write import write_whole
+from lifted_bregman.experiments.trained import as_npy
+
+Folder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of the run.")]
+Samples = Annotated[Path, typer.Argument(metavar="FILE", help="The samples: a .npy, .npz, .csv or .idx file.")]
+
+
+def predict(
+    run: Folder,
+    samples: Samples,
+    out: Annotated[
+        Path | None, typer.Option(help="A .npy file for the classes, numbered from 0, or numbers; else they are shown.")
+    ] = None,
+) -> None:
+    """Show the class, or the number, that a trained network gives to each sample: one line each.
+
+    \\b
+    lifted predict runs/a images.npy
+    lifted predict runs/a images.npy --out predictions.npy
+
+    Whole numbers are taken as raw pixels and prepared as in training.
+    """
+    trained = _opened(run)
+    found = trained.predict(samples)
+    if out is not None:
+        _store(out, found, "predictions")
+        return
+    console = _console.output()
+    for value in found.tolist():
+        if trained.classes is not None:
+            console.print(trained.classes[value])
+        else:
+            console.print(" ".join(f"{number:.6g}" for number in (value if isinstance(value, list) else [value])))
+
+
+def encode(
+    run: Folder,
+    samples: Samples,
+    out: Annotated[Path | None, typer.Option(help="A .npy file for the codes.  [default: FILE-codes.npy]")] = None,
+) -> None:
+    """Write the code that an autoencoder gives to each sample, its middle hidden layer.
+
+    \\b
+    lifted encode runs/sparse images.npy --out codes.npy
+    """
+    codes = _opened(run).encode(samples)
+    zeros = f", {100 * float((codes == 0).mean()):.1f} % zeros"
+    _store(out or Path(f"{samples.stem}-codes.npy"), codes, "codes", zeros)
+
+
+def reconstruct(
+    run: Folder,
+    samples: Samples,
+    out: Annotated[
+        Path | None, typer.Option(help="A .npy file for the reconstructions.  [default: FILE-reconstructed.npy]")
+    ] = None,
+) -> None:
+    """Write each sample as an autoencoder gives it back, in the shape and on the scale of the inputs.
+
+    \\b
+    lifted reconstruct runs/denoiser noisy.npy --out clean.npy
+    """
+    made = _opened(run).reconstruct(samples)
+    _store(out or Path(f"{samples.stem}-reconstructed.npy"), made, "reconstructions")
+
+
+def _opened(run: Path) -> TrainedRun:
+    trained = TrainedRun(run)
+    if trained.notice is not None:
+        _console.say("warning", trained.notice, "bold yellow")
+    if trained.stored.ending is None:
+        _console.say("note", f"{run} has not ended; the parameters are those of its newest checkpoint.", "bold yellow")
+    return trained
+
+
+def _store(path: Path, array: Any, what: str, remark: str = "") -> None:
+    write_whole(path, as_npy(array))
+    _console.output().print(f"{path}: {what} of shape {tuple(array.shape)}, {array.dtype}{remark}")

@@ -1,0 +1,58 @@
+"""`lifted checkpoint`: are the checkpoints of a run sound?"""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lifted_bregman.cli import _console
+from lifted_bregman.cli._errors import ExitCode
+from lifted_bregman.errors import CheckpointError
+from lifted_bregman.training import RunFolder
+from lifted_bregman.training._checkpoint_directory import step_name
+from lifted_bregman.training.checkpoints import verify as verify_checkpoint
+
+app = typer.Typer(name="checkpoint", help="Checkpoints of a run: verify.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.callback()
+def _checkpoint() -> None:
+    """Checkpoints of a run: verify."""
+
+
+@app.command()
+def verify(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of the run.")]) -> int:
+    """Check every byte of every checkpoint of a run; exit code 4 if one is damaged.
+
+    \\b
+    lifted checkpoint verify runs/a
+    """
+    folder = RunFolder(run)
+    steps = folder.checkpoints.steps()
+    if not steps:
+        raise CheckpointError(
+            f"{run} has no checkpoints: name the folder of a run, as given to 'lifted train' as --out."
+        )
+    console, damaged = _console.output(), []
+    for step in steps:
+        path = folder.checkpoints.folder / step_name(step)
+        try:
+            found = verify_checkpoint(path)
+        except CheckpointError as error:
+            damaged.append(path.name)
+            console.print(f"{path.name}  damaged  {error}")
+            continue
+        written = datetime.datetime.fromtimestamp(path.stat().st_mtime).isoformat(" ", "seconds")
+        size = sum(found.files.values())
+        console.print(f"{path.name}  sound  {size:,} bytes, {written}{', the best' if found.best else ''}")
+    if damaged:
+        remedy = "the newest sound one is taken when it is resumed" if len(damaged) < len(steps) else "start it again"
+        _console.say("lifted", f"{len(damaged)} of {len(steps)} checkpoints of {run} are damaged: {remedy}.")
+        return ExitCode.CHECKPOINT
+    if (run / "result.json").exists():
+        folder.model_parameters()
+        console.print("model.safetensors  sound")
+    return ExitCode.OK

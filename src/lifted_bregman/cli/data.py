@@ -1,0 +1,66 @@
+"""`lifted data`: which sets there are, getting one, verifying one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from lifted_bregman import data
+from lifted_bregman.cli import _console
+
+app = typer.Typer(name="data", help="Data sets by name: list, get, verify.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="The set; 'mnist-1k' means 'mnist', of which it is a part.")]
+Folder = Annotated[
+    Path | None, typer.Option("--data-dir", help="A folder that holds the sets; without it, the cache alone.")
+]
+
+
+@app.command("list")
+def list_sets(data_dir: Folder = None) -> None:
+    """Shows the sets, and where each is now or how it would be got."""
+    header = ("name", "samples", "shape", "classes", "where", "origin")
+    rows = [
+        (
+            info.name,
+            f"{info.samples[0]:,} + {info.samples[1]:,}",
+            " x ".join(map(str, info.shape)),
+            str(len(info.classes)),
+            data.whereabouts(info, data_dir),
+            info.note,
+        )
+        for info in data.SETS.values()
+    ]
+    console = _console.output()
+    if not console.is_terminal:
+        widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+        for row in (header, *rows):
+            console.print("  ".join(map(str.ljust, row, widths)).rstrip())
+        return
+    table = Table(*header[:4], "where, origin", box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in table.columns[:4]:
+        column.no_wrap = True
+    for *first, where, origin in rows:
+        table.add_row(*first, Text.assemble(where, "\n", (origin, "dim")))
+    console.print(table, soft_wrap=False)
+    console.print("samples: to train on + to test on.  mnist-1k is a random thousand of mnist, mnist-500 five hundred.")
+
+
+@app.command()
+def get(name: Name, data_dir: Folder = None) -> None:
+    """Fetches a set, unless it is here, and verifies it."""
+    with _console.downloads() as progress:
+        source = data.get(name, data_dir=data_dir, progress=progress)
+    _console.output().print(f"{name} is here and verified: {source}")
+
+
+@app.command()
+def verify(name: Name, data_dir: Folder = None) -> None:
+    """Reads a set again and checks its sha256."""
+    for what in data.verify(name, data_dir=data_dir):
+        _console.output().print(f"ok  {what}")

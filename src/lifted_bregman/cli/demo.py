@@ -1,0 +1,47 @@
+"""`lifted demo`: lifted training against SGD and Adam in about a minute."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lifted_bregman.cli import _console
+from lifted_bregman.cli._errors import ExitCode
+from lifted_bregman.experiments.demo import METHODS, DemoSettings, run_demo
+from lifted_bregman.reports.demo_page import HEADER, final_rows
+from lifted_bregman.reports.report import require_drawing, write_report
+
+
+def demo(
+    seconds: Annotated[float, typer.Option(help="Seconds of training for each method.")] = DemoSettings.seconds,
+    out: Annotated[Path, typer.Option(help="The folder for rows, pictures and page.")] = Path("out/demo"),
+    seed: Annotated[int, typer.Option(help="Fixes digits, initial weights and their order.")] = DemoSettings.seed,
+    threads: Annotated[int | None, typer.Option(help="Threads of torch. [default: as many as torch takes]")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="A folder that holds data sets. [default: the cache]")] = None,
+) -> int:
+    """Train a sparse autoencoder of 1,000 digits lifted, by SGD and by Adam, for the same time each.
+
+    Prints a table and writes a page with curves, reconstructions and codes; about a minute on two cores.
+    """
+    settings = DemoSettings(seconds, seed, threads, data_dir)
+    require_drawing()
+    console = _console.messages()
+    names = ", ".join(method.name for method in METHODS)
+    console.print(f"MNIST-1K sparse autoencoder: {names}, {seconds:g} seconds of training each")
+    result = run_demo(settings, out, console)
+    page = write_report(out)
+    _print_table(HEADER, final_rows(result))
+    _console.output().print(f"page: {page}")
+    diverged = any(method.outcome == "DIVERGED" for method in result.methods)
+    return ExitCode.DIVERGED if diverged else ExitCode.OK
+
+
+def _print_table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    """Columns aligned to the right but for the first; plain text, on a terminal and elsewhere."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    console = _console.output()
+    for line in (header, *rows):
+        first, *others = zip(line, widths, strict=True)
+        console.print("   ".join((first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others))))

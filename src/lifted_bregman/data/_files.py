@@ -1,0 +1,162 @@
+"""Files that are read with bounded memory and appear under their final name only when they are complete."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import gzip
+import os
+import secrets
+import shutil
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import numpy as np
+
+from lifted_bregman.errors import DataError
+
+_CHUNK = 1 << 20
+_UNFINISHED = ".lifted-", ".part"  # how the name of everything unfinished begins and ends
+_SURELY_HONEST = 64 << 20
+_MOST_EXPANSION = 50
+
+
+def expansion_limit(path: Path) -> int:
+    """The most bytes that an honest file of this size holds: itself, or if gzipped 64 MiB or 50 times its size.
+
+    Images shrink about fivefold; a bomb a thousandfold.
+    """
+    with opened_as_it_is(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        return max(_SURELY_HONEST, _MOST_EXPANSION * size) if file.read(2) == b"\x1f\x8b" else size
+
+
+@contextlib.contextmanager
+def opened_as_it_is(path: Path) -> Iterator[BinaryIO]:
+    """A regular file; every failure to read it becomes a DataError."""
+    with guarded(path):
+        if path.exists() and not path.is_file():
+            raise DataError(f"{path} is no regular file: give a file of data.")
+        with path.open("rb") as file:
+            yield file
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """The content of a regular file, decompressed if it is gzipped; every failure to read it becomes a DataError."""
+    with opened_as_it_is(path) as file:
+        magic = file.read(2)
+        file.seek(0)
+        if magic == b"\x1f\x8b":
+            with gzip.GzipFile(fileobj=file, mode="rb") as unzipped:
+                yield cast(BinaryIO, unzipped)
+        else:
+            yield file
+
+
+@contextlib.contextmanager
+def guarded(path: Path) -> Iterator[None]:
+    """Turns what can go wrong while reading `path` into a DataError that names it."""
+    try:
+        yield
+    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise DataError(f"{path} is damaged ({error}): replace it by a good copy.") from error
+    except FileNotFoundError as error:
+        raise DataError(f"{path} does not exist: check the name and the folder.") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror or error}): check the file and its rights.") from error
+
+
+def read_exactly(stream: BinaryIO, size: int, path: Path) -> memoryview:
+    """The next `size` bytes, which must be the last ones; memory is only used as far as there is content."""
+    content, filled = np.empty(size, np.uint8).data, 0
+    while filled < size:
+        count = stream.readinto(content[filled : filled + _CHUNK])  # type: ignore[attr-defined]
+        if not count:
+            raise DataError(
+                f"{path} is too short: {filled:,} bytes of the {size:,} expected; replace it by a good copy."
+            )
+        filled += count
+    if stream.read(1):
+        raise DataError(f"{path} is too long: more than the {size:,} bytes expected; replace it by a good copy.")
+    return content
+
+
+def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
+    """Lets `write` fill a temporary file beside `path`, then fsyncs and renames it; on any failure it is removed."""
+    with explained(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        begin, end = _UNFINISHED
+        name = path.parent / f"{begin}{secrets.token_hex(8)}-{path.name}{end}"
+        handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            with os.fdopen(handle, "w+b") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(name, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+        _sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def workspace(folder: Path) -> Iterator[Path]:
+    """A temporary folder inside `folder`, removed at the end."""
+    with explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        path = Path(tempfile.mkdtemp(prefix=_UNFINISHED[0], suffix=_UNFINISHED[1], dir=folder))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One process at a time in `folder`; who comes later waits, and finds the work done.
+
+    The lock is on the folder itself and dies with its process.  Left-over parts of dead processes are removed.  On a
+    file system without locks everybody works at once, which is only wasteful: files appear by renaming.
+    """
+    with explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            for part in folder.glob("*".join(_UNFINISHED)):
+                if part.is_dir():
+                    shutil.rmtree(part, ignore_errors=True)
+                else:
+                    part.unlink()
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def explained(folder: Path) -> Iterator[None]:
+    """Turns what can go wrong while writing to `folder` into a DataError with the remedy."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            remedy = "free some space, or name another folder with data_dir (--data-dir)"
+        else:
+            remedy = "make it writable, or name another folder with data_dir (--data-dir)"
+        raise DataError(f"{folder} cannot be written to ({error.strerror or error}): {remedy}.") from error
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

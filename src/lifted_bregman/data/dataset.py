@@ -1,0 +1,76 @@
+"""A data set in memory: two parts, where they came from, and what was done to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor
+
+from lifted_bregman.data.preparation import Preparation
+from lifted_bregman.data.samples import Samples, Task
+from lifted_bregman.data.transforms import Transform
+
+
+@dataclass(frozen=True, eq=False)
+class DataSet:
+    """Images with labels, ready for training.  `load` makes one; `apply` makes a changed one of it.
+
+    Args:
+        name: as it was asked for, such as "mnist-1k".
+        train: the training part; X is (samples, features), from 0 to 1 before any transform.
+        test: the test part.
+        shape: of one image, such as (28, 28) or (3, 32, 32).
+        classes: the name of each label.
+        levels: the value of a raw pixel that became 1.0.
+        source: a sentence that says where the bytes came from.
+        sha256: of the decompressed bytes of each file.
+        transforms: those applied, in order.
+    """
+
+    name: str
+    train: Samples
+    test: Samples
+    shape: tuple[int, ...]
+    classes: tuple[str, ...]
+    levels: int
+    source: str
+    sha256: Mapping[str, str] = field(repr=False)
+    transforms: tuple[Transform, ...] = ()
+
+    def apply(self, *transforms: Transform) -> DataSet:
+        """The set after these transforms, in this order.  This one stays as it is."""
+        data = self
+        for transform in transforms:
+            fitted = transform.fit(data)
+            data = replace(
+                data,
+                train=fitted.samples(data.train, "train"),
+                test=fitted.samples(data.test, "test"),
+                transforms=(*data.transforms, fitted),
+            )
+        return data
+
+    def pairs(self, task: Task) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """((X, Y) to train on, (X, Y) to test on) for a task; `Samples.pair` says what Y is."""
+        return self.train.pair(task), self.test.pair(task)
+
+    @property
+    def preparation(self) -> Preparation:
+        """Does to new images what was done to the inputs of this set."""
+        return Preparation(self.shape, self.levels, self.train.X.dtype, self.transforms)
+
+    def record(self) -> dict[str, Any]:
+        """What identifies this set, as a JSON object to be stored with a run; `from_record` makes the set again."""
+        return {
+            "name": self.name,
+            "samples": [len(self.train), len(self.test)],
+            "shape": list(self.shape),
+            "classes": list(self.classes),
+            "levels": self.levels,
+            "dtype": str(self.train.X.dtype).removeprefix("torch."),
+            "source": self.source,
+            "sha256": dict(self.sha256),
+            "transforms": [transform.record() for transform in self.transforms],
+        }

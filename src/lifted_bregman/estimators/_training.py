@@ -1,0 +1,109 @@
+"""What the estimators need around `fit`: a network to begin with, a way to go on, and loud ends."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning  # type: ignore[import-untyped]
+from torch import nn
+from torch.nn.utils import skip_init
+
+from lifted_bregman.activations import Activation
+from lifted_bregman.errors import LiftedBregmanError
+from lifted_bregman.solvers import Callback, Outcome, Result, Run, Solver
+from lifted_bregman.solvers._batches import named_generator
+from lifted_bregman.solvers._mirror import MirrorDescent
+
+
+class DivergedError(LiftedBregmanError, ValueError):
+    """Training met NaN or infinity; in a search such settings are scored as failed."""
+
+
+def dense_network(
+    widths: Sequence[int], activations: Sequence[Activation], dtype: torch.dtype, seed: int
+) -> nn.Sequential:
+    """Linear maps with the activations between them: Glorot's uniform weights, a function of the seed, and biases 0."""
+    modules: list[nn.Module] = []
+    for layer, (width, wider) in enumerate(pairwise(widths), start=1):
+        linear = skip_init(nn.Linear, width, wider, dtype=dtype)  # torch's own weights would use its global generator
+        nn.init.xavier_uniform_(linear.weight, generator=named_generator(seed, "initialisation", layer))
+        nn.init.zeros_(linear.bias)
+        modules.append(linear)
+        if layer <= len(activations):
+            modules.append(activations[layer - 1].as_module())
+    return nn.Sequential(*modules)
+
+
+def start_at_mean(model: nn.Sequential, Y: NDArray[Any], sample_weight: NDArray[Any] | None) -> None:
+    """The last bias at the mean target, so that targets far from 0 cost no epochs."""
+    mean = torch.from_numpy(np.average(Y, axis=0, weights=sample_weight))
+    with torch.no_grad():
+        model.get_parameter(f"{len(model) - 1}.bias").copy_(mean)
+
+
+class Continuation(Callback):
+    """Begins where an earlier run ended: at its epoch, and with its solver's state where that is of no sample.
+
+    The order of the samples depends on seed and epoch, so that k runs of one epoch on the same samples are one run of
+    k epochs.  A state with variables for all samples is of those samples, and begins anew with others.
+    """
+
+    def __init__(self, left: dict[str, Any] | None = None) -> None:
+        self.left = left
+        """What the last run left behind; None before the first."""
+        self._portable = False
+
+    def started(self, run: Run) -> None:
+        self._portable = run.solver.minibatch and run.state.variables is None
+        if self.left is None:
+            return
+        entries = run.state_dict() | {name: self.left[name] for name in ("epoch", "seconds", "work")}
+        if self._portable and self.left["of"] == run.solver:
+            entries["solver"] = self.left["solver"]
+        run.load_state_dict(entries)
+
+    def ended(self, run: Run) -> None:
+        entries = run.state_dict()
+        broken_off = run.batch > 0
+        self.left = entries | {"epoch": run.epoch + broken_off, "batch": 0, "solver": None, "of": None}
+        if self._portable:
+            # The variables are those of the last batch, which the next one does not read.
+            self.left |= {"solver": entries["solver"] | {"variables": None}, "of": run.solver}
+
+    @property
+    def epochs(self) -> int:
+        """Epochs so far, one that was broken off included."""
+        return 0 if self.left is None else int(self.left["epoch"]) - 1
+
+    def forget_solver(self) -> None:
+        """After parameters were put back that the solver's state does not belong to."""
+        if self.left is not None:
+            self.left |= {"solver": None, "of": None}
+
+
+def seeks_lowest_objective(solver: Solver[Any]) -> bool:
+    """Whether the parameters with the lowest objective are what the solver is after.
+
+    Not where it keeps parameters simple without counting that in the objective, or has a last word after its last
+    step: it would be undone.
+    """
+    if isinstance(solver, MirrorDescent):
+        return not solver.penalties
+    return type(solver).finish is Solver.finish
+
+
+def report_end(result: Result) -> None:
+    """Raises if the run diverged, warns if it ended before it should have."""
+    if result.outcome is Outcome.DIVERGED:
+        raise DivergedError(
+            f"{result.message} Standardise the features, and targets of large variance, or choose another solver or "
+            "smaller steps."
+        )
+    if result.outcome in (Outcome.INTERRUPTED, Outcome.STALLED):
+        warnings.warn(result.message, ConvergenceWarning, stacklevel=5)

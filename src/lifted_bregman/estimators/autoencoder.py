@@ -1,0 +1,207 @@
+"""LiftedAutoencoder: a dense network that reproduces its input through a sparse code."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin  # type: ignore[import-untyped]
+from sklearn.exceptions import ConvergenceWarning  # type: ignore[import-untyped]
+from sklearn.utils.validation import check_array, check_is_fitted  # type: ignore[import-untyped]
+from torch import Tensor, nn
+
+from lifted_bregman.activations import Activation, Identity, SoftThreshold
+from lifted_bregman.errors import DataError, SettingError
+from lifted_bregman.estimators import _settings as settings
+from lifted_bregman.estimators._base import RELU, Array, LiftedEstimator
+from lifted_bregman.losses import BregmanLoss, SquaredError
+from lifted_bregman.problem.blocks import code_layer
+from lifted_bregman.problem.penalties import L1, Penalty
+from lifted_bregman.solvers import Callback, Solver
+from lifted_bregman.solvers._batches import named_generator
+
+
+class LiftedAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, LiftedEstimator):  # type: ignore[misc]
+    """A dense network that is trained by a lifted solver to reproduce its input through a sparse code.
+
+    The code is the output of the middle hidden layer (of the lower one, if two are in the middle).  Its activation is
+    SoftThreshold(code_threshold), which makes exact zeros, and its variable has the penalty L1(code_penalty), which
+    makes more of them.
+
+    Args:
+        hidden: the width of each hidden layer, >= 1, at least one layer.
+        activation: of the hidden layers other than the code.
+        code_penalty: the weight of the penalty on the code, >= 0; 0 for none.
+        code_threshold: the threshold of the code's activation, >= 0; 0 for a linear code, None for `code_penalty`.
+        noise: the standard deviation of Gaussian noise, >= 0.  Above 0 the network is trained to make X out of X plus
+            noise, which is drawn once for each call of `fit` or `partial_fit`.
+        loss: `SquaredError()`, the default, or `BregmanLoss(activation)` for features in the range of an activation.
+        solver: any solver or baseline; None for the default of `lifted_bregman.fit`.
+        epochs: passes over the samples, >= 1; steps for a solver that takes the whole set.
+        batch_size: samples per step; None for min(100, samples).
+        weights: λ_1 .. λ_{L-1} > 0 of the hidden layers in the lifted energy, or one number for all; 1 by default.
+        parameter_penalty: on the weights of every layer, such as `penalties.SquaredL2(1e-4)`.
+        tol: the least decrease of the objective that counts as an improvement, >= 0; None to make all epochs.
+        n_iter_no_change: epochs without an improvement after which training ends.
+        early_stopping: hold out a `validation_fraction` of the samples and stop when the objective on them no longer
+            improves.
+        warm_start: whether `fit` goes on with the network of the last `fit`, for `epochs` more.
+        dtype: "float32" or "float64"; None for that of X, float64 if X is neither.
+        callbacks: of `lifted_bregman.callbacks`, such as Progress() or Timer(60).
+        random_state: fixes initial weights, noise, held-out samples and order; None for new ones each time.
+
+    The parameters of the epoch with the lowest (validation) objective are kept.  If training meets NaN or infinity
+    `fit` raises `DivergedError`; it warns if Ctrl-C was pressed, and keeps what was reached, and if all codes are 0.
+
+    Attributes: `model_`, an nn.Sequential without the final activation `out_activation_`, and its halves `encoder_` and
+    `decoder_`; `n_iter_`, the epochs made; `history_`, one row an epoch, with the "sparsity" of the code; `loss_`, the
+    training objective of the parameters that are kept; `outcome_` and `message_`, how training ended; `n_features_in_`
+    and, where X has them, `feature_names_in_`.
+    """
+
+    default_loss: ClassVar[type[SquaredError]] = SquaredError
+
+    def __init__(
+        self,
+        hidden: int | Sequence[int] = (64, 32, 64),
+        *,
+        activation: Activation = RELU,
+        code_penalty: float = 0.09,
+        code_threshold: float | None = None,
+        noise: float = 0.0,
+        loss: BregmanLoss | None = None,
+        solver: Solver[Any] | None = None,
+        epochs: int = 100,
+        batch_size: int | None = None,
+        weights: float | Sequence[float] | None = None,
+        parameter_penalty: Penalty | None = None,
+        tol: float | None = 1e-4,
+        n_iter_no_change: int = 10,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        warm_start: bool = False,
+        dtype: Any = None,
+        callbacks: Sequence[Callback] = (),
+        random_state: Any = None,
+    ) -> None:
+        super().__init__(
+            hidden,
+            activation=activation,
+            loss=loss,
+            solver=solver,
+            epochs=epochs,
+            batch_size=batch_size,
+            weights=weights,
+            parameter_penalty=parameter_penalty,
+            tol=tol,
+            n_iter_no_change=n_iter_no_change,
+            early_stopping=early_stopping,
+            validation_fraction=validation_fraction,
+            warm_start=warm_start,
+            dtype=dtype,
+            callbacks=callbacks,
+            random_state=random_state,
+        )
+        self.code_penalty = code_penalty
+        self.code_threshold = code_threshold
+        self.noise = noise
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"] if self.dtype is None else []
+        return tags
+
+    def _hidden_activations(self) -> list[Activation]:
+        activations = super()._hidden_activations()
+        if not activations:
+            raise SettingError("hidden is empty; an autoencoder needs at least one hidden layer, its code.")
+        given = self.code_penalty if self.code_threshold is None else self.code_threshold
+        threshold = settings.not_negative(given, "code_penalty" if self.code_threshold is None else "code_threshold")
+        code = code_layer(len(activations) + 1)
+        activations[code - 1] = SoftThreshold(threshold) if threshold > 0.0 else Identity()
+        return activations
+
+    def _penalties(self, depth: int) -> dict[int, Penalty]:
+        weight = settings.not_negative(self.code_penalty, "code_penalty")
+        return {code_layer(depth): L1(weight)} if weight > 0.0 else {}
+
+    def _inputs(self, X: Tensor, seed: int, epochs: int) -> Tensor:
+        level = settings.not_negative(self.noise, "noise")
+        if level == 0.0:
+            return X
+        noise = torch.randn(X.shape, generator=named_generator(seed, "noise", epochs), dtype=torch.float64)
+        return X + level * noise.to(X.dtype)
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Trains the network to reproduce X (samples, features); y is ignored."""
+        return self._learn(X, goes_on=self._goes_on())
+
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
+        """One epoch on these samples, with the network and the solver's state of the last call; y is ignored.
+
+        Early stopping belongs to `fit`.  A solver whose variables belong to samples begins with new ones.
+        """
+        return self._learn(X, goes_on=self._goes_on(incremental=True), incremental=True)
+
+    def _learn(self, X: Any, *, goes_on: bool, incremental: bool = False) -> Self:
+        X = self._validated(X, goes_on=goes_on)
+        reached = self._train(X, X, X.shape[1], goes_on=goes_on, incremental=incremental)
+        if reached["sparsity"] == 1.0 and not incremental:
+            warnings.warn(
+                "Every code is 0, whatever the sample: use a smaller code_penalty, or standardise the features.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        return self
+
+    @property
+    def encoder_(self) -> nn.Sequential:
+        """The layers up to the code; shares the parameters of `model_`."""
+        check_is_fitted(self)
+        return nn.Sequential(*list(self.model_)[: 2 * self._code_layer])
+
+    @property
+    def decoder_(self) -> nn.Sequential:
+        """The layers after the code; shares the parameters of `model_`."""
+        check_is_fitted(self)
+        return nn.Sequential(*list(self.model_)[2 * self._code_layer :])
+
+    @property
+    def _code_layer(self) -> int:
+        """That of the fitted network, whatever the settings are now."""
+        return code_layer((len(self.model_) + 1) // 2)
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.decoder_.get_parameter("0.weight")[0])
+
+    def transform(self, X: Any) -> Array:
+        """The codes of samples X, (samples, width of the code)."""
+        X = self._checked(X)
+        return self._forward(self.encoder_, X).numpy()
+
+    def inverse_transform(self, codes: Any) -> Array:
+        """What the decoder makes of codes, (samples, features)."""
+        check_is_fitted(self)
+        codes = check_array(codes, dtype=self._model_dtype(), order="C", force_writeable=True)
+        if codes.shape[1] != self._n_features_out:
+            raise DataError(
+                f"the codes have {codes.shape[1]} features and those of this network {self._n_features_out}: give what "
+                "transform returns."
+            )
+        return self.out_activation_(self._forward(self.decoder_, codes)).numpy()
+
+    def denoise(self, X: Any) -> Array:
+        """What the network makes of samples X, inverse_transform(transform(X)); most useful with `noise` above 0."""
+        return self._reconstructed(self._checked(X))
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Minus the mean squared error of the reconstruction, over samples and features; y is ignored."""
+        X = self._checked(X)
+        return -float(np.square(self._reconstructed(X) - X).mean())
+
+    def _reconstructed(self, X: Array) -> Array:
+        return self.out_activation_(self._forward(self.model_, X)).numpy()

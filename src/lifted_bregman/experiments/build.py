@@ -1,0 +1,77 @@
+"""From settings to the objects that `fit` takes: the network, the lifted problem, the callbacks."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from lifted_bregman.activations import Activation, SoftThreshold
+from lifted_bregman.experiments import specs
+from lifted_bregman.experiments.settings import Settings
+from lifted_bregman.losses import BregmanLoss, CrossEntropy, SquaredError
+from lifted_bregman.problem import LiftedProblem, lift
+from lifted_bregman.problem.blocks import code_layer
+from lifted_bregman.problem.penalties import L1
+from lifted_bregman.solvers import Callback
+from lifted_bregman.solvers._batches import named_generator
+from lifted_bregman.training.callbacks import Checkpoint, EarlyStopping, Progress, Timer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def build_model(settings: Settings, inputs: int, outputs: int) -> nn.Sequential:
+    """Dense layers with Glorot's uniform weights, a function of the seed, and biases 0; the loss owns the last
+    activation.
+    """
+    assert settings.hidden is not None
+    widths = (inputs, *settings.hidden, outputs)
+    dtype = getattr(torch, settings.dtype)
+    modules: list[nn.Module] = []
+    activations = hidden_activations(settings)
+    for layer, (width, wider) in enumerate(pairwise(widths), start=1):
+        linear = nn.Linear(width, wider, dtype=dtype)
+        nn.init.xavier_uniform_(linear.weight, generator=named_generator(settings.seed, "initialisation", layer))
+        nn.init.zeros_(linear.bias)
+        modules.append(linear)
+        if layer <= len(activations):
+            modules.append(activations[layer - 1].as_module())
+    return nn.Sequential(*modules)
+
+
+def hidden_activations(settings: Settings) -> tuple[Activation, ...]:
+    """σ_1 .. σ_{L-1}; an autoencoder's code has a soft threshold unless the settings say otherwise."""
+    assert settings.hidden is not None
+    made = [specs.activation(spec) for spec in settings.activation]
+    made = made if len(made) > 1 else made * len(settings.hidden)
+    if settings.code_threshold:
+        made[code_layer(len(settings.hidden) + 1) - 1] = SoftThreshold(settings.code_threshold)
+    return tuple(made)
+
+
+def build_problem(settings: Settings, inputs: int, outputs: int) -> LiftedProblem:
+    """The lifted problem of resolved settings."""
+    assert settings.hidden is not None
+    loss: BregmanLoss = CrossEntropy() if settings.loss == "cross-entropy" else SquaredError()
+    code = code_layer(len(settings.hidden) + 1)
+    weights = settings.weights
+    return lift(
+        build_model(settings, inputs, outputs),
+        loss=loss,
+        weights=weights[0] if weights is not None and len(weights) == 1 else weights,
+        penalties={code: L1(settings.code_penalty)} if settings.code_penalty else {},
+    )
+
+
+def build_callbacks(settings: Settings, console: Console) -> list[Callback]:
+    """Always the same for the same settings, so that a run can be continued with them."""
+    callbacks: list[Callback] = [Progress(console, time_limit=settings.time_limit)]
+    if settings.time_limit is not None:
+        callbacks.append(Timer(settings.time_limit))
+    if settings.patience is not None:
+        callbacks.append(EarlyStopping(patience=settings.patience))
+    saver = Checkpoint(settings.checkpoint_epochs, settings.checkpoint_steps, settings.checkpoint_seconds)
+    return [*callbacks, saver]

@@ -1,0 +1,289 @@
+"""The data of a run: what its settings ask for, ready for `fit`, with a record from which new inputs are prepared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lifted_bregman import data as sets
+from lifted_bregman.data import Preparation, Progress, Samples
+from lifted_bregman.errors import DataError
+from lifted_bregman.experiments import tables
+from lifted_bregman.experiments.settings import Settings, task_of
+from lifted_bregman.solvers._batches import named_generator
+
+Pair = tuple[Tensor, Tensor]
+_TEST_PART = 0.2  # of a file without a test part
+
+
+@dataclass(frozen=True, eq=False)
+class RunData:
+    """What a run trains on.
+
+    Args:
+        train: (X, Y).
+        validation: (X, Y), or None.
+        record: JSON from which `NewInputs` prepares what is not in the set.
+        source: a sentence that says where the samples came from.
+    """
+
+    train: Pair
+    validation: Pair | None
+    record: dict[str, Any]
+    source: str
+
+    @property
+    def inputs(self) -> int:
+        """Features of a sample."""
+        return int(self.train[0].shape[1])
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of the network."""
+        classes = self.record["classes"]
+        return int(self.train[1].shape[1]) if classes is None else len(classes)
+
+
+def load_data(settings: Settings, progress: Progress | None = None) -> RunData:
+    """The data that resolved settings ask for."""
+    if settings.own_file or settings.data in _NAMED_TABLES:
+        return _of_table(settings)
+    loaded = sets.load(
+        settings.data,
+        data_dir=settings.data_dir,
+        dtype=getattr(torch, settings.dtype),
+        seed=settings.seed,
+        progress=progress,
+    )
+    if isinstance(settings.validation, float):
+        kept, held_out = _split(len(loaded.train), settings.validation, settings)
+        loaded = replace(loaded, train=loaded.train.select(kept), test=loaded.train.select(held_out))
+    if settings.task == "classify":
+        _require_classes(loaded.train.y, loaded.classes)
+    transforms: list[sets.Transform] = [sets.Centre()] if settings.prepare == "centre" else []
+    transforms += [] if settings.noise is None else [sets.Noise(settings.noise, settings.seed)]
+    loaded = loaded.apply(*transforms)
+    train, test = loaded.pairs(task_of(settings))
+    record = {
+        "kind": "set",
+        "classes": list(loaded.classes) if settings.task == "classify" else None,
+        "inputs": loaded.train.X.shape[1],
+        "outputs": len(loaded.classes) if settings.task == "classify" else train[1].shape[1],
+        "set": loaded.record(),
+    }
+    return RunData(train, None if settings.validation == "none" else test, record, loaded.source)
+
+
+class NewInputs:
+    """Prepares inputs that are not in the set as those of the set were, from a run's record."""
+
+    def __init__(self, record: Mapping[str, Any], dtype: str) -> None:
+        try:
+            self.classes: tuple[str, ...] | None = None if record["classes"] is None else tuple(record["classes"])
+            self.inputs, self.outputs = int(record["inputs"]), int(record["outputs"])
+            self._preparation: Preparation | _Scaling
+            self.columns: tuple[str, ...] | None = None
+            self._target: _Scaling | None = None
+            if record["kind"] == "set":
+                self._preparation = Preparation.from_record(record["set"])
+            else:
+                self.columns = None if record["columns"] is None else tuple(record["columns"])
+                self._preparation = _Scaling.from_record(record["scaling"], dtype)
+                self._target = None if record["target"] is None else _Scaling.from_record(record["target"], dtype)
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(
+                f"the record of the data is incomplete or wrong ({error!r}): it was not made here."
+            ) from error
+
+    def read(self, path: Path) -> Tensor:
+        """The inputs in a file, (samples, features), ready for the network."""
+        return self._preparation(tables.read_inputs(path, self.columns))
+
+    def images(self, X: Tensor) -> NDArray[Any]:
+        """Outputs of an autoencoder in the shape and on the scale of the inputs."""
+        return self._preparation.undo(X).numpy()
+
+    def targets(self, Y: Tensor) -> NDArray[Any]:
+        """Outputs of a regression in the targets' own units."""
+        return (Y if self._target is None else self._target.undo(Y)).numpy()
+
+
+@dataclass(frozen=True)
+class _Scaling:
+    """x -> (x / divisor - mean) / deviation, for samples of a shape."""
+
+    shape: tuple[int, ...]
+    divisor: float
+    mean: tuple[float, ...] | None
+    deviation: tuple[float, ...] | None
+    dtype: str
+
+    @classmethod
+    def fit(cls, X: NDArray[Any], prepare: str, dtype: str) -> _Scaling:
+        divisor = 255.0 if X.dtype == np.uint8 and X.max() > 1 else 1.0
+        flat = X.reshape(len(X), -1).astype(np.float64) / divisor
+        mean = deviation = None
+        if prepare != "none":
+            mean = tuple(flat.mean(0).tolist())
+        if prepare == "standardise":
+            spread = flat.std(0)
+            deviation = tuple(np.where(spread > 0.0, spread, 1.0).tolist())
+        return cls(tuple(X.shape[1:]), divisor, mean, deviation, dtype)
+
+    def __call__(self, X: NDArray[Any]) -> Tensor:
+        features = math.prod(self.shape)
+        if X.shape in (self.shape, (features,)) and X.ndim:
+            X = X[np.newaxis]
+        if X.shape[1:] not in (self.shape, (features,)):
+            raise DataError(f"the samples have the shape {X.shape[1:]}; expected {self.shape}, as in training.")
+        scaled = X.reshape(len(X), -1).astype(np.float64) / self.divisor
+        scaled = scaled if self.mean is None else scaled - np.array(self.mean)
+        scaled = scaled if self.deviation is None else scaled / np.array(self.deviation)
+        return torch.from_numpy(scaled).to(getattr(torch, self.dtype))
+
+    def undo(self, X: Tensor) -> Tensor:
+        values = X.double()
+        values = values if self.deviation is None else values * torch.tensor(self.deviation, dtype=torch.float64)
+        values = values if self.mean is None else values + torch.tensor(self.mean, dtype=torch.float64)
+        return (values * self.divisor).to(X.dtype).reshape(len(X), *self.shape)
+
+    def record(self) -> dict[str, Any]:
+        listed = {"mean": self.mean, "deviation": self.deviation, "shape": self.shape}
+        return {"divisor": self.divisor} | {k: None if v is None else list(v) for k, v in listed.items()}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any], dtype: str) -> _Scaling:
+        mean, deviation = (None if record[k] is None else tuple(map(float, record[k])) for k in ("mean", "deviation"))
+        return cls(tuple(map(int, record["shape"])), float(record["divisor"]), mean, deviation, dtype)
+
+
+_NAMED_TABLES = {"diabetes": tables.diabetes}
+
+
+def _of_table(settings: Settings) -> RunData:
+    classify, supervised = settings.task == "classify", not settings.autoencoder
+    if settings.own_file:
+        table = tables.read_table(Path(settings.data), settings.target, supervised, classify)
+    else:
+        table = _NAMED_TABLES[settings.data]()
+        if classify:
+            raise DataError(f"the targets of '{settings.data}' are numbers and not classes: take --task regress.")
+    X, y, X_test, y_test = _parts(table, settings)
+    classes: tuple[str, ...] | None = None
+    if supervised:
+        assert y is not None
+        if classify:
+            y, y_test, classes = _as_classes(y, y_test)
+        else:
+            y, y_test = _as_numbers(y), None if y_test is None else _as_numbers(y_test)
+    if X_test is not None and X_test.shape[1:] != X.shape[1:]:
+        raise DataError(
+            f"X holds samples of shape {X.shape[1:]} and X_test of {X_test.shape[1:]}: give the same to both."
+        )
+    assert settings.prepare is not None
+    scaling = _Scaling.fit(X, settings.prepare, settings.dtype)
+    target = None
+    if supervised and not classify:
+        assert y is not None
+        target = _Scaling.fit(y, "standardise", settings.dtype)
+    train = _pair(X, y, "train", scaling, target, settings)
+    validation = None
+    if X_test is not None and settings.validation != "none":
+        validation = _pair(X_test, y_test, "test", scaling, target, settings)
+    record = {
+        "kind": "table",
+        "classes": None if classes is None else list(classes),
+        "inputs": train[0].shape[1],
+        "outputs": train[1].shape[1] if classes is None else len(classes),
+        "columns": None if table.columns is None else list(table.columns),
+        "scaling": scaling.record(),
+        "target": None if target is None else target.record(),
+        "sha256": table.sha256,
+    }
+    return RunData(train, validation, record, f"The samples are from {table.source}.")
+
+
+def _parts(table: tables.Table, settings: Settings) -> tuple[Any, Any, Any, Any]:
+    """Training and test part; where the file has no test part, or a fraction is asked for, drawn by seed."""
+    X, y = table.X, table.y
+    fraction = settings.validation if isinstance(settings.validation, float) else None
+    if settings.validation == "test" and table.X_test is None:
+        fraction = _TEST_PART
+    if fraction is None:
+        return X, y, table.X_test, table.y_test
+    kept, held_out = (places.numpy() for places in _split(len(X), fraction, settings))
+    return X[kept], None if y is None else y[kept], X[held_out], None if y is None else y[held_out]
+
+
+def _split(samples: int, fraction: float, settings: Settings) -> tuple[Tensor, Tensor]:
+    count = max(1, round(samples * fraction))
+    if count >= samples:
+        raise DataError(
+            f"the training part has {samples} samples, too few to hold out {fraction:g} of it: take --validation none."
+        )
+    order = torch.randperm(samples, generator=named_generator(settings.seed, "validation"))
+    return order[count:].sort().values, order[:count].sort().values
+
+
+def _as_classes(y: Any, y_test: Any) -> tuple[Any, Any, tuple[str, ...]]:
+    """Labels from 0 and the names of the classes, which are those of the training part."""
+    if y.ndim == 2 and y.shape[1] == 1:
+        y, y_test = y[:, 0], None if y_test is None else y_test[:, 0]
+    if y.ndim != 1:
+        raise DataError(f"the labels have the shape {y.shape}; expected one class for each sample.")
+    if y.dtype.kind == "f" and not (y == np.round(y)).all():
+        wrong = float(y[np.flatnonzero(y != np.round(y))[0]])
+        raise DataError(
+            f"a label is {wrong:g}; classes must be whole numbers or names: take --task regress for numbers."
+        )
+    found = np.unique(y)
+    if len(found) < 2:
+        raise DataError(f"every sample is of the class '{_name(found[0])}': give samples of at least two classes.")
+    if y_test is not None:
+        unknown = np.setdiff1d(y_test, found)
+        if len(unknown):
+            raise DataError(
+                f"the class '{_name(unknown[0])}' has no sample in the training part: give more samples of it, another "
+                "seed, or take --validation none."
+            )
+    labels, tested = (None if part is None else np.searchsorted(found, part).astype(np.int64) for part in (y, y_test))
+    return labels, tested, tuple(map(_name, found))
+
+
+def _as_numbers(y: Any) -> Any:
+    if y.dtype.kind not in "buif":
+        raise DataError(f"the targets are text such as '{y[0]}'; a regression needs numbers: take --task classify.")
+    return y.astype(np.float64).reshape(len(y), -1)
+
+
+def _name(value: Any) -> str:
+    return str(value) if isinstance(value, str) else f"{float(value):g}"
+
+
+def _require_classes(labels: Tensor, classes: tuple[str, ...]) -> None:
+    empty = (torch.bincount(labels, minlength=len(classes)) == 0).nonzero().flatten().tolist()
+    if empty:
+        raise DataError(
+            f"the class '{classes[empty[0]]}' has no sample among the {len(labels)} of the training part: ask for more "
+            "samples, or for another seed."
+        )
+
+
+def _pair(X: Any, y: Any, part: Any, scaling: _Scaling, target: _Scaling | None, settings: Settings) -> Pair:
+    """(X, Y) of the task, as `Samples.pair` has it."""
+    inputs = scaling(X)
+    if y is None:
+        y = np.zeros(len(X), np.int64)
+    labels = torch.from_numpy(y) if target is None else target(y)
+    samples = Samples(inputs, labels)
+    if settings.noise is not None:
+        samples = sets.Noise(settings.noise, settings.seed).samples(samples, part)
+    return samples.pair(task_of(settings))

@@ -1,0 +1,187 @@
+"""Runs of the command line: a folder is trained in, continued, and used for new data.
+
+Besides what `fit` writes, the folder holds
+
+    settings.toml    the resolved settings, which `lifted train --config` reads too
+    data.json        what the data were, and what was done to them
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from lifted_bregman.errors import CheckpointError, DataError, LiftedBregmanError, SettingError
+from lifted_bregman.experiments._write import write_whole
+from lifted_bregman.experiments.build import build_callbacks, build_problem
+from lifted_bregman.experiments.run_data import RunData, load_data
+from lifted_bregman.experiments.settings import Settings
+from lifted_bregman.experiments.settings_file import as_toml, read_settings
+from lifted_bregman.solvers import Callback, Outcome, Result, Run
+from lifted_bregman.training import RunFolder, fit
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+SETTINGS, DATA = "settings.toml", "data.json"
+_BEGUN = {SETTINGS, DATA, "lock", "checkpoints", "history.jsonl"}  # what a run has before its first checkpoint
+
+
+def train(settings: Settings, out: Path, console: Console, data: RunData | None = None) -> Result:
+    """Trains in the folder `out`, which must not hold a run, nor anything else.
+
+    Args:
+        settings: resolved or not; what is stored is resolved.
+        out: made when everything has been found right.
+        console: where the progress of the run is shown.
+        data: what `load_data` gave for these settings, if that was done before.
+
+    torch has the settings' number of threads afterwards.
+    """
+    require_free(out)
+    settings = settings.resolved()
+    return _fit(settings, out, load_data(settings) if data is None else data, console, resume=False)
+
+
+def resume(stored: StoredRun, console: Console, data: RunData | None = None) -> Result:
+    """Continues a run as if it had never stopped."""
+    settings = stored.settings
+    data = load_data(settings) if data is None else data
+    if stored.record is not None and _digests(stored.record) != _digests(data.record):
+        raise DataError(
+            f"{settings.data} is no longer what {stored.path} was trained on: restore it, or start a new run."
+        )
+    return _fit(settings, stored.path, data, console, resume=True)
+
+
+def require_free(out: Path) -> None:
+    """An error unless a new run can be stored in `out`."""
+    try:
+        if out.exists() and not out.is_dir():
+            raise SettingError(f"out is {out}, which is a file: name a folder that does not exist yet.")
+        held = {entry.name for entry in out.iterdir()} if out.exists() else set()
+    except OSError as error:
+        raise SettingError(f"out is {out}, which cannot be read ({error.strerror}): choose another folder.") from error
+    if RunFolder(out).started_before or "result.json" in held:
+        raise SettingError(
+            f"{out} holds a run already: continue it with 'lifted resume {out}', or choose another --out."
+        )
+    if held - _BEGUN:
+        raise SettingError(f"{out} holds other files, such as {min(held - _BEGUN)}: choose a new folder for --out.")
+
+
+def _fit(settings: Settings, out: Path, data: RunData, console: Console, resume: bool) -> Result:
+    assert settings.threads is not None
+    torch.set_num_threads(settings.threads)
+    return fit(
+        build_problem(settings, data.inputs, data.outputs),
+        data.train,
+        settings.make_solver(),
+        epochs=settings.epochs,
+        batch_size=settings.batch_size,
+        seed=settings.seed,
+        validation=data.validation,
+        tolerance=settings.tolerance,
+        record_every=settings.record_every,
+        callbacks=[_Description(out, settings, data.record), *build_callbacks(settings, console)],
+        out=out,
+        resume=resume,
+    )
+
+
+class _Description(Callback):
+    """Writes what the run is into its folder, before its first checkpoint."""
+
+    def __init__(self, out: Path, settings: Settings, record: Mapping[str, Any]) -> None:
+        self._files = {SETTINGS: as_toml(settings), DATA: json.dumps(record, indent=1) + "\n"}
+        self._out = out
+
+    def started(self, run: Run) -> None:
+        try:
+            for name, text in self._files.items():
+                write_whole(self._out / name, text.encode())
+        except SettingError as error:
+            raise CheckpointError(str(error)) from error
+
+
+@dataclass(frozen=True, eq=False)
+class StoredRun:
+    """A run in its folder.
+
+    Args:
+        path: the folder.
+        settings: its resolved settings.
+        record: what its data were; None where a run ended before it was written.
+        ending: what `result.json` says; None for a run that has not ended.
+    """
+
+    path: Path
+    settings: Settings
+    record: Mapping[str, Any] | None
+    ending: Mapping[str, Any] | None
+
+    @classmethod
+    def open(cls, path: Path) -> StoredRun:
+        """The run in a folder; CheckpointError if there is none, or its files are damaged."""
+        if not (path / SETTINGS).is_file():
+            if not path.is_dir():
+                raise CheckpointError(
+                    f"there is no folder {path}: name the folder that 'lifted train' was given as --out."
+                )
+            raise CheckpointError(
+                f"{path} holds no run of 'lifted train', for it has no {SETTINGS}: name the folder given as --out."
+            )
+        try:
+            settings = read_settings(path / SETTINGS)
+        except LiftedBregmanError as error:
+            raise CheckpointError(f"the settings of the run are damaged: {error}") from error
+        ending = RunFolder(path).result() if (path / "result.json").exists() else None
+        return cls(path, settings.resolved(), _record(path / DATA), ending)
+
+    def extended(self, epochs: int | None = None, time_limit: float | None = None) -> StoredRun:
+        """The run with more epochs, or a longer time limit, to be continued with."""
+        settings = self.settings
+        if epochs is not None:
+            done = self.epochs_done
+            if epochs <= done:
+                raise SettingError(f"epochs is {epochs} and {self.path} has {done} already: ask for more.")
+            settings = replace(settings, epochs=epochs)
+        if time_limit is not None:
+            if settings.time_limit is None:
+                raise SettingError(f"time_limit is {time_limit:g}, but {self.path} was started without: leave it out.")
+            settings = replace(settings, time_limit=time_limit)
+        return replace(self, settings=settings)
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How the run ended; None for one that has not, or was interrupted."""
+        name = None if self.ending is None else str(self.ending.get("outcome"))
+        found = Outcome.__members__.get(name or "")
+        return None if found is Outcome.INTERRUPTED else found
+
+    @property
+    def epochs_done(self) -> int:
+        """Whole epochs in its history."""
+        rows = RunFolder(self.path).history()
+        return int(rows[-1]["epoch"]) if rows else 0
+
+
+def _record(path: Path) -> Mapping[str, Any] | None:
+    if not path.exists():
+        return None
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error}): restore the file, or train again.") from error
+    if not isinstance(record, dict):
+        raise CheckpointError(f"{path} is not what a run writes: restore the file, or train again.")
+    return record
+
+
+def _digests(record: Mapping[str, Any]) -> Any:
+    return record.get("sha256") or dict(record.get("set", {})).get("sha256")

@@ -1,0 +1,87 @@
+"""A trained network applied to new data: classes, numbers, codes or reconstructions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lifted_bregman.errors import CheckpointError, CompatibilityError
+from lifted_bregman.experiments.build import build_problem
+from lifted_bregman.experiments.run_data import NewInputs
+from lifted_bregman.experiments.runs import DATA, StoredRun
+from lifted_bregman.problem.blocks import code_layer
+from lifted_bregman.training import RunFolder
+
+_AT_ONCE = 4096  # samples
+
+
+class TrainedRun:
+    """The network of a run's folder with the preparation of its inputs."""
+
+    def __init__(self, path: Path) -> None:
+        self.stored = StoredRun.open(path)
+        if self.stored.record is None:
+            raise CheckpointError(f"{path} has no {DATA}: the run ended before it began; train again.")
+        self.inputs = NewInputs(self.stored.record, self.stored.settings.dtype)
+        self._problem = build_problem(self.stored.settings, self.inputs.inputs, self.inputs.outputs)
+        folder = RunFolder(path)
+        try:
+            self._problem.model.load_state_dict(folder.model_parameters())
+        except RuntimeError as error:
+            raise CheckpointError(f"the parameters in {path} do not fit its {DATA} and settings: {error}") from error
+        self.notice = folder.notice
+        """The sentence about damaged checkpoints that were passed over, if any were."""
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The names of the classes, for a classifier."""
+        return self.inputs.classes
+
+    def predict(self, path: Path) -> NDArray[Any]:
+        """The class of each sample, (samples,) from 0, or the numbers of a regression in the targets' units."""
+        self._require(("classify", "regress"), "predict")
+        Z = self._apply(self._problem.model, path)
+        if self.classes is not None:
+            return Z.argmax(1).numpy()
+        numbers = self.inputs.targets(Z)
+        return numbers[:, 0] if numbers.shape[1] == 1 else numbers
+
+    def encode(self, path: Path) -> NDArray[Any]:
+        """The code of each sample, (samples, width of the middle hidden layer)."""
+        self._require(("autoencode", "denoise"), "encode")
+        code = code_layer(self._problem.depth)
+        return self._apply(lambda X: self._problem.forward_state(X)[code], path).numpy()
+
+    def reconstruct(self, path: Path) -> NDArray[Any]:
+        """Each sample as the autoencoder gives it back, in the shape and on the scale of the set's inputs."""
+        self._require(("autoencode", "denoise"), "reconstruct")
+        return self.inputs.images(self._apply(self._problem.model, path))
+
+    def _apply(self, function: Callable[[Tensor], Tensor], path: Path) -> Tensor:
+        X = self.inputs.read(path)
+        with torch.no_grad():
+            return torch.cat([function(piece) for piece in X.split(_AT_ONCE)])
+
+    def _require(self, tasks: tuple[str, ...], command: str) -> None:
+        task = self.stored.settings.task
+        if task not in tasks:
+            other = "'lifted encode' or 'lifted reconstruct'" if command == "predict" else "'lifted predict'"
+            raise CompatibilityError(
+                f"'lifted {command}' is for the tasks {' and '.join(tasks)}, and {self.stored.path} was trained to "
+                f"{task}: use {other}."
+            )
+
+
+def as_npy(array: NDArray[Any]) -> bytes:
+    """The bytes of a .npy file."""
+    from io import BytesIO
+
+    buffer = BytesIO()
+    np.save(buffer, np.ascontiguousarray(array), allow_pickle=False)
+    return buffer.getvalue()

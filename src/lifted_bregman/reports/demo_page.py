@@ -1,0 +1,206 @@
+"""The page of `lifted demo`, from what is stored; nothing is trained for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from lifted_bregman.experiments.demo_folder import Demo, MethodRecord
+from lifted_bregman.reports.charts import Chart, Charts, Curve
+from lifted_bregman.reports.page import Listing, Page, Section, Table, Text
+from lifted_bregman.reports.strips import Strip, Strips
+
+HEADER = ("method", "epochs", "seconds", "objective", "validation error", "zeros in the code")
+
+
+def final_rows(demo: Demo) -> list[tuple[str, ...]]:
+    """What each method reached, one row for each, under `HEADER`."""
+    table: list[tuple[str, ...]] = []
+    for method in demo.methods:
+        last = demo.rows[method.key][-1]
+        table.append(
+            (
+                method.name,
+                f"{last['epoch']:.0f}",
+                f"{last['seconds']:.1f}",
+                f"{last['objective']:.3f}",
+                f"{last['validation_error']:.5f}",
+                f"{100 * last['sparsity']:.1f} %",
+            )
+        )
+    return table
+
+
+def demo_page(demo: Demo) -> Page:
+    """The page with the table, the curves, the digits and the codes."""
+    record = demo.record
+    return Page(
+        title="A sparse autoencoder of digits: lifted training, SGD and Adam",
+        summary=(
+            f"The network of the paper's MNIST-1K experiment was trained by three methods for {record.seconds:g} "
+            f"seconds each, from the same weights, on the same {record.samples:,} digits. The lifted method never "
+            "differentiates an activation; SGD and Adam use back-propagation."
+        ),
+        sections=[
+            Section("Result", [_table(demo), Text(_verdict(demo))]),
+            Section("Progress", [_charts(demo)]),
+            Section("Reconstructions", [_digits(demo, "train"), _digits(demo, "validation")]),
+            Section("Codes", [_codes(demo)]),
+            Section("Settings", [*_settings(demo), _machine(demo)]),
+            Section("How to rerun", _commands(demo)),
+        ],
+    )
+
+
+def _table(demo: Demo) -> Table:
+    caption = (
+        "What each method reached. Objective: ½‖x − x̂‖² + α‖code‖₁, mean over the training digits. Validation error: "
+        f"mean squared error per pixel on {demo.record.validation_samples:,} digits that no method has seen. Zeros: "
+        "fraction of exact zeros in the codes of the training digits. Seconds: in training steps; evaluation is not "
+        "counted."
+    )
+    rows = final_rows(demo)  # turned, for telephones are narrow
+    return Table(("", *(row[0] for row in rows)), list(zip(HEADER, *rows, strict=True))[1:], caption)
+
+
+def _verdict(demo: Demo) -> str:
+    """Which method is best in which column: found from the rows, whoever it is."""
+    ends = {method.name: demo.rows[method.key][-1] for method in demo.methods}
+    objective = min(ends, key=lambda name: ends[name]["objective"])
+    error = min(ends, key=lambda name: ends[name]["validation_error"])
+    zeros = max(ends, key=lambda name: ends[name]["sparsity"])
+    sentences = [
+        f"In this run the lowest training objective is that of {objective}, the lowest validation error that of "
+        f"{error}, and the codes with the most zeros are those of {zeros}."
+    ]
+    turned = [name for name, rows in _histories(demo) if _turned_up(rows)]
+    if turned:
+        sentences.append(
+            f"The validation error of {_listed(turned)} was lower on the way than it is at the end: with so few digits "
+            "the network begins to learn them by heart."
+        )
+    failed = [method for method in demo.methods if method.outcome == "DIVERGED"]
+    sentences += [f"{method.name}: {method.message}" for method in failed]
+    sentences.append("One run on one machine: times, and with them the table, differ from run to run.")
+    return " ".join(sentences)
+
+
+def _histories(demo: Demo) -> list[tuple[str, list[dict[str, float]]]]:
+    return [(method.name, demo.rows[method.key]) for method in demo.methods]
+
+
+def _turned_up(rows: Sequence[dict[str, float]]) -> bool:
+    errors = [row["validation_error"] for row in rows]
+    return errors[-1] > 1.02 * min(errors)
+
+
+def _charts(demo: Demo) -> Charts:
+    def curves(name: str, against: str = "seconds") -> list[Curve]:
+        return [Curve(who, [r[against] for r in rows], [r[name] for r in rows]) for who, rows in _histories(demo)]
+
+    def ends(name: str, write: Callable[[float], str]) -> str:
+        return ", ".join(f"{who} {write(rows[-1][name])}" for who, rows in _histories(demo))
+
+    seconds = "seconds of training"
+    return Charts(
+        [
+            Chart(
+                "Training objective",
+                curves("objective"),
+                seconds,
+                f"The training objective against time. It ends at: {ends('objective', '{:.3f}'.format)}.",
+                log=True,
+            ),
+            Chart(
+                "Validation error",
+                curves("validation_error"),
+                seconds,
+                f"The validation error against time. It ends at: {ends('validation_error', '{:.5f}'.format)}.",
+                log=True,
+            ),
+            Chart(
+                "Zeros in the code",
+                curves("sparsity"),
+                seconds,
+                f"The fraction of zeros in the code against time. It ends at: {ends('sparsity', '{:.1%}'.format)}.",
+                fraction=True,
+            ),
+            Chart(
+                "Training objective by epochs",
+                curves("objective", "epoch"),
+                "epochs",
+                f"The training objective against epochs, which are: {ends('epoch', '{:.0f}'.format)}.",
+                log=True,
+            ),
+        ],
+        caption="All start at the same point, the untrained network. The last chart shows what an epoch is worth, "
+        "however long it takes.",
+    )
+
+
+def _digits(demo: Demo, part: str) -> Strips:
+    kind = {"train": "training digits", "validation": "digits that no method has seen"}[part]
+    strips = [Strip("original", demo.pictures[part].numpy())]
+    strips += [Strip(method.name, demo.pictures[f"{method.key}/{part}"].numpy()) for method in demo.methods]
+    return Strips(strips, f"Reconstructions of {kind}.", f"ten {kind}, from 0 to 9")
+
+
+def _codes(demo: Demo) -> Strips:
+    strips = [Strip("original", demo.pictures["validation"].numpy())]
+    for method in demo.methods:
+        codes = demo.pictures[f"{method.key}/codes"]
+        zeros = float((codes == 0).float().mean())
+        strips.append(Strip(f"{method.name}, {100 * zeros:.0f} % zeros", codes.numpy(), signed=True))
+    caption = (
+        "The codes of the digits in the top row, which no method has seen: 784 numbers each, shown as 28 × 28 pixels "
+        "in no meaningful order. Grey is exactly zero, blue positive, orange negative."
+    )
+    return Strips(strips, caption, "codes of ten digits, mostly zeros")
+
+
+def _settings(demo: Demo) -> list[Text | Table]:
+    record = demo.record
+    text = (
+        f"The network has 784 units in each of its layers: ReLU, a soft-threshold code with α = {record.alpha:g}, "
+        "ReLU, and a linear output; the penalty on the code has the same α. The digits are centred by the mean "
+        f"training image. Batches have {record.batch_size} of them, in the same order for all methods (seed "
+        f"{record.seed}). For each batch the lifted method takes one sweep over the layers' variables, from the top "
+        "down, and moves the weights by Adam's rule along the lifted gradient."
+    )
+    rows = [(method.name, method.settings, method.grid) for method in demo.methods]
+    caption = (
+        "The rate of each method is the one of its grid with the lowest training objective in trial runs, made "
+        "beforehand and equally long. All grids have as many values. The other settings are the library's defaults."
+    )
+    return [Text(text), Table(("method", "settings", "grid"), rows, caption)]
+
+
+def _machine(demo: Demo) -> Table:
+    record = demo.record
+    rows = [*record.environment.items(), ("digits", record.source)]
+    rows += [(f"load while {method.name} ran", f"{method.load:.2f}") for method in demo.methods]
+    rows.append(("time in all", f"{record.seconds_in_all:.0f} s"))
+    caption = (
+        "Where it ran. Load: processes that wanted to run in the last minute, on average; above the number of threads "
+        "the machine was not idle, and times are longer than they need to be."
+    )
+    return Table(("what", "value"), rows, caption)
+
+
+def _commands(demo: Demo) -> list[Text | Listing]:
+    record = demo.record
+    threads = record.environment.get("threads", "1")
+    again = f"lifted demo --seconds {record.seconds:g} --seed {record.seed} --threads {threads}"
+    return [
+        Listing(f"{again}\nlifted report out/demo"),
+        Text("The first command runs everything again, the second one makes this page from the stored rows."),
+        Text("One method at a time, with checkpoints:"),
+        Listing("\n".join(_wrapped(method) for method in demo.methods)),
+    ]
+
+
+def _wrapped(method: MethodRecord) -> str:
+    return method.command.replace(" --solver", " \\\n    --solver").replace(" --hidden", " \\\n    --hidden")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,419 @@
+"""The commands as a user types them: what they write, what they say, and that they say it plainly."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+import lifted_bregman as lb
+from lifted_bregman import data, experiments
+from lifted_bregman.activations import Tanh
+from lifted_bregman.cli import doctor, main
+from lifted_bregman.experiments.settings import names
+from lifted_bregman.experiments.solver_names import SOLVERS
+from tests.cli.program import Warm, call, program
+from tests.cli.test_user_mistakes import tree
+from tests.experiments.test_names import REQUIRED
+
+Capture = pytest.CaptureFixture[str]
+EVERYDAY = ("adabreg", "implicit-sgd", "admm", "saga", "sgd", "bregman-iterations")  # one of each family
+COMMANDS = ["train", "resume", "predict", "encode", "reconstruct", "checkpoint verify", "doctor", "data list"]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data and three short runs: a classifier, an autoencoder and a regression."""
+    folder = tmp_path_factory.mktemp("commands")
+    data.get("digits", data_dir=folder / "sets")
+    images = data.load("digits", data_dir=folder / "sets").test.X.reshape(-1, 8, 8)
+    np.save(folder / "images.npy", (16 * images).round().to(torch.uint8).numpy())
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(50, 3)) * [1.0, 10.0, 0.1] + 5.0
+    price = 1000.0 * X[:, 0] + 20.0 * X[:, 1] + 7.0
+    lines = [f"{a},{b},{c},{d}" for (a, b, c), d in zip(X, price, strict=True)]
+    (folder / "houses.csv").write_text("\n".join(["rooms,area,age,price", *lines]) + "\n")
+    for command in (
+        f"--data digits --data-dir {folder}/sets --hidden 16,12 --epochs 4 --out {folder}/a",
+        f"--task autoencode --data digits --data-dir {folder}/sets --hidden 20,10,20 --epochs 2 --out {folder}/ae",
+        f"--task regress --data {folder}/houses.csv --epochs 3 --out {folder}/houses",
+    ):
+        assert main(["train", "--quiet", *command.split()]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def warm(world: Path) -> Iterator[Warm]:
+    server = Warm(world)
+    yield server
+    server.close()
+
+
+def parameters(run: Path) -> list[bytes]:
+    return [value.numpy().tobytes() for _, value in sorted(load_file(run / "model.safetensors").items())]
+
+
+def test_the_command_of_the_contract(world: Path, tmp_path: Path, capsys: Capture) -> None:
+    """The example of the documentation, on a part of a set that is on every machine."""
+    command = (
+        "train --task classify --data digits-200 --hidden 784,64,64 --solver implicit-sgd --epochs 2 --batch-size 100 "
+        f"--seed 0 --dtype float32 --out {tmp_path}/runs/a"
+    )
+    called = call(capsys, *command.split())
+    assert called.code == 0
+    run = tmp_path / "runs" / "a"
+    rows = [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
+    assert [row["epoch"] for row in rows] == [1, 2]
+    for line in ("objective ", "validation accuracy ", "zeros in the middle layer ", "outcome ", "seconds in steps "):
+        assert line in called.out
+    assert f"{rows[-1]['objective']:.6g}" in called.out and "The run took all the steps it was asked for." in called.out
+    assert f"lifted predict {run} FILE" in called.out
+    assert "training: epoch 2/2" in called.err
+    held = {path.name for path in run.iterdir()}
+    assert {"settings.toml", "data.json", "history.jsonl", "checkpoints", "model.safetensors", "result.json"} <= held
+
+
+def test_training_is_that_of_fit(world: Path) -> None:
+    """The same network by hand: images centred by NumPy, PyTorch's own ReLU, `lb.fit`."""
+    settings = experiments.read_settings(world / "a" / "settings.toml")
+    digits = data.load("digits", data_dir=world / "sets")
+    mean = digits.train.X.numpy().astype(np.float64).mean(0)
+    X, X_test = (part.X - torch.from_numpy(mean).float() for part in (digits.train, digits.test))
+    model = nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, 10))
+    initial = experiments.build.build_model(settings, 64, 10)
+    model.load_state_dict(initial.state_dict())
+    problem = lb.lift(model, loss=lb.CrossEntropy())
+    result = lb.fit(problem, (X, digits.train.y), epochs=4, batch_size=100, validation=(X_test, digits.test.y))
+    stored = load_file(world / "a" / "model.safetensors")
+    assert all(torch.equal(value, stored[name]) for name, value in model.state_dict().items())
+    last = json.loads((world / "a" / "history.jsonl").read_text().splitlines()[-1])
+    assert last["objective"] == result.history[-1]["objective"]
+    assert last["validation_accuracy"] == result.history[-1]["validation_accuracy"] > 0.3
+
+
+def test_predictions_are_those_of_the_network(world: Path, tmp_path: Path, capsys: Capture) -> None:
+    stored = {name: value.numpy() for name, value in load_file(world / "a" / "model.safetensors").items()}
+    digits = data.load("digits", data_dir=world / "sets")
+    x = digits.test.X.numpy() - digits.train.X.numpy().mean(0)
+    for layer in (0, 2):
+        x = np.maximum(x @ stored[f"{layer}.weight"].T + stored[f"{layer}.bias"], 0.0)
+    expected = (x @ stored["4.weight"].T + stored["4.bias"]).argmax(1)
+    shown = call(capsys, "predict", world / "a", world / "images.npy")
+    assert shown.code == 0 and [int(line) for line in shown.out.splitlines()] == expected.tolist()
+    out = tmp_path / "predictions.npy"
+    assert call(capsys, "predict", world / "a", world / "images.npy", "--out", out).code == 0
+    assert np.load(out).tolist() == expected.tolist()
+    assert float(np.mean(expected == digits.test.y.numpy())) > 0.3
+
+
+def test_codes_and_reconstructions_are_those_of_the_network(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for command in ("encode", "reconstruct"):
+        assert call(capsys, command, world / "ae", world / "images.npy").code == 0
+    stored = {name: value.numpy() for name, value in load_file(world / "ae" / "model.safetensors").items()}
+    mean = data.load("digits", data_dir=world / "sets").train.X.numpy().mean(0)
+    images = np.load(world / "images.npy")
+    x = images.reshape(-1, 64) / np.float32(16) - mean
+    x = np.maximum(x @ stored["0.weight"].T + stored["0.bias"], 0.0)
+    z = x @ stored["2.weight"].T + stored["2.bias"]
+    code = np.sign(z) * np.maximum(np.abs(z) - 0.09, 0.0)
+    x = np.maximum(code @ stored["4.weight"].T + stored["4.bias"], 0.0)
+    expected = (x @ stored["6.weight"].T + stored["6.bias"] + mean).reshape(-1, 8, 8)
+    codes = np.load("images-codes.npy")
+    assert codes.shape == (len(images), 10) and (codes == 0).any()
+    np.testing.assert_allclose(codes, code, atol=1e-5)
+    np.testing.assert_allclose(np.load("images-reconstructed.npy"), expected, atol=1e-5)
+
+
+def test_a_regression_predicts_in_the_units_of_its_targets(world: Path, tmp_path: Path, capsys: Capture) -> None:
+    run = tmp_path / "houses"
+    command = ["train", "--task", "regress", "--data", world / "houses.csv", "--target", "price", "--quiet"]
+    command += ["--epochs", 30, "--batch-size", 5, "--set", "step_size=0.01", "--validation", "none", "--out", run]
+    assert call(capsys, *command).code == 0
+    shown = call(capsys, "predict", run, world / "houses.csv")
+    price = np.genfromtxt(world / "houses.csv", delimiter=",", skip_header=1)[:, 3]
+    found = np.array([float(line) for line in shown.out.split()])
+    assert found.shape == price.shape
+    assert np.sqrt(np.mean((found - price) ** 2)) < 0.1 * price.std()
+
+
+def test_columns_are_found_by_name(world: Path, tmp_path: Path, capsys: Capture) -> None:
+    rows = [line.split(",") for line in (world / "houses.csv").read_text().split()]
+    other = tmp_path / "other.csv"
+    other.write_text("\n".join(",".join([age, "somewhere", area, rooms]) for rooms, area, age, _ in rows[1:]))
+    other.write_text("age,place,area,rooms\n" + other.read_text() + "\n")
+    first = call(capsys, "predict", world / "houses", world / "houses.csv")
+    assert first.code == 0 and len(first.out.split()) == 50
+    assert call(capsys, "predict", world / "houses", other).out == first.out
+
+
+def test_the_stored_settings_make_the_same_run(world: Path, tmp_path: Path, capsys: Capture) -> None:
+    again = ["train", "--config", world / "a" / "settings.toml", "--quiet", "--out", tmp_path / "again"]
+    assert call(capsys, *again).code == 0
+    assert parameters(tmp_path / "again") == parameters(world / "a")
+    assert (tmp_path / "again" / "settings.toml").read_text() == (world / "a" / "settings.toml").read_text()
+    other = [*again[:-1], tmp_path / "other", "--seed", "1"]
+    assert call(capsys, *other).code == 0
+    assert parameters(tmp_path / "other") != parameters(world / "a")
+
+
+def test_flags_override_the_file(world: Path, tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(
+        f'data = "digits"\ndata_dir = "{world}/sets"\nhidden = [6]\nepochs = 7\n[solver]\nname = "sgd"\n'
+        "learning_rate = 0.5\nmomentum = 0.25\n"
+    )
+    command = ["train", "--config", file, "--epochs", 1, "--quiet"]
+    assert call(capsys, *command, "--set", "learning_rate=0.125", "--out", tmp_path / "a").code == 0
+    first = experiments.read_settings(tmp_path / "a" / "settings.toml")
+    assert (first.epochs, first.hidden, first.solver) == (1, (6,), "sgd")
+    assert first.solver_settings["learning_rate"] == 0.125 and first.solver_settings["momentum"] == 0.25
+    assert call(capsys, *command, "--solver", "adam", "--out", tmp_path / "b").code == 0
+    second = experiments.read_settings(tmp_path / "b" / "settings.toml")
+    assert second.solver == "adam" and "momentum" not in second.solver_settings
+
+
+def test_a_run_is_extended_as_if_it_had_been_longer(world: Path, tmp_path: Path, capsys: Capture) -> None:
+    short = tmp_path / "short"
+    settings = ["train", "--config", world / "a" / "settings.toml", "--quiet"]
+    assert call(capsys, *settings, "--epochs", 2, "--out", short).code == 0
+    before = tree(short)
+    told = call(capsys, "resume", short)
+    assert told.code == 0 and "has ended" in told.out and f"lifted resume {short} --epochs N" in told.out
+    assert tree(short) == before
+    extended = call(capsys, "resume", short, "--epochs", 4)
+    assert extended.code == 0 and "4 of 4" in extended.out and "epoch 4/4" in extended.err
+    assert parameters(short) == parameters(world / "a")
+    assert experiments.read_settings(short / "settings.toml").epochs == 4
+
+
+def test_early_stopping_and_time_limit(world: Path, tmp_path: Path, capsys: Capture) -> None:
+    settings = ["train", "--config", world / "a" / "settings.toml", "--quiet", "--epochs", 500]
+    stopped = call(capsys, *settings, "--patience", 1, "--set", "step_size=0.2", "--out", tmp_path / "patience")
+    assert stopped.code == 0 and "has not improved in 1 rows" in stopped.out
+    limited = call(capsys, *settings, "--time-limit", "0.05", "--out", tmp_path / "time")
+    assert limited.code == 0 and "0.05 seconds are over" in limited.out
+    rows = len((tmp_path / "time" / "history.jsonl").read_text().splitlines())
+    longer = call(capsys, "resume", tmp_path / "time", "--time-limit", "0.1", "--quiet")
+    assert longer.code == 0 and "0.1 seconds are over" in longer.out
+    assert len((tmp_path / "time" / "history.jsonl").read_text().splitlines()) > rows
+
+
+def test_a_diverged_run_is_exit_code_5(world: Path, tmp_path: Path, capsys: Capture) -> None:
+    run = tmp_path / "run"
+    settings = ["--data", "digits", "--data-dir", world / "sets", "--hidden", 8, "--quiet"]
+    solver = ["--solver", "sgd", "--set", "learning_rate=1e30", "--loss", "squared-error"]
+    called = call(capsys, "train", *settings, *solver, "--out", run)
+    assert called.code == 5
+    assert called.err.startswith("lifted: The run diverged") and "smaller step" in called.err
+    assert called.err.count("\n") == 1
+    assert all(bool(value.isfinite().all()) for value in load_file(run / "model.safetensors").values())
+    told = call(capsys, "resume", run)
+    assert told.code == 5 and "diverged" in told.out
+
+
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(world: Path, tmp_path: Path, capsys: Capture) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(world / "a", run)
+    (run / "result.json").unlink()
+    newest = max((run / "checkpoints").glob("step-*"))
+    content = bytearray((newest / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (newest / "model.safetensors").write_bytes(bytes(content))
+    verified = call(capsys, "checkpoint", "verify", run)
+    assert verified.code == 4 and f"{newest.name}  damaged" in verified.out and "  sound  " in verified.out
+    resumed = call(capsys, "resume", run, "--quiet")
+    assert resumed.code == 0 and resumed.err.startswith("warning: ") and newest.name in resumed.err
+    assert resumed.err.count("\n") == 1
+    assert parameters(run) == parameters(world / "a")
+    assert call(capsys, "checkpoint", "verify", run).code == 0
+
+
+def test_a_run_that_has_not_ended_predicts_with_its_newest_checkpoint(
+    world: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(world / "a", run)
+    ended = call(capsys, "predict", run, world / "images.npy")
+    for name in ("result.json", "model.safetensors"):
+        (run / name).unlink()
+    going_on = call(capsys, "predict", run, world / "images.npy")
+    assert going_on.code == 0 and going_on.out == ended.out
+    assert "has not ended" in going_on.err and not ended.err
+
+
+def test_a_run_without_a_folder_gets_the_next_number(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number in (1, 2):
+        command = ["train", "--data", world / "houses.csv", "--task", "regress", "--epochs", 1, "--quiet"]
+        assert f"runs/houses-{number}" in call(capsys, *command).out
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["houses-1", "houses-2"]
+
+
+def test_one_process_at_a_time(world: Path, tmp_path: Path, warm: Warm, capsys: Capture) -> None:
+    run = tmp_path / "run"
+    settings = ["train", "--config", world / "a" / "settings.toml", "--quiet", "--out", run]
+    first = warm.start(*settings, "--solver", "implicit-sgd", pause="step", at=3)
+    from tests.cli.program import wait_for
+
+    wait_for(first.folder / "paused")
+    second = call(capsys, "resume", run)
+    assert second.code == 4 and "another process is training" in second.err
+    (first.folder / "sent").write_text("1")
+    assert first.wait().code == 0
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [name if name in EVERYDAY else pytest.param(name, marks=pytest.mark.long) for name in SOLVERS],
+)
+def test_every_solver_trains_and_continues(solver: str, world: Path, tmp_path: Path, capsys: Capture) -> None:
+    """Two epochs, and one followed by one."""
+    given = [f"--set={name}={value}" for name, value in REQUIRED.get(solver, {}).items()]
+    command = ["train", "--task", "regress", "--data", world / "houses.csv", "--hidden", "4,3", "--dtype", "float64"]
+    command += ["--solver", solver, *given, "--quiet"]
+    assert call(capsys, *command, "--epochs", 2, "--out", tmp_path / "whole").code == 0
+    assert call(capsys, *command, "--epochs", 1, "--out", tmp_path / "cut").code == 0
+    assert call(capsys, "resume", tmp_path / "cut", "--epochs", 2, "--quiet").code == 0
+    assert parameters(tmp_path / "cut") == parameters(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(command: str, capsys: Capture) -> None:
+    called = call(capsys, *command.split(), "--help")
+    assert called.code == 0 and "Usage:" in called.out and "\x1b" not in called.out
+    if command not in ("doctor", "data list"):
+        assert f"lifted {command} runs/" in called.out or f"lifted {command} --" in called.out
+
+
+def test_every_setting_has_a_flag(capsys: Capture) -> None:
+    shown = call(capsys, "train", "--help").out
+    for name in names():
+        assert f"--{name.replace('_', '-')} " in shown, name
+
+
+def test_the_top_of_the_command_line(capsys: Capture) -> None:
+    assert call(capsys, "--version").out == f"lifted-bregman {version('lifted-bregman')}\n"
+    listed = call(capsys, "--help").out
+    for command in (
+        "train",
+        "resume",
+        "predict",
+        "encode",
+        "reconstruct",
+        "data",
+        "report",
+        "demo",
+        "checkpoint",
+        "doctor",
+    ):
+        assert f"\n  {command} " in listed
+    alone = call(capsys)
+    assert alone.code == 2 and "Commands:" in alone.err and not alone.out
+
+
+def test_the_program_starts(world: Path) -> None:
+    assert program("--version").out.split() == ["lifted-bregman", version("lifted-bregman")]
+
+
+def test_doctor(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    healthy = call(capsys, "doctor")
+    assert healthy.code == 0 and not healthy.err
+    for word in ("torch", "threads", "extra plot", "data mnist", "data digits", *(f"check {c}" for c in doctor.CHECKS)):
+        assert f"\n{word} " in f"\n{healthy.out}"
+    assert "WRONG" not in healthy.out
+
+
+@pytest.mark.parametrize(
+    ("attribute", "check"),
+    [("_phi_star", "identities"), ("_prox", "identities"), ("_map", "gradients"), ("_map", "training")],
+)
+def test_doctor_finds_wrong_mathematics(
+    attribute: str, check: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    right = getattr(Tanh, attribute)
+    monkeypatch.setattr(Tanh, attribute, lambda self, *arguments: -right(self, *arguments))
+    called = call(capsys, "doctor")
+    assert called.code == 1 and "checks failed" in called.err
+    assert any(line.startswith(f"check {check}") and "WRONG" in line for line in called.out.splitlines())
+
+
+def test_doctor_finds_a_wrong_checkpoint(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    from lifted_bregman.training import _checkpoint_tensors
+
+    load = _checkpoint_tensors.read_tensors if hasattr(_checkpoint_tensors, "read_tensors") else None
+    monkeypatch.setattr(doctor, "verify", lambda path: (_ for _ in ()).throw(lb.errors.CheckpointError("is damaged.")))
+    called = call(capsys, "doctor")
+    assert called.code == 1 and "is damaged" in called.out
+    assert load is None or callable(load)
+
+
+def test_an_error_that_should_not_happen_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setitem(doctor.CHECKS, "identities", lambda: "")
+    monkeypatch.setattr(doctor, "environment", lambda: 1 / 0)
+    called = call(capsys, "doctor")
+    assert called.code == 1 and "ZeroDivisionError" in called.err and "--traceback" in called.err
+    assert called.err.count("\n") == 1 and "Traceback" not in called.err
+
+
+def test_output_is_plain_where_there_is_no_terminal(world: Path, tmp_path: Path, warm: Warm) -> None:
+    run = tmp_path / "run"
+    trained = warm.start("train", "--config", world / "a" / "settings.toml", "--out", run).wait()
+    assert trained.code == 0 and "epoch 4/4" in trained.err
+    assert "\x1b" not in trained.out + trained.err and "\r" not in trained.out + trained.err
+
+
+def test_colours_on_a_terminal_unless_they_are_unwanted(warm: Warm) -> None:
+    shown = {}
+    for colours in ({}, {"NO_COLOR": "1"}):
+        ours, theirs = os.openpty()
+        try:
+            child = warm.start(
+                "resume", "nowhere", terminal=os.ttyname(theirs), environment={"TERM": "xterm", **colours}
+            )
+            assert child.server.wait(child.pid) == 4
+            shown[len(colours)] = os.read(ours, 10_000).decode()
+        finally:
+            os.close(ours)
+            os.close(theirs)
+    assert "\x1b[1;31mlifted:" in shown[0] and "no folder nowhere" in shown[0]
+    assert "\x1b[3" not in shown[1] and "no folder nowhere" in shown[1]
+
+
+@pytest.mark.parametrize("arguments", [("--version",), ("--help",), ("predict",), ("data", "list")], ids=lambda a: a[0])
+def test_a_broken_pipe_is_quiet(arguments: tuple[str, ...], world: Path, warm: Warm) -> None:
+    more = (world / "a", world / "images.npy") if arguments == ("predict",) else ()
+    called = warm.start(*arguments, *more, closed=[1]).wait()
+    assert called.err == ""
+    assert called.code in (0, 1)
+
+
+def test_a_run_goes_on_when_nobody_reads_its_progress(world: Path, tmp_path: Path, warm: Warm) -> None:
+    run = tmp_path / "run"
+    called = warm.start("train", "--config", world / "a" / "settings.toml", "--out", run, closed=[1, 2]).wait()
+    assert called.code == 0
+    assert parameters(run) == parameters(world / "a")
+
+
+def test_a_read_only_folder(world: Path, tmp_path: Path, warm: Warm) -> None:
+    locked = tmp_path / "locked"
+    locked.mkdir()
+    locked.chmod(0o555)
+    settings = ["--config", world / "a" / "settings.toml", "--out", locked / "run"]
+    called = warm.start("train", *settings, unprivileged=True).wait()
+    assert called.code == 4, called.err
+    assert "locked/run cannot be written (Permission denied)" in called.err and "another folder" in called.err
+    assert called.err.count("\n") == 1 and list(locked.iterdir()) == []

@@ -1,0 +1,136 @@
+"""LiftedRegressor against closed forms and scikit-learn's regressors."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.datasets import load_diabetes, make_regression
+from sklearn.linear_model import Ridge
+from sklearn.model_selection import train_test_split
+from sklearn.neural_network import MLPRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import lifted_bregman as lb
+from lifted_bregman.errors import DataError, DomainError
+from lifted_bregman.estimators import LiftedRegressor
+from tests.estimators.data import parameters, same_parameters
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(80, 4))
+Y = np.stack([X[:, 0] - 2.0 * X[:, 1], np.abs(X[:, 2])], axis=1) + 0.1 * RNG.normal(size=(80, 2))
+
+
+def small(**settings) -> LiftedRegressor:
+    return LiftedRegressor(**({"hidden": (8,), "epochs": 5, "random_state": 0} | settings))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_without_hidden_layers_it_is_ridge_regression(weighted: bool) -> None:
+    w = RNG.uniform(0.5, 2.0, len(X)) if weighted else None
+    weight = 0.3
+    ours = small(
+        hidden=(), parameter_penalty=lb.penalties.SquaredL2(weight), solver=lb.ProximalGradient(), epochs=400, tol=None
+    ).fit(X, Y, sample_weight=w)
+    # Ridge minimises Σ w ‖y - z‖² + α‖W‖²; ours, ½ the mean by weight plus ½ weight ‖W‖², is that over 2 Σ w.
+    total = len(X) if w is None else w.sum()
+    theirs = Ridge(alpha=weight * total).fit(X, Y, sample_weight=w)
+    np.testing.assert_allclose(ours.model_[0].weight.detach().numpy(), theirs.coef_, atol=1e-10)
+    np.testing.assert_allclose(ours.model_[0].bias.detach().numpy(), theirs.intercept_, atol=1e-10)
+
+
+def test_a_linear_problem_is_learned_as_well_as_by_scikit_learns_network() -> None:
+    X, y = make_regression(300, 10, n_informative=10, noise=5.0, random_state=0)
+    X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.3, random_state=0)
+    scores = []
+    for network in (
+        LiftedRegressor(random_state=0),
+        MLPRegressor(random_state=0, max_iter=200),
+    ):
+        regressor = TransformedTargetRegressor(
+            make_pipeline(StandardScaler(), network), transformer=StandardScaler()
+        ).fit(X_train, y_train)
+        scores.append(regressor.score(X_test, y_test))
+    assert scores[0] > scores[1] - 0.01
+    assert scores[0] > 0.97
+
+
+def test_diabetes_with_its_own_targets_is_as_good_as_ridge_regression() -> None:
+    X, y = load_diabetes(return_X_y=True)
+    X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.3, random_state=0)
+    assert y_train.mean() > 1.9 * y_train.std()  # far from 0: scikit-learn's network ends at R² = -1.4 here
+    ours = make_pipeline(StandardScaler(), LiftedRegressor(random_state=0)).fit(X_train, y_train)
+    theirs = make_pipeline(StandardScaler(), Ridge()).fit(X_train, y_train)
+    assert ours.score(X_test, y_test) > theirs.score(X_test, y_test) - 0.05
+
+
+def test_predictions_have_the_shape_of_the_targets() -> None:
+    flat = small().fit(X, Y[:, 0])
+    column = small().fit(X, Y[:, :1])
+    both = small().fit(X, Y)
+    assert flat.predict(X).shape == (80,)
+    assert column.predict(X).shape == (80, 1)
+    assert both.predict(X).shape == (80, 2)
+    assert same_parameters(flat, column)
+    np.testing.assert_array_equal(flat.predict(X), column.predict(X)[:, 0])
+
+
+def test_several_outputs_are_learned_together() -> None:
+    model = small(epochs=300, hidden=(30,)).fit(X, Y)
+    residual = model.predict(X) - Y
+    assert (residual.var(0) < 0.1 * Y.var(0)).all()
+    assert model.loss_ == pytest.approx(0.5 * np.square(residual).sum(1).mean(), rel=1e-10)
+
+
+def test_the_outputs_start_at_the_mean_target() -> None:
+    # A step size too small to move anything shows where the network began.
+    still = lb.baselines.SGD(learning_rate=1e-30)
+    model = small(solver=still, epochs=1).fit(X, Y + 1000.0)
+    np.testing.assert_allclose(model.model_[-1].bias.detach().numpy(), Y.mean(0) + 1000.0, rtol=1e-12)
+    w = RNG.uniform(0.5, 2.0, len(X))
+    model = small(solver=still, epochs=1).fit(X, Y, sample_weight=w)
+    np.testing.assert_allclose(model.model_[-1].bias.detach().numpy(), (w @ Y) / w.sum(), rtol=1e-9)
+
+
+def test_a_loss_brings_its_activation() -> None:
+    targets = 1.0 / (1.0 + np.exp(-3.0 * X[:, 0]))
+    model = small(loss=lb.BregmanLoss(lb.activations.Sigmoid()), epochs=60, batch_size=10).fit(X, targets)
+    z = model.model_(torch.tensor(X)).detach()
+    np.testing.assert_allclose(model.predict(X), torch.sigmoid(z)[:, 0].numpy(), rtol=1e-10)
+    assert model.score(X, targets) > 0.9
+    with pytest.raises(DomainError, match="sample 0"):
+        small(loss=lb.BregmanLoss(lb.activations.Sigmoid())).fit(X, targets + 1.0)
+
+
+def test_weights_of_the_layers_reach_the_problem() -> None:
+    implicit = {"solver": lb.ImplicitSGD(5.0, 3)}
+    assert not same_parameters(small(**implicit).fit(X, Y), small(weights=3.0, **implicit).fit(X, Y))
+    with pytest.raises(ValueError, match="weights"):
+        small(weights=[1.0, 2.0]).fit(X, Y)
+
+
+def test_samples_of_weight_zero_are_left_out() -> None:
+    w = np.ones(len(X))
+    w[::3] = 0.0
+    spoiled = Y.copy()
+    spoiled[::3] = 1e6
+    kept = w > 0
+    assert same_parameters(
+        small().fit(X, spoiled, sample_weight=w), small().fit(X[kept], Y[kept], sample_weight=w[kept])
+    )
+    with pytest.raises(DataError, match="nothing but zeros"):
+        small().fit(X, Y, sample_weight=np.zeros(len(X)))
+    with pytest.raises(DataError, match="negative values"):
+        small().fit(X, Y, sample_weight=-w)
+    with pytest.raises(DataError, match=r"shape \(79,\); expected \(80,\)"):
+        small().fit(X, Y, sample_weight=w[:-1])
+    with pytest.raises(ValueError, match="NaN"):
+        small().fit(X, Y, sample_weight=np.where(w > 0.0, np.nan, 1.0))
+
+
+def test_partial_fit_takes_weights_too() -> None:
+    w = RNG.uniform(0.5, 2.0, len(X))
+    model = small(epochs=1, tol=None)
+    assert same_parameters(model.fit(X, Y, sample_weight=w), small().partial_fit(X, Y, sample_weight=w))
+    assert not same_parameters(model, small().partial_fit(X, Y))
+    assert len(parameters(model)) == 4

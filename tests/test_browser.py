@@ -1,0 +1,156 @@
+"""The page of a short `lifted demo` in a real browser: what a reader sees, on a telephone or a desk, light or dark.
+
+Where there is no chromium the tests are skipped; `LIFTED_BREGMAN_BROWSER=required` makes that a failure.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lifted_bregman import reports
+from tests.reports.chromium import Browser, browser, executable
+from tests.reports.short_demo import ShortDemo, one_short_demo
+
+CHROMIUM = executable()
+REASON = "no browser: install chromium (Debian: apt-get install chromium) to test the page in it"
+REQUIRED = os.environ.get("LIFTED_BREGMAN_BROWSER") == "required"
+pytestmark = pytest.mark.skipif(CHROMIUM is None and not REQUIRED, reason=REASON)
+
+VIEWS = [(width, dark) for width in (390, 1280) for dark in (False, True)]
+
+
+@pytest.fixture(scope="session")
+def short_demo(tmp_path_factory: pytest.TempPathFactory) -> ShortDemo:
+    return one_short_demo(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def tab() -> Iterator[Browser]:
+    assert CHROMIUM is not None, REASON
+    with browser(CHROMIUM) as opened:
+        yield opened
+
+
+@pytest.fixture(params=VIEWS, ids=lambda view: f"{view[0]}px-{'dark' if view[1] else 'light'}")
+def view(request: pytest.FixtureRequest, tab: Browser, short_demo: ShortDemo) -> Browser:
+    width, dark = request.param
+    tab.show(short_demo.page, width, dark=dark)
+    return tab
+
+
+def test_the_page_loads_without_complaint_and_asks_for_nothing(view: Browser, short_demo: ShortDemo) -> None:
+    assert view.complaints() == []
+    outside = [address for address in view.addresses() if not address.startswith("data:image/png;base64,")]
+    assert outside == [short_demo.page.absolute().as_uri()]
+
+
+def test_sections_table_and_charts_are_there(view: Browser) -> None:
+    assert view.evaluate("document.title") == "A sparse autoencoder of digits: lifted training, SGD and Adam"
+    headings = view.evaluate("[...document.querySelectorAll('h2')].map(h => h.innerText)")
+    assert headings == ["Result", "Progress", "Reconstructions", "Codes", "Settings", "How to rerun"]
+    cells = view.evaluate("[...document.querySelector('table').rows].map(r => [...r.cells].map(c => c.innerText))")
+    assert cells[0] == ["", "lifted", "SGD", "Adam"]
+    assert [row[0] for row in cells[1:]] == ["epochs", "seconds", "objective", "validation error", "zeros in the code"]
+    assert all(cell.strip() for row in cells[1:] for cell in row)
+    targets = "[...document.querySelectorAll('nav a')].every(a => document.querySelector(a.getAttribute('href')))"
+    assert view.evaluate(targets) is True
+
+
+def test_every_picture_is_shown(view: Browser) -> None:
+    pictures = view.evaluate(
+        "[...document.images].map(i => [i.complete, i.naturalWidth, i.naturalHeight, i.clientWidth, i.clientHeight])"
+    )
+    assert len(pictures) == 12
+    for complete, width, height, shown_width, shown_height in pictures:
+        assert complete and (width, height) == (10 * 28 + 9 * 2, 28)
+        assert shown_width >= 290 and shown_height / shown_width == pytest.approx(height / width, rel=0.05)
+    charts = view.evaluate(
+        "[...document.querySelectorAll('svg')].map(s => [s.getBoundingClientRect().width, s.getBBox().width])"
+    )
+    assert len(charts) == 4 and all(shown >= 300 and drawn >= 250 for shown, drawn in charts)
+
+
+def test_nothing_sticks_out_to_the_right(view: Browser) -> None:
+    # What is wider than the window has to scroll in a box of its own.
+    sticking_out = """[...document.querySelectorAll('body *')].filter(e => !e.closest('.scroll, pre, svg')
+        && e.getBoundingClientRect().right > innerWidth + 0.5).map(e => e.outerHTML.slice(0, 80))"""
+    assert view.evaluate(sticking_out) == []
+    assert view.evaluate("document.documentElement.scrollWidth <= innerWidth") is True
+    # The result itself needs no scrolling.
+    assert view.evaluate("(s => s.scrollWidth <= s.clientWidth)(document.querySelector('.scroll'))") is True
+
+
+def test_the_words_in_charts_can_be_read(view: Browser) -> None:
+    boxes: list[list[dict[str, Any]]] = view.evaluate("""[...document.querySelectorAll('svg')].map(s =>
+        [...s.querySelectorAll('text')].map(t => { const b = t.getBoundingClientRect();
+            return {text: t.textContent, left: b.left, right: b.right, top: b.top, bottom: b.bottom}; }))""")
+    for texts in boxes:
+        assert len(texts) >= 6
+        for text in texts:
+            assert text["bottom"] - text["top"] >= 11, f"{text} is too small"
+        for number, one in enumerate(texts):
+            for other in texts[:number]:
+                apart = (
+                    one["right"] <= other["left"]
+                    or other["right"] <= one["left"]
+                    or one["bottom"] <= other["top"] + 1
+                    or other["bottom"] <= one["top"] + 1
+                )
+                assert apart, f"{one} overlaps {other}"
+
+
+def luminance(colour: str) -> float:
+    """The relative luminance of WCAG 2."""
+    channels = [int(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_text_and_curves_stand_out_from_the_paper(tab: Browser, short_demo: ShortDemo, dark: bool) -> None:
+    tab.show(short_demo.page, 1280, dark=dark)
+    paper = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (luminance(paper) < 0.1) is dark
+    words = tab.evaluate("""[...new Set([...document.querySelectorAll('body *')]
+        .filter(e => [...e.childNodes].some(n => n.nodeType == 3 && n.data.trim()))
+        .map(e => e.closest('svg') ? getComputedStyle(e).fill : getComputedStyle(e).color))]""")
+    assert len(words) >= 3
+    assert min(contrast(colour, paper) for colour in words) >= 4.5
+    curves = tab.evaluate("""[...new Set([...document.querySelectorAll('svg path')].filter(p =>
+        p.getAttribute('style').includes('--curve')).map(p => getComputedStyle(p).stroke))]""")
+    keys = tab.evaluate("[...document.querySelectorAll('.legend i')].map(i => getComputedStyle(i).borderTopColor)")
+    assert sorted(curves) == sorted(set(keys)) and len(curves) == 3
+    assert min(contrast(colour, paper) for colour in curves) >= 3.0
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_what_is_too_wide_scrolls_in_a_box_of_its_own(tab: Browser, tmp_path: Path, width: int) -> None:
+    header = [f"a_long_heading_{number}" for number in range(20)]
+    blocks = [reports.Table(header, [header], "caption"), reports.Listing("word " * 200)]
+    page = reports.Page("title", "summary", [reports.Section("one", blocks)]).write(tmp_path / "wide.html")
+    tab.show(page, width)
+    assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth") is True
+    boxes = tab.evaluate("[...document.querySelectorAll('.scroll, pre')].map(e => e.scrollWidth > e.clientWidth)")
+    assert boxes == [True, True]
+
+
+def test_the_browser_would_notice_faults(tab: Browser, tmp_path: Path) -> None:
+    """The checks above can fail: a page with every fault they look for."""
+    bad = tmp_path / "bad.html"
+    bad.write_text(
+        "<title>bad</title><img src='missing.png'><div style='width: 3000px'>wide</div>"
+        "<script>console.error('oh'); undefinedName()</script>"
+    )
+    tab.show(bad, 390)
+    assert len(tab.complaints()) >= 2
+    assert any(address.endswith("missing.png") for address in tab.addresses())
+    assert tab.evaluate("document.images[0].naturalWidth") == 0
+    assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth") is False

@@ -1,0 +1,161 @@
+"""Every example of the gallery runs, in an empty folder and without warnings, and holds what it says.
+
+The examples assert their own claims.  Here each gets one more check, by other means than it uses itself.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("sklearn")
+
+DOCS = Path(__file__).parent.parent / "docs"
+GALLERY = DOCS / "gallery"
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Runs an example as a script in a folder of its own; returns its names."""
+    import matplotlib
+    import matplotlib.pyplot as plt
+
+    matplotlib.use("Agg", force=True)
+    monkeypatch.chdir(tmp_path)
+    random_state = torch.get_rng_state()
+
+    def execute(name):
+        return runpy.run_path(str(GALLERY / f"{name}.py"), run_name="__main__")
+
+    yield execute
+    plt.close("all")
+    torch.set_rng_state(random_state)
+    assert not os.listdir(tmp_path), "an example leaves nothing behind"
+
+
+def accuracy(logits, labels):
+    return np.mean(np.argmax(np.asarray(logits), axis=1) == np.asarray(labels))
+
+
+def test_train_a_sequential(run):
+    names = run("train_a_sequential")
+    model, (first, *_, last) = names["model"], names["history"]
+    assert [type(module) for module in model] == [nn.Linear, nn.ReLU, nn.Linear, nn.Tanh, nn.Linear]
+    # the forward pass in NumPy, the cross-entropy from its definition
+    W1, b1, W2, b2, W3, b3 = (p.detach().double().numpy() for p in model.parameters())
+    Z = np.tanh(np.maximum(names["X"].double().numpy() @ W1.T + b1, 0.0) @ W2.T + b2) @ W3.T + b3
+    labels = names["y"].numpy()
+    log_sums = np.log(np.exp(Z).sum(1))
+    assert last["objective"] == pytest.approx(np.mean(log_sums - Z[np.arange(len(Z)), labels]), rel=1e-4)
+    assert accuracy(Z, labels) == pytest.approx(last["accuracy"], abs=1e-6)
+    assert first["epoch"] == 1
+
+
+def test_scikit_learn_pipeline(run):
+    names = run("scikit_learn_pipeline")
+    search, X, y = names["search"], names["X_test"], names["y_test"]
+    assert len(search.cv_results_["params"]) == 4
+    network, scaler = search.best_estimator_[-1].model_, search.best_estimator_[0]
+    with torch.no_grad():
+        logits = network(torch.from_numpy((X - scaler.mean_) / scaler.scale_).float())
+    assert accuracy(logits, y) == pytest.approx(names["accuracy"], abs=0.005)  # the scaling was rounded differently
+    assert names["codes"].shape == (len(X), 96)
+
+
+def test_sparse_codes(run):
+    names = run("sparse_codes")
+    codes, X = names["codes"], names["X_test"]
+    W1, b1, W2, b2 = (p.detach().double() for p in names["encoder"].parameters())
+    before = ((X.double() @ W1.T + b1).clamp(min=0.0) @ W2.T + b2).numpy()
+    by_hand = np.sign(before) * np.maximum(np.abs(before) - 0.09, 0.0)
+    np.testing.assert_allclose(codes.numpy(), by_hand, atol=1e-5)
+    assert names["sparsity"] == pytest.approx(np.mean(codes.numpy() == 0.0))
+    assert names["result"].history[-1]["sparsity"] == pytest.approx(names["sparsity"], abs=0.1)
+
+
+def test_save_and_load(run):
+    names = run("save_and_load")
+    for loaded in (names["by_torch"], names["by_safetensors"]):
+        assert loaded is not names["model"]
+    assert accuracy(names["expected"], names["y"]) > 0.9
+    # the copy that was loaded by torch was not trained further, and so still is what was saved
+    with torch.no_grad():
+        assert torch.equal(names["by_torch"](names["X"]), names["expected"])
+        assert not torch.equal(names["model"](names["X"]), names["expected"])
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning")  # which torch's exporter itself uses
+def test_export_to_onnx(run):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    names = run("export_to_onnx")
+    outputs = names["outputs"].astype(np.float64)
+    assert outputs.shape == (len(names["X"]), 10)
+    np.testing.assert_allclose(outputs.sum(1), 1.0, atol=1e-5)  # points of the simplex
+    # their projection: z - p is the same number on the support, and not larger off it
+    with torch.no_grad():
+        z = names["model"][:-1](names["X"]).double().numpy()
+    thresholds = np.where(outputs > 0, z - outputs, -np.inf).max(1, keepdims=True)
+    assert np.all(np.abs(z - outputs - thresholds)[outputs > 0] < 1e-4)
+    assert np.all((z <= thresholds + 1e-4)[outputs == 0])
+    used = {node.op_type for node in names["onnx_program"].model_proto.graph.node}
+    assert "Atan" in used
+
+
+def test_fine_tune(run):
+    names = run("fine_tune")
+    for model, reached in ((names["forth"], names["lifted_then_adam"]), (names["back"], names["adam_then_lifted"])):
+        assert len(reached) == 12
+        with torch.no_grad():
+            logits = model(names["X"]).double()
+        nll = -logits.log_softmax(1).gather(1, names["y"][:, None]).mean()
+        assert reached[-1] == pytest.approx(float(nll), rel=1e-4)
+    assert names["lifted_then_adam"][0] != names["adam_then_lifted"][0]
+
+
+def test_resume(run):
+    names = run("resume")
+    rows = names["resumed"].history
+    assert [row["epoch"] for row in rows] == list(range(1, 9))
+    assert [row["step"] for row in rows] == list(range(15, 121, 15))  # 1,433 digits in batches of 100
+    assert rows[:3] == names["interrupted"].history, "rows before the cut are not made again"
+    assert names["continued"] is not names["expected"]
+
+
+def test_your_own_parts(run):
+    scipy_integrate = pytest.importorskip("scipy.integrate")
+    names = run("your_own_parts")
+    activation = names["activation"]
+    for z in (-2.5, 0.4, 3.0):
+        integral, _ = scipy_integrate.quad(lambda t: 0.5 * (t + np.sqrt(t * t + 1.0)), 0.0, z, epsabs=1e-12)
+        found = float(activation.conjugate(torch.tensor([z], dtype=torch.float64)))
+        assert found == pytest.approx(integral, abs=1e-9)
+    last = names["movement"].moves[-1]
+    assert len(last) == 2 and max(last) < 0.05 <= max(names["movement"].moves[-2])
+
+
+def test_every_example_is_tested_and_has_its_place():
+    examples = {path.stem for path in GALLERY.glob("*.py")}
+    assert examples == {name.removeprefix("test_") for name in globals() if name.startswith("test_")} - {
+        "every_example_is_tested_and_has_its_place",
+        "examples_are_readable_on_their_pages",
+    }
+    order = runpy.run_path(str(DOCS / "_extensions" / "gallery_order.py"))
+    assert set(order["ORDER"]) == examples
+    with pytest.raises(ValueError, match="not in tuple"):
+        order["key"]("forgotten.py")
+
+
+@pytest.mark.parametrize("path", sorted(GALLERY.glob("*.py")), ids=lambda path: path.stem)
+def test_examples_are_readable_on_their_pages(path):
+    """A page shows 90 characters of a line of code; text is set by the browser."""
+    code = path.read_text().split('"""', 2)[2]
+    for line in code.splitlines():
+        assert len(line) <= 90 or line.startswith("#"), line
