@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -21,7 +22,8 @@ from lifted_bregman.activations import Tanh
 from lifted_bregman.cli import doctor, main
 from lifted_bregman.experiments.settings import names
 from lifted_bregman.experiments.solver_names import SOLVERS
-from tests.cli.program import Warm, call, program
+from lifted_bregman.training.checkpoints import Checkpoints, Snapshot
+from tests.cli.program import PATIENCE, PROGRAM, Warm, call, environment, program, wait_for
 from tests.cli.test_user_mistakes import tree
 from tests.experiments.test_names import REQUIRED
 
@@ -43,7 +45,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = [f"{a},{b},{c},{d}" for (a, b, c), d in zip(X, price, strict=True)]
     (folder / "houses.csv").write_text("\n".join(["rooms,area,age,price", *lines]) + "\n")
     for command in (
-        f"--data digits --data-dir {folder}/sets --hidden 16,12 --epochs 4 --out {folder}/a",
+        f"--data digits --data-dir {folder}/sets --hidden 16,12 --epochs 4 --seed 3 --batch-size 90 --out {folder}/a",
         f"--task autoencode --data digits --data-dir {folder}/sets --hidden 20,10,20 --epochs 2 --out {folder}/ae",
         f"--task regress --data {folder}/houses.csv --epochs 3 --out {folder}/houses",
     ):
@@ -92,7 +94,7 @@ def test_training_is_that_of_fit(world: Path) -> None:
     initial = experiments.build.build_model(settings, 64, 10)
     model.load_state_dict(initial.state_dict())
     problem = lb.lift(model, loss=lb.CrossEntropy())
-    result = lb.fit(problem, (X, digits.train.y), epochs=4, batch_size=100, validation=(X_test, digits.test.y))
+    result = lb.fit(problem, (X, digits.train.y), epochs=4, batch_size=90, seed=3, validation=(X_test, digits.test.y))
     stored = load_file(world / "a" / "model.safetensors")
     assert all(torch.equal(value, stored[name]) for name, value in model.state_dict().items())
     last = json.loads((world / "a" / "history.jsonl").read_text().splitlines()[-1])
@@ -267,8 +269,6 @@ def test_one_process_at_a_time(world: Path, tmp_path: Path, warm: Warm, capsys: 
     run = tmp_path / "run"
     settings = ["train", "--config", world / "a" / "settings.toml", "--quiet", "--out", run]
     first = warm.start(*settings, "--solver", "implicit-sgd", pause="step", at=3)
-    from tests.cli.program import wait_for
-
     wait_for(first.folder / "paused")
     second = call(capsys, "resume", run)
     assert second.code == 4 and "another process is training" in second.err
@@ -351,14 +351,20 @@ def test_doctor_finds_wrong_mathematics(
     assert any(line.startswith(f"check {check}") and "WRONG" in line for line in called.out.splitlines())
 
 
-def test_doctor_finds_a_wrong_checkpoint(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    from lifted_bregman.training import _checkpoint_tensors
+def test_doctor_finds_a_damaged_checkpoint(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    save = Checkpoints.save
 
-    load = _checkpoint_tensors.read_tensors if hasattr(_checkpoint_tensors, "read_tensors") else None
-    monkeypatch.setattr(doctor, "verify", lambda path: (_ for _ in ()).throw(lb.errors.CheckpointError("is damaged.")))
+    def save_on_a_bad_disk(self: Checkpoints, snapshot: Snapshot) -> Path:
+        path = save(self, snapshot)
+        content = bytearray((path / "model.safetensors").read_bytes())
+        content[-1] ^= 1
+        (path / "model.safetensors").write_bytes(bytes(content))
+        return path
+
+    monkeypatch.setattr(Checkpoints, "save", save_on_a_bad_disk)
     called = call(capsys, "doctor")
-    assert called.code == 1 and "is damaged" in called.out
-    assert load is None or callable(load)
+    assert called.code == 1 and "1 of 4 checks failed" in called.err
+    assert any(line.startswith("check checkpoints") and "WRONG" in line for line in called.out.splitlines())
 
 
 def test_an_error_that_should_not_happen_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
@@ -399,6 +405,19 @@ def test_a_broken_pipe_is_quiet(arguments: tuple[str, ...], world: Path, warm: W
     called = warm.start(*arguments, *more, closed=[1]).wait()
     assert called.err == ""
     assert called.code in (0, 1)
+
+
+def test_a_broken_pipe_is_quiet_in_a_process_of_its_own() -> None:
+    """To the very end of the interpreter, which writes what is left."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [*PROGRAM, "data", "list"]
+    done = subprocess.run(
+        command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=PATIENCE, env=environment()
+    )
+    os.close(writer)
+    assert done.stderr == ""
+    assert done.returncode in (0, 1)
 
 
 def test_a_run_goes_on_when_nobody_reads_its_progress(world: Path, tmp_path: Path, warm: Warm) -> None:

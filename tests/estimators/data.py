@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
 from sklearn.datasets import load_digits, make_classification
 
+from lifted_bregman.estimators import LiftedAutoencoder, LiftedClassifier, LiftedRegressor
 from lifted_bregman.estimators._base import LiftedEstimator
+from lifted_bregman.solvers import Callback
 
 Array = NDArray[np.floating]
 
@@ -37,3 +41,32 @@ def same_parameters(one: LiftedEstimator, other: LiftedEstimator) -> bool:
 
 def without_times(history: list[dict[str, float]]) -> list[dict[str, float]]:
     return [{name: value for name, value in row.items() if name != "seconds"} for row in history]
+
+
+X, Y = classes()
+SETTINGS = {"epochs": 4, "random_state": 0, "batch_size": 20}
+KINDS = [LiftedClassifier, LiftedRegressor, LiftedAutoencoder]
+
+
+def made(kind: type[BaseEstimator], **settings) -> BaseEstimator:
+    hidden = (5, 4, 3) if kind is LiftedAutoencoder else (7,)
+    return kind(**({"hidden": hidden} | SETTINGS | settings))
+
+
+def predict(estimator: BaseEstimator, X: np.ndarray = X) -> np.ndarray:
+    if isinstance(estimator, LiftedAutoencoder):
+        return estimator.denoise(X)
+    return getattr(estimator, "decision_function" if isinstance(estimator, LiftedClassifier) else "predict")(X)
+
+
+every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+
+
+class Rows(Callback):
+    """The parameters after each row."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[torch.Tensor]] = []
+
+    def recorded(self, run, row) -> None:
+        self.seen.append([p.detach().clone() for p in run.problem.model.parameters()])

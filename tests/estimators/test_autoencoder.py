@@ -111,7 +111,7 @@ def test_new_noise_for_each_partial_fit() -> None:
 def test_score_is_minus_the_mean_squared_error() -> None:
     model = small().fit(X)
     assert model.score(X[:50]) == pytest.approx(-np.square(model.denoise(X[:50]) - X[:50]).mean(), rel=1e-12)
-    search = GridSearchCV(small(), {"hidden": [(20, 10, 15), (20, 2, 15)], "epochs": [20]}, cv=2).fit(X)
+    search = GridSearchCV(small(code_penalty=0.0), {"hidden": [(20, 10, 15), (20, 2, 15)], "epochs": [20]}, cv=2).fit(X)
     assert search.best_params_["hidden"] == (20, 10, 15)
 
 

@@ -82,6 +82,18 @@ def test_several_outputs_are_learned_together() -> None:
     assert model.loss_ == pytest.approx(0.5 * np.square(residual).sum(1).mean(), rel=1e-10)
 
 
+def test_weights_start_as_glorot_has_them_and_biases_at_zero() -> None:
+    still = lb.baselines.SGD(learning_rate=1e-30)
+    model = small(solver=still, epochs=1, hidden=(200, 200, 200)).fit(X, Y)
+    weights, biases = parameters(model)[::2], parameters(model)[1::2]
+    for W in weights:
+        bound = (6.0 / sum(W.shape)) ** 0.5
+        assert 0.95 * bound < float(W.abs().max()) <= bound * (1.0 + 1e-9)
+        assert float(W.square().mean()) == pytest.approx(bound**2 / 3.0, rel=0.25)  # the variance of a uniform number
+    assert not torch.allclose(weights[1], weights[2])
+    assert all(float(b.abs().max()) < 1e-20 for b in biases[:-1])
+
+
 def test_the_outputs_start_at_the_mean_target() -> None:
     # A step size too small to move anything shows where the network began.
     still = lb.baselines.SGD(learning_rate=1e-30)

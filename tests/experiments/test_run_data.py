@@ -101,6 +101,13 @@ def test_pixels_are_divided_by_255(tmp_path: Path) -> None:
     new = NewInputs(run.record, "float64")
     np.testing.assert_allclose(new.images(run.train[0]), images, rtol=1e-12)
     assert new.images(run.train[0]).shape == (40, 3, 4)
+    np.save(tmp_path / "divided.npy", images[:7] / 255.0)
+    np.testing.assert_allclose(new.read(tmp_path / "divided.npy").numpy(), run.train[0][:7].numpy(), rtol=1e-12)
+    np.save(tmp_path / "one.npy", images[3])
+    np.testing.assert_allclose(new.read(tmp_path / "one.npy").numpy(), run.train[0][3:4].numpy(), rtol=1e-12)
+    np.save(tmp_path / "not divided.npy", images.astype(np.float64))
+    with pytest.raises(DataError, match="divide them by 255"):
+        new.read(tmp_path / "not divided.npy")
 
 
 def test_a_fifth_is_held_out_by_seed(tmp_path: Path) -> None:

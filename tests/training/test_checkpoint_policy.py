@@ -102,6 +102,18 @@ def test_loading_falls_back_and_says_so(tmp_path: Path) -> None:
         assert words in str(caught.value)
 
 
+@pytest.mark.parametrize("step", [3, 4, 5])
+def test_a_damaged_checkpoint_does_not_count_as_kept(tmp_path: Path, step: int) -> None:
+    checkpoints = saved(tmp_path, 1, 2, 3)
+    damage(tmp_path, 3)
+    assert checkpoints.load().snapshot.step == 2
+    checkpoints.save(snapshot(step))
+    assert checkpoints.steps() == [2, step]
+    assert checkpoints.load().warning is None
+    checkpoints.save(snapshot(6))
+    assert checkpoints.steps() == [step, 6]
+
+
 def test_a_step_that_was_asked_for_is_not_replaced_by_another(tmp_path: Path) -> None:
     checkpoints = saved(tmp_path, 1, 2)
     damage(tmp_path, 2)
@@ -155,10 +167,15 @@ def test_a_checkpoint_that_may_be_the_best_is_not_removed(tmp_path: Path) -> Non
     assert checkpoints.steps() == [1, 2, 3]
 
 
+def test_saving_an_earlier_step_leaves_the_later_ones(tmp_path: Path) -> None:
+    checkpoints = saved(tmp_path, 1, 2, 3, 4, best=(4,))
+    checkpoints.save(snapshot(2))
+    assert checkpoints.steps() == [2, 3, 4]
+    assert bits(checkpoints.load().snapshot) == bits(snapshot(4))
+
+
 def test_going_back_drops_what_came_later(tmp_path: Path) -> None:
     checkpoints = saved(tmp_path, 1, 2, 3, 4, best=(4,), keep=4)
-    checkpoints.save(snapshot(2))  # saving alone leaves them
-    assert checkpoints.steps() == [1, 2, 3, 4]
     assert checkpoints.rewind(2) == [3, 4]
     assert checkpoints.steps() == [1, 2]
     assert (tmp_path / "LATEST").read_text() == "step-00000002\n"

@@ -115,6 +115,7 @@ def test_views_come_back_with_memory_of_their_own(tmp_path: Path) -> None:
         "backwards": base.flip(0)[::2],
         "conjugate": numbers.conj(),
         "negative": numbers.conj().imag,
+        "negative in one piece": torch._neg_view(base),
         "parameter": nn.Parameter(base.clone()),
     }
     loaded = saved_and_loaded(tmp_path, value)
@@ -177,6 +178,7 @@ def test_any_nesting_comes_back(tree: Any) -> None:
 )
 def test_awkward_values_come_back(tmp_path: Path, value: Any) -> None:
     assert bits(saved_and_loaded(tmp_path, value)) == bits(value)
+    safetensors.torch.load_file(tmp_path / "step-00000001" / "model.safetensors")  # other programs can read it too
 
 
 def test_the_awkward_nan_is_not_the_ordinary_one() -> None:

@@ -206,6 +206,19 @@ def test_weights_of_two_are_samples_twice():
         assert one.history[-1][name_of] == pytest.approx(two.history[-1][name_of], rel=1e-10)
 
 
+def test_a_weighted_run_converges_to_the_weighted_solution():
+    """The certificate is that of the weighted energy; the oracle is weighted least squares."""
+    torch.manual_seed(0)
+    problem = lb.lift(nn.Sequential(nn.Linear(3, 2)).double(), loss=lb.SquaredError())
+    X, Y = torch.randn(20, 3, dtype=torch.float64), torch.randn(20, 2, dtype=torch.float64)
+    w = 0.1 + 3.0 * np.random.default_rng(0).random(20)
+    result = lb.fit(problem, (X, Y), solvers.ProximalGradient(), epochs=5000, tolerance=1e-8, sample_weights=w)
+    assert result.outcome is Outcome.CONVERGED
+    root = np.sqrt(w)[:, None]
+    solution = np.linalg.lstsq(root * np.c_[X.numpy(), np.ones(20)], root * Y.numpy(), rcond=None)[0]
+    np.testing.assert_allclose(problem.model[0].weight.detach().numpy(), solution[:3].T, atol=1e-6)
+
+
 def test_no_solver_named_trains():
     case = make("classes", samples=40)
     result = lb.fit(case.problem, case.data, epochs=60, batch_size=5)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,25 +11,18 @@ import typer
 
 from lifted_bregman import experiments
 from lifted_bregman.cli import _console
+from lifted_bregman.cli._ending import guarded, report
 from lifted_bregman.cli._errors import ExitCode
 from lifted_bregman.errors import SettingError
-from lifted_bregman.experiments import RunData, Settings, StoredRun, from_entries, load_data, read_entries
+from lifted_bregman.experiments import Settings, StoredRun, from_entries, load_data, read_entries
 from lifted_bregman.experiments._typed import from_text
-from lifted_bregman.experiments.runs import SETTINGS, require_free
+from lifted_bregman.experiments.runs import require_free
 from lifted_bregman.experiments.settings import BATCH_SIZE, CODE, HIDDEN, NOISE, names
 from lifted_bregman.experiments.settings_file import check_entries, from_flag
 from lifted_bregman.experiments.solver_names import default_name
-from lifted_bregman.solvers import Outcome, Result
+from lifted_bregman.solvers import Outcome
 
-_FRACTIONS = ("accuracy", "validation_accuracy", "sparsity")
 _HIDDEN = "{}; for autoencoders {}".format(*(",".join(map(str, HIDDEN[task])) for task in ("classify", "autoencode")))
-_SHOWN = {
-    "objective": "objective",
-    "validation": "validation objective",
-    "accuracy": "accuracy",
-    "validation_accuracy": "validation accuracy",
-    "sparsity": "zeros in the middle layer",
-}
 
 
 def _flag(help: str, *names: str, default: str | None = None, metavar: str | None = None) -> Any:
@@ -174,8 +167,8 @@ def train(
     settings = settings.resolved()
     with _console.downloads() as progress:
         samples = load_data(settings, progress)
-    result = _guarded(folder, lambda: experiments.train(settings, folder, _console.messages(quiet), samples))
-    return _report(result, folder, settings, samples)
+    result = guarded(folder, lambda: experiments.train(settings, folder, _console.messages(quiet), samples))
+    return report(result, folder, settings, samples)
 
 
 def resume(
@@ -205,8 +198,8 @@ def resume(
     stored = stored.extended(**{name: from_flag(name, text) for name, text in extended.items() if text is not None})
     with _console.downloads() as progress:
         samples = load_data(stored.settings, progress)
-    result = _guarded(run, lambda: experiments.resume(stored, _console.messages(quiet), samples))
-    return _report(result, run, stored.settings, samples)
+    result = guarded(run, lambda: experiments.resume(stored, _console.messages(quiet), samples))
+    return report(result, run, stored.settings, samples)
 
 
 def _merged(file: Mapping[str, Any], given: Mapping[str, Any], assignments: list[str], config: Path | None) -> Settings:
@@ -236,37 +229,3 @@ def _assignment(text: str) -> tuple[str, Any]:
 def _next_folder(settings: Settings) -> Path:
     name = Path(settings.data).stem if settings.own_file else settings.data
     return next(folder for number in count(1) if not (folder := Path("runs", f"{name}-{number}")).exists())
-
-
-def _guarded(run: Path, work: Callable[[], Result]) -> Result:
-    """`work`, which SIGTERM and a second Ctrl-C end; then the user is told how to go on."""
-    try:
-        return work()
-    except (SystemExit, KeyboardInterrupt) as stop:
-        if (run / SETTINGS).exists():
-            how = "everything is saved" if isinstance(stop, SystemExit) else "the last checkpoint is kept"
-            _console.say("lifted", f"stopped, {how}; 'lifted resume {run}' continues.", "bold yellow")
-        raise
-
-
-def _report(result: Result, run: Path, settings: Settings, samples: RunData) -> int:
-    row = result.history[-1] if result.history else {}
-    shown = {word: _number(name, row[name]) for name, word in _SHOWN.items() if name in row}
-    if row:
-        shown["seconds in steps"] = f"{row['seconds']:.2f}"
-        shown["epochs"] = f"{int(row['epoch'])} of {settings.epochs}"
-    shown["data"] = f"{len(samples.train[0]):,} samples of {settings.data}. {samples.source}"
-    shown |= {"outcome": result.message, "run": str(run)}
-    if result.outcome is Outcome.INTERRUPTED:
-        shown["continue"] = f"lifted resume {run}"
-    elif result.outcome is not Outcome.DIVERGED:
-        shown["use"] = f"lifted {'reconstruct' if settings.autoencoder else 'predict'} {run} FILE"
-    _console.show(shown)
-    if result.outcome is Outcome.DIVERGED:
-        _console.say("lifted", f"{result.message} Take a smaller step, a larger prox_weight, or float64.")
-        return ExitCode.DIVERGED
-    return ExitCode.INTERRUPTED if result.outcome is Outcome.INTERRUPTED else ExitCode.OK
-
-
-def _number(name: str, value: float) -> str:
-    return f"{100 * value:.2f} %" if name in _FRACTIONS else f"{value:.6g}"

@@ -137,7 +137,7 @@ def run_demo(settings: DemoSettings, out: Path, console: Console | None = None) 
             problem = build_problem(resolved, X.shape[1], X.shape[1])
             callbacks: list[Callback] = [_Rows(out, method.key, X, X_validation), Timer(settings.seconds)]
             if console is not None:
-                callbacks.append(Progress(console, title=f"{method.name:6s}", time_limit=settings.seconds))
+                callbacks.append(Progress(console, title=method.name, time_limit=settings.seconds))
             solver = resolved.make_solver()
             result = fit(
                 problem,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from lifted_bregman import data as sets
 from lifted_bregman.data import Preparation, Progress, Samples
 from lifted_bregman.errors import DataError
 from lifted_bregman.experiments import tables
+from lifted_bregman.experiments.scaling import Scaling
 from lifted_bregman.experiments.settings import Settings, task_of
 from lifted_bregman.solvers._batches import named_generator
 
@@ -89,15 +89,15 @@ class NewInputs:
         try:
             self.classes: tuple[str, ...] | None = None if record["classes"] is None else tuple(record["classes"])
             self.inputs, self.outputs = int(record["inputs"]), int(record["outputs"])
-            self._preparation: Preparation | _Scaling
+            self._preparation: Preparation | Scaling
             self.columns: tuple[str, ...] | None = None
-            self._target: _Scaling | None = None
+            self._target: Scaling | None = None
             if record["kind"] == "set":
                 self._preparation = Preparation.from_record(record["set"])
             else:
                 self.columns = None if record["columns"] is None else tuple(record["columns"])
-                self._preparation = _Scaling.from_record(record["scaling"], dtype)
-                self._target = None if record["target"] is None else _Scaling.from_record(record["target"], dtype)
+                self._preparation = Scaling.from_record(record["scaling"], dtype)
+                self._target = None if record["target"] is None else Scaling.from_record(record["target"], dtype)
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(
                 f"the record of the data is incomplete or wrong ({error!r}): it was not made here."
@@ -114,55 +114,6 @@ class NewInputs:
     def targets(self, Y: Tensor) -> NDArray[Any]:
         """Outputs of a regression in the targets' own units."""
         return (Y if self._target is None else self._target.undo(Y)).numpy()
-
-
-@dataclass(frozen=True)
-class _Scaling:
-    """x -> (x / divisor - mean) / deviation, for samples of a shape."""
-
-    shape: tuple[int, ...]
-    divisor: float
-    mean: tuple[float, ...] | None
-    deviation: tuple[float, ...] | None
-    dtype: str
-
-    @classmethod
-    def fit(cls, X: NDArray[Any], prepare: str, dtype: str) -> _Scaling:
-        divisor = 255.0 if X.dtype == np.uint8 and X.max() > 1 else 1.0
-        flat = X.reshape(len(X), -1).astype(np.float64) / divisor
-        mean = deviation = None
-        if prepare != "none":
-            mean = tuple(flat.mean(0).tolist())
-        if prepare == "standardise":
-            spread = flat.std(0)
-            deviation = tuple(np.where(spread > 0.0, spread, 1.0).tolist())
-        return cls(tuple(X.shape[1:]), divisor, mean, deviation, dtype)
-
-    def __call__(self, X: NDArray[Any]) -> Tensor:
-        features = math.prod(self.shape)
-        if X.shape in (self.shape, (features,)) and X.ndim:
-            X = X[np.newaxis]
-        if X.shape[1:] not in (self.shape, (features,)):
-            raise DataError(f"the samples have the shape {X.shape[1:]}; expected {self.shape}, as in training.")
-        scaled = X.reshape(len(X), -1).astype(np.float64) / self.divisor
-        scaled = scaled if self.mean is None else scaled - np.array(self.mean)
-        scaled = scaled if self.deviation is None else scaled / np.array(self.deviation)
-        return torch.from_numpy(scaled).to(getattr(torch, self.dtype))
-
-    def undo(self, X: Tensor) -> Tensor:
-        values = X.double()
-        values = values if self.deviation is None else values * torch.tensor(self.deviation, dtype=torch.float64)
-        values = values if self.mean is None else values + torch.tensor(self.mean, dtype=torch.float64)
-        return (values * self.divisor).to(X.dtype).reshape(len(X), *self.shape)
-
-    def record(self) -> dict[str, Any]:
-        listed = {"mean": self.mean, "deviation": self.deviation, "shape": self.shape}
-        return {"divisor": self.divisor} | {k: None if v is None else list(v) for k, v in listed.items()}
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any], dtype: str) -> _Scaling:
-        mean, deviation = (None if record[k] is None else tuple(map(float, record[k])) for k in ("mean", "deviation"))
-        return cls(tuple(map(int, record["shape"])), float(record["divisor"]), mean, deviation, dtype)
 
 
 _NAMED_TABLES = {"diabetes": tables.diabetes}
@@ -189,11 +140,11 @@ def _of_table(settings: Settings) -> RunData:
             f"X holds samples of shape {X.shape[1:]} and X_test of {X_test.shape[1:]}: give the same to both."
         )
     assert settings.prepare is not None
-    scaling = _Scaling.fit(X, settings.prepare, settings.dtype)
+    scaling = Scaling.fit(X, settings.prepare, settings.dtype)
     target = None
     if supervised and not classify:
         assert y is not None
-        target = _Scaling.fit(y, "standardise", settings.dtype)
+        target = Scaling.fit(y, "standardise", settings.dtype)
     train = _pair(X, y, "train", scaling, target, settings)
     validation = None
     if X_test is not None and settings.validation != "none":
@@ -277,7 +228,7 @@ def _require_classes(labels: Tensor, classes: tuple[str, ...]) -> None:
         )
 
 
-def _pair(X: Any, y: Any, part: Any, scaling: _Scaling, target: _Scaling | None, settings: Settings) -> Pair:
+def _pair(X: Any, y: Any, part: Any, scaling: Scaling, target: Scaling | None, settings: Settings) -> Pair:
     """(X, Y) of the task, as `Samples.pair` has it."""
     inputs = scaling(X)
     if y is None:

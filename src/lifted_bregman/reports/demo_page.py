@@ -52,9 +52,10 @@ def demo_page(demo: Demo) -> Page:
 
 
 def _table(demo: Demo) -> Table:
+    objective = "½‖x\u00a0−\u00a0x̂‖²\u00a0+\u00a0α‖code‖₁"  # never broken across lines
     caption = (
-        "What each method reached. Objective: ½‖x − x̂‖² + α‖code‖₁, mean over the training digits. Validation error: "
-        f"mean squared error per pixel on {demo.record.validation_samples:,} digits that no method has seen. Zeros: "
+        f"What each method reached. Objective: {objective}, mean over the training digits. Validation error: mean "
+        f"squared error per pixel on {demo.record.validation_samples:,} digits that no method has seen. Zeros: "
         "fraction of exact zeros in the codes of the training digits. Seconds: in training steps; evaluation is not "
         "counted."
     )

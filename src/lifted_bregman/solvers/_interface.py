@@ -22,8 +22,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from lifted_bregman.errors import CompatibilityError, SettingError, TensorError
+from lifted_bregman.errors import CompatibilityError, SettingError
 from lifted_bregman.problem import LiftedProblem, LiftedState
+from lifted_bregman.problem.data_checks import sample_weights
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,10 @@ class Batch:
     def whole(cls, problem: LiftedProblem, X: Tensor, Y: Tensor, weights: Tensor | None = None) -> Batch:
         """The whole set as one batch; X, Y and weights are checked here, and the weights divided by their mean."""
         X, Y = problem.prepare(X, Y)
-        return cls(X, Y, torch.arange(len(X)), len(X), None if weights is None else _normalised(weights, X))
+        if weights is not None:
+            weights = sample_weights(weights, X)
+            weights = weights / weights.mean()
+        return cls(X, Y, torch.arange(len(X)), len(X), weights)
 
     def select(self, places: Tensor) -> Batch:
         """The samples at `places` of this batch."""
@@ -124,21 +128,6 @@ class Solver(ABC, Generic[S]):
 def lacking(solver: Solver[Any], required: str, missing: str) -> CompatibilityError:
     """The error for a solver and a problem that do not fit: what is required, what is missing."""
     return CompatibilityError(f"{type(solver).__name__} requires {required}; missing: {missing}.")
-
-
-def _normalised(weights: Tensor, X: Tensor) -> Tensor:
-    if not isinstance(weights, Tensor) or weights.shape != (len(X),):
-        given = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
-        raise TensorError(f"the sample weights are {given}; expected a tensor ({len(X)},), one number for each sample.")
-    w = weights.detach().to(X)
-    bad = ~(w.isfinite() & (w > 0.0))
-    if bad.any():
-        first = int(bad.nonzero()[0])
-        raise TensorError(
-            f"the weight of sample {first} is {float(w[first]):g}; weights must be finite and above 0: leave samples "
-            "of weight 0 out."
-        )
-    return w / w.mean()
 
 
 def _plain(value: Any) -> Any:

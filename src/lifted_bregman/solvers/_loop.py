@@ -238,7 +238,8 @@ class Run:
         if self.tolerance is not None and variables is not None:
             kept = len(variables[1]) if len(variables) else len(self.data)
             if kept == len(self.data):
-                row["certificate"] = self.problem.certificates(variables, self.data.X, self.data.Y).largest
+                X, Y, weights = self.data.X, self.data.Y, self.data.weights
+                row["certificate"] = self.problem.certificates(variables, X, Y, weights=weights).largest
         self.problem.work.reset(counted)  # what the history costs is not the solver's work
         return row | counted | self.state.metrics
 

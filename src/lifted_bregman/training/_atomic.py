@@ -25,7 +25,6 @@ _WORKSPACE = re.compile(r"\.tmp-(\d{1,9})-(\d{1,18})-[0-9a-f]{16}")
 _PIECE = 1 << 22  # bytes hashed and written at a time
 _EXCHANGE = 2  # RENAME_EXCHANGE of linux/fs.h
 _HERE = -100  # AT_FDCWD of fcntl.h
-_NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)  # what file systems say that cannot exchange
 
 
 class Workspace:
@@ -116,12 +115,8 @@ def exchange(one: Path, other: Path) -> None:
     Where the file system cannot (NFS, some FUSE), in three: a kill in between then leaves `other` missing.
     """
     renameat2 = _renameat2()
-    if renameat2 is not None:
-        if renameat2(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0:
-            return
-        number = ctypes.get_errno()
-        if number not in _NO_EXCHANGE:
-            raise OSError(number, os.strerror(number), str(other))
+    if renameat2 is not None and renameat2(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0:
+        return
     aside = _aside(one)
     os.rename(other, aside)
     try:
@@ -237,5 +232,5 @@ def _twice(action: Callable[[], None]) -> None:
 
 @functools.cache
 def _renameat2() -> Callable[..., int] | None:
-    function: Callable[..., int] | None = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    function: Callable[..., int] | None = getattr(ctypes.CDLL(None), "renameat2", None)
     return function

@@ -86,6 +86,7 @@ class Checkpoints:
             raise SettingError(f"keep is {keep!r}; it must be a whole number of at least 1.")
         self.folder = Path(folder)
         self.keep = keep
+        self._unsound: set[int] = set()  # passed over by the last load, so that they do not count as kept
 
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, sound or not, in increasing order."""
@@ -126,6 +127,7 @@ class Checkpoints:
             _atomic.sync_directory(new)
             work.publish(name)
             self._point_to(name, work)
+            self._unsound.discard(snapshot.step)
             work.finish(self._unwanted(snapshot.step, best))
         return self.folder / name
 
@@ -205,11 +207,13 @@ class Checkpoints:
     def _newest(self, steps: list[int]) -> tuple[Loaded | None, list[str]]:
         """The newest of the steps that verifies, and why others were passed over."""
         reasons = self._missing(steps)
+        self._unsound = set()
         for step in reversed(steps):
             try:
                 return _loaded(self.folder / step_name(step), reasons), reasons
             except CheckpointError as error:
                 reasons.append(str(error))
+                self._unsound.add(step)
         return None, reasons
 
     def _missing(self, steps: list[int]) -> list[str]:
@@ -227,8 +231,9 @@ class Checkpoints:
 
     def _unwanted(self, step: int, best: bool) -> list[str]:
         """The names of the earlier checkpoints that a save of `step` makes superfluous."""
-        unwanted = []
-        for number, earlier in enumerate((s for s in reversed(self.steps()) if s < step), start=1):
+        steps = [earlier for earlier in reversed(self.steps()) if earlier < step]
+        unwanted = [step_name(earlier) for earlier in steps if earlier in self._unsound]
+        for number, earlier in enumerate((s for s in steps if s not in self._unsound), start=1):
             try:
                 is_best = not best and _manifest(self.folder / step_name(earlier)).best
                 best = best or is_best

@@ -1,0 +1,56 @@
+"""What is said when a run of `lifted train` or `lifted resume` ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from lifted_bregman.cli import _console
+from lifted_bregman.cli._errors import ExitCode
+from lifted_bregman.experiments import RunData, Settings
+from lifted_bregman.experiments.runs import SETTINGS
+from lifted_bregman.solvers import Outcome, Result
+
+_FRACTIONS = ("accuracy", "validation_accuracy", "sparsity")
+_SHOWN = {
+    "objective": "objective",
+    "validation": "validation objective",
+    "accuracy": "accuracy",
+    "validation_accuracy": "validation accuracy",
+    "sparsity": "zeros in the middle layer",
+}
+
+
+def guarded(run: Path, work: Callable[[], Result]) -> Result:
+    """`work`, which SIGTERM and a second Ctrl-C end; then the user is told how to go on."""
+    try:
+        return work()
+    except (SystemExit, KeyboardInterrupt) as stop:
+        if (run / SETTINGS).exists():
+            how = "everything is saved" if isinstance(stop, SystemExit) else "the last checkpoint is kept"
+            _console.say("lifted", f"stopped, {how}; 'lifted resume {run}' continues.", "bold yellow")
+        raise
+
+
+def report(result: Result, run: Path, settings: Settings, samples: RunData) -> int:
+    """Shows what the run has reached and where it is; returns the exit code."""
+    row = result.history[-1] if result.history else {}
+    shown = {word: _number(name, row[name]) for name, word in _SHOWN.items() if name in row}
+    if row:
+        shown["seconds in steps"] = f"{row['seconds']:.2f}"
+        shown["epochs"] = f"{int(row['epoch'])} of {settings.epochs}"
+    shown["data"] = f"{len(samples.train[0]):,} samples of {settings.data}. {samples.source}"
+    shown |= {"outcome": result.message, "run": str(run)}
+    if result.outcome is Outcome.INTERRUPTED:
+        shown["continue"] = f"lifted resume {run}"
+    elif result.outcome is not Outcome.DIVERGED:
+        shown["use"] = f"lifted {'reconstruct' if settings.autoencoder else 'predict'} {run} FILE"
+    _console.show(shown)
+    if result.outcome is Outcome.DIVERGED:
+        _console.say("lifted", f"{result.message} Take a smaller step, a larger prox_weight, or float64.")
+        return ExitCode.DIVERGED
+    return ExitCode.INTERRUPTED if result.outcome is Outcome.INTERRUPTED else ExitCode.OK
+
+
+def _number(name: str, value: float) -> str:
+    return f"{100 * value:.2f} %" if name in _FRACTIONS else f"{value:.6g}"

@@ -1,0 +1,83 @@
+"""partial_fit and warm_start: going on is the same as not having stopped."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import BaseEstimator
+
+import lifted_bregman as lb
+from lifted_bregman import solvers
+from lifted_bregman.estimators import LiftedClassifier, LiftedRegressor
+from tests.cases import name, solver_cases
+from tests.estimators.data import X, Y, every_kind, made, parameters, same_parameters, without_times
+
+CARRIED = [
+    None,
+    lb.ImplicitSGD(prox_weight=solvers.Growing(5.0), inner_steps=2),
+    lb.LinBreg(step_size=0.05, momentum=0.5, penalties=lb.penalties.L1(1e-3)),
+    lb.baselines.Adam(learning_rate=0.01),
+    lb.baselines.SGD(learning_rate=0.02, momentum=0.9),
+]
+
+
+@every_kind
+@pytest.mark.parametrize("solver", CARRIED, ids=name)
+def test_partial_fits_on_the_same_samples_are_one_fit(kind: type[BaseEstimator], solver: solvers.Solver | None) -> None:
+    whole = made(kind, solver=solver, epochs=4, tol=None).fit(X, Y)
+    parts = made(kind, solver=solver)
+    first = {"classes": [0, 1, 2]} if kind is LiftedClassifier else {}
+    parts.partial_fit(X, Y, **first)
+    for _ in range(3):
+        parts = pickle.loads(pickle.dumps(parts)).partial_fit(X, Y)  # what is kept survives on disk
+    assert same_parameters(whole, parts)
+    assert without_times(whole.history_) == without_times(parts.history_)
+    assert parts.n_iter_ == whole.n_iter_ == 4
+    assert parts.loss_ == whole.loss_
+    assert parts.history_[-1]["seconds"] > parts.history_[0]["seconds"]
+
+
+@every_kind
+@pytest.mark.parametrize("solver", CARRIED, ids=name)
+def test_a_warm_start_goes_on_where_the_last_fit_ended(
+    kind: type[BaseEstimator], solver: solvers.Solver | None
+) -> None:
+    whole = made(kind, solver=solver, epochs=5, tol=None).fit(X, Y)
+    parts = made(kind, solver=solver, epochs=3, tol=None, warm_start=True).fit(X, Y)
+    parts.set_params(epochs=2).fit(X, Y)
+    assert same_parameters(whole, parts)
+    assert without_times(whole.history_) == without_times(parts.history_)
+    cold = made(kind, solver=solver, epochs=3, tol=None).fit(X, Y).set_params(epochs=2).fit(X, Y)
+    assert not same_parameters(whole, cold)
+    assert cold.n_iter_ == 2
+
+
+@pytest.mark.parametrize("solver", solver_cases(), ids=name)
+def test_every_solver_fits_and_goes_on_with_other_samples(solver: solvers.Solver) -> None:
+    size = None if not solver.minibatch else 30
+    model = made(LiftedRegressor, solver=solver, batch_size=size, epochs=2, hidden=(7, 5)).fit(X, Y)
+    begun = [p.clone() for p in parameters(model)]
+    model.partial_fit(X[:31], Y[:31]).partial_fit(X[31:50], Y[31:50])
+    assert model.n_iter_ == 4
+    assert np.isfinite(model.predict(X)).all()
+    assert not all(torch.equal(p, q) for p, q in zip(begun, parameters(model), strict=True))
+
+
+def test_another_solver_begins_with_a_state_of_its_own() -> None:
+    model = made(LiftedRegressor, solver=lb.baselines.Adam()).fit(X, Y)
+    for solver in (lb.ImplicitSGD(5.0, 2), lb.ProximalGradient(), lb.AdaBreg(step_size=0.01)):
+        model.set_params(solver=solver, batch_size=None).partial_fit(X, Y)
+    assert model.n_iter_ == 7
+
+
+def test_a_saved_estimator_holds_no_variables_of_samples() -> None:
+    # 2,000 samples with 50 hidden units: their variables alone would take 800 kB.
+    rng = np.random.default_rng(0)
+    many, few = rng.normal(size=(2000, 3)), rng.normal(size=(20, 3))
+    for solver in (lb.ProximalGradient(), lb.ImplicitSGD(5.0, 2), lb.StochasticProximalGradient(step_parameter=0.05)):
+        sizes = [
+            len(pickle.dumps(LiftedRegressor(hidden=50, solver=solver, epochs=1).fit(data, data[:, 0])))
+            for data in (many, few)
+        ]
+        assert abs(sizes[0] - sizes[1]) < 2000
