@@ -106,7 +106,9 @@ class Progress(Callback):
     def _left(self, run: Run) -> float | None:
         before, since = self._behind
         done, elapsed = self._done(run) - before, time.monotonic() - since
-        return None if done <= 0.0 or run.outcome is not None else (1.0 - before - done) * elapsed / done
+        if done <= 0.0 or before + done >= 1.0 or run.outcome is not None:
+            return None
+        return (1.0 - before - done) * elapsed / done
 
 
 def _number(name: str, value: float) -> str:
