@@ -71,7 +71,8 @@ warnings.filterwarnings("ignore", ".*LeafSpec.* is deprecated", FutureWarning)  
 # Names that belong to other projects, whose inventories are not fetched: the documentation is built without a network.
 nitpick_ignore_regex = [
     (r"py:.*", r"(torch|nn|np|numpy|collections|typing|pathlib)\..*"),
-    (r"py:class", r"Tensor|Path|Regularisers|(dict|list|tuple)\[.*"),
+    (r"py:class", r"Tensor|Path|Console|Regularisers|(dict|list|tuple)\[.*"),
+    (r"py:class", r"lifted_bregman\.data\..*(Archive|NpmPackage|Package|FileInfo)"),  # of interest to its registry only
     (r"py:class", r"lifted_bregman\.solvers\..*\.(S|Moves|ParameterSteps)"),  # of interest to solvers only
 ]
 
@@ -82,6 +83,8 @@ def _as_restructured_text(app, what, name, obj, options, lines):
     An indented block is a formula or a table, shown as it is.  A paragraph of lines `name  what it is` describes
     arguments.  Single backticks are code, and * and | belong to formulas.
     """
+    if what == "attribute" and lines:
+        lines[:1] = lines[0].split(" ", 1)  # or napoleon takes what comes before a colon in the first line for a type
     text, literal, start_of_paragraph, above = [], False, True, ""
     for line in lines:
         indented = line.startswith("    ")
@@ -90,7 +93,10 @@ def _as_restructured_text(app, what, name, obj, options, lines):
         if not literal and indented and start_of_paragraph and not above.startswith((" ", "- ", "* ", ":")):
             text += ["::", ""]
             literal = True
-        argument = re.match(r"(\w+) {2,}(\S.*)$", line) if start_of_paragraph or above.startswith(":param") else None
+        if start_of_paragraph:
+            argument = re.match(r"(\w+) {2,}(\S.*)$", line)
+        else:
+            argument = re.match(r"(\w+) +(\S.*)$", line) if above.startswith(":param") else None
         if literal or not line:
             text.append(line)
         elif argument and what != "module":
@@ -116,6 +122,11 @@ def _inline(line):
     return "".join(pieces)
 
 
+def _skip_what_scikit_learn_adds(app, what, name, obj, skip, options):
+    """`set_fit_request` and the like, which every estimator has and scikit-learn describes."""
+    return True if re.fullmatch(r"set_\w+_request", name) else None
+
+
 def _nothing_public_is_missing(app, env):
     """Every name that the library exports has an entry in the reference."""
     documented = {name.rpartition(".")[2] for name in env.get_domain("py").objects}
@@ -129,3 +140,4 @@ def _nothing_public_is_missing(app, env):
 def setup(app):
     app.connect("env-check-consistency", _nothing_public_is_missing)
     app.connect("autodoc-process-docstring", _as_restructured_text, priority=100)
+    app.connect("autodoc-skip-member", _skip_what_scikit_learn_adds)

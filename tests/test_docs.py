@@ -1,22 +1,136 @@
-"""The Python code in the documentation runs as it stands."""
+"""The code and the commands in the documentation run as they stand; its tables say what the code says."""
 
+from __future__ import annotations
+
+import importlib.util
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+import torch
+
+import lifted_bregman as lb
+from lifted_bregman.cli import main
+from lifted_bregman.cli._errors import ExitCode
+from lifted_bregman.solvers import Outcome
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGES = sorted(page.name for page in DOCS.glob("*.md") if "```python" in page.read_text())
+BLOCK = re.compile(r"```(python|console|toml)\n(.*?)```", re.S)
+PAGES = sorted(page.name for page in DOCS.glob("*.md") if BLOCK.search(page.read_text()))
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_code_of_a_page_runs(page, capsys):
-    blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.S)
-    assert blocks
+def test_code_and_commands_of_a_page_run(page, capsys, tmp_path, monkeypatch):
+    """In the order of the page and in one folder; the blocks of a page share their names, as a reader would."""
+    pytest.importorskip("sklearn")
+    monkeypatch.chdir(tmp_path)
+    known = dict(lb.data.SETS)
     names: dict[str, object] = {}
-    for block in blocks:
-        exec(compile(block, page, "exec"), names)  # blocks of a page share their names, as a reader would
+    try:
+        for language, block in BLOCK.findall((DOCS / page).read_text()):
+            if language == "python":
+                exec(compile(block, page, "exec"), names)
+            elif language == "console":
+                for line in block.splitlines():
+                    run(line, capsys)
+            else:
+                read_settings(block)
+    finally:
+        lb.data.SETS.clear()
+        lb.data.SETS.update(known)  # a page registers a set
+
+
+def run(line, capsys):
+    program, *arguments = shlex.split(line, comments=True)
+    assert program == "lifted", f"only commands of the library are run: {line}"
+    capsys.readouterr()
+    code = main(arguments)
+    assert code == 0, f"{line}: {capsys.readouterr().err}"
+
+
+def read_settings(text):
+    import tomllib
+
+    from lifted_bregman.experiments import from_entries
+
+    from_entries(tomllib.loads(text)).resolved()
 
 
 def test_there_are_pages_with_code():
-    assert "solvers.md" in PAGES
+    assert {"solvers.md", "training.md", "data.md", "estimators.md", "when-not.md", "command-line.md"} <= set(PAGES)
+
+
+def rows(page, heading):
+    """The first cells of the table that follows a heading."""
+    section = (DOCS / page).read_text().split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    return [line.strip("|").split("|")[0].strip() for line in lines[2:]]
+
+
+def test_every_outcome_is_explained():
+    assert {cell.strip("`") for cell in rows("training.md", "How a run ends")} == set(Outcome.__members__)
+
+
+def test_every_exit_code_is_explained():
+    listed = {int(code) for cell in rows("command-line.md", "Exit codes") for code in cell.split(",")}
+    assert listed == {int(code) for code in ExitCode}
+
+
+def test_every_command_is_explained():
+    from typer.main import get_command
+
+    from lifted_bregman.cli._app import app
+
+    page = (DOCS / "command-line.md").read_text()
+    for name in get_command(app).commands:
+        assert re.search(rf"^\|.*`lifted {name}\b", page, re.M), name
+
+
+def test_every_set_and_every_transform_is_explained():
+    assert {cell.strip("`") for cell in rows("data.md", "What there is")} == set(lb.data.names())
+    listed = {cell.strip("`").partition("(")[0] for cell in rows("data.md", "Transforms")}
+    assert listed == {kind.__name__ for kind in vars(lb.data).values() if _is_transform(kind)}
+
+
+def _is_transform(kind):
+    return isinstance(kind, type) and issubclass(kind, lb.data.Transform) and kind is not lb.data.Transform
+
+
+def test_every_entry_of_the_history_is_explained():
+    cells = " ".join(rows("training.md", "The history"))
+    digits = lb.data.load("digits-50")
+    model = torch.nn.Sequential(torch.nn.Linear(64, 4), torch.nn.ReLU(), torch.nn.Linear(4, 10))
+    problem = lb.lift(model, loss=lb.CrossEntropy())
+    result = lb.fit(problem, digits.train, lb.ProximalGradient(), epochs=1, validation=digits.test, tolerance=1e-9)
+    entries = set(result.history[0]) - set(result.state.metrics) - {"energy_2"}
+    assert {name for name in entries if f"`{name}`" not in cells} == set()
+
+
+def test_the_race_measures_what_its_tables_say():
+    """The script is run by hand, for it takes minutes; here its parts are."""
+    race = example("race")
+    solver = lb.AdaBreg(step_size=1e-2)
+    row = race.race(race.classifier, 0.5, "`AdaBreg`, the default", solver)
+    assert row.seconds is not None and 0.0 < row.seconds < race.LIMIT and row.objective <= 0.5
+    page = (DOCS / "when-not.md").read_text()
+    for name in race.SOLVERS:
+        assert page.count(f"| {name} |") == 2, name
+
+
+def test_too_large_a_step_kills_the_code_as_the_page_says():
+    """With a code of zeros the output is constant, and ½ the variance of the data is the least a constant can reach."""
+    race = example("race")
+    objective, zeros = race.after_20_epochs(lb.baselines.Adam(1e-2), seed=1)
+    _, (X, _) = race.autoencoder()
+    assert zeros > 0.99
+    assert objective >= 0.5 * float(X.var(0, correction=0).sum()) - 1e-3
+    lifted, zeros = race.after_20_epochs(lb.AdaBreg(step_size=1e-2), seed=1)
+    assert lifted < 0.5 * objective and zeros < 0.9
+
+
+def example(name):
+    spec = importlib.util.spec_from_file_location(name, DOCS / "examples" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from tests.cli.program import PATIENCE, PROGRAM, Warm, call, environment, wait_for
@@ -98,6 +99,9 @@ def test_a_stopped_run_is_saved_and_continues_exactly(
 
     verified = call(capsys, "checkpoint", "verify", out)
     assert verified.code == 0 and "damaged" not in verified.out
+
+    kept, newest = load_file(out / "model.safetensors"), max((out / "checkpoints").glob("step-*"))
+    assert all(torch.equal(kept[name], value) for name, value in load_file(newest / "model.safetensors").items())
 
     resumed = call(capsys, "resume", out, "--quiet")
     assert resumed.code == 0, resumed.err

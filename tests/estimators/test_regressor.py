@@ -102,6 +102,21 @@ def test_the_outputs_start_at_the_mean_target() -> None:
     w = RNG.uniform(0.5, 2.0, len(X))
     model = small(solver=still, epochs=1).fit(X, Y, sample_weight=w)
     np.testing.assert_allclose(model.model_[-1].bias.detach().numpy(), (w @ Y) / w.sum(), rtol=1e-9)
+    # With another activation at the end the mean belongs behind it.
+    sigmoid = lb.BregmanLoss(lb.activations.Sigmoid())
+    model = small(solver=still, epochs=1, loss=sigmoid).fit(X, 0.5 + 0.4 * np.tanh(Y))
+    np.testing.assert_allclose(model.model_[-1].bias.detach().numpy(), 0.0, atol=1e-20)
+
+
+def test_held_out_targets_do_not_show_in_the_network() -> None:
+    still = lb.baselines.SGD(learning_rate=1e-30)
+    y = np.zeros(len(X))
+    y[7] = 1e6
+    settings = {"solver": still, "epochs": 1, "early_stopping": True, "validation_fraction": 0.5}
+    networks = [small(random_state=seed, **settings).fit(X, y) for seed in range(6)]
+    biases = [float(parameters(network)[-1]) for network in networks]
+    # Half of the samples, of which sample 7 is one or is not.
+    assert {round(bias) for bias in biases} == {0, 25_000}
 
 
 def test_a_loss_brings_its_activation() -> None:

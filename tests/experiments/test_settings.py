@@ -162,7 +162,7 @@ def test_no_setting_takes_another_type(name: str, wrong: Any) -> None:
 
 
 def test_numbers_must_be_finite() -> None:
-    for name in ("time_limit", "code_penalty", "tolerance", "noise"):
+    for name in ("time_limit", "code_penalty", "tolerance", "noise", "weights", "validation"):
         for wrong in (float("nan"), float("inf")):
             with pytest.raises(SettingError, match=name):
                 Settings(data="digits", task="denoise", **{name: wrong})

@@ -153,8 +153,6 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
             model = dense_network(widths, self._hidden_activations(), torch.from_numpy(X).dtype, seed)
             continuation, history = Continuation(), []
         problem = self._problem(model)
-        if not goes_on and labels is None and problem.loss.activation == Identity():
-            start_at_mean(model, Y, sample_weight)
         inputs, targets = self._inputs(torch.from_numpy(X), seed, continuation.epochs), torch.from_numpy(Y)
         w = None if sample_weight is None else torch.from_numpy(sample_weight)
         held_out = None
@@ -162,6 +160,8 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
             train, other = self._split(len(X), labels, seed)
             held_out = inputs[other], targets[other]
             inputs, targets, w = inputs[train], targets[train], None if w is None else w[train]
+        if not goes_on and labels is None and problem.loss.activation == Identity():
+            start_at_mean(model, targets, w)
         result = fit(
             problem,
             (inputs, targets),

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning  # type: ignore[import-untyped]
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
 from lifted_bregman.activations import Activation
@@ -40,9 +38,9 @@ def dense_network(
     return nn.Sequential(*modules)
 
 
-def start_at_mean(model: nn.Sequential, Y: NDArray[Any], sample_weight: NDArray[Any] | None) -> None:
+def start_at_mean(model: nn.Sequential, Y: Tensor, weights: Tensor | None) -> None:
     """The last bias at the mean target, so that targets far from 0 cost no epochs."""
-    mean = torch.from_numpy(np.average(Y, axis=0, weights=sample_weight))
+    mean = Y.mean(0) if weights is None else weights @ Y / weights.sum()
     with torch.no_grad():
         model.get_parameter(f"{len(model) - 1}.bias").copy_(mean)
 

@@ -146,6 +146,19 @@ def write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> tuple[int, s
     return size, digest.hexdigest()
 
 
+def replace_file(path: Path, content: bytes | memoryview) -> None:
+    """Writes a file beside its final name, then renames it: it is there whole or not at all."""
+    part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+    try:
+        write_file(part, [memoryview(content).cast("B")])
+        os.replace(part, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(part)
+        raise
+    sync_directory(path.parent)
+
+
 def make_folder(path: Path) -> None:
     """Makes a directory and its parents, each entry fsynced."""
     if not path.is_dir():

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from lifted_bregman.errors import CheckpointError
 from lifted_bregman.solvers import Callback, Run
+from lifted_bregman.training._atomic import replace_file
 from lifted_bregman.training.checkpoints import Checkpoints, Loaded, Snapshot
 
 _OWN_PARTS = ("variables", "multipliers")  # entries of the solver's state with a file of their own
@@ -232,14 +233,7 @@ class _HistoryFile:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Writes a file so that it is there whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        replace_file(path, content)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise CheckpointError(f"{path} was not written ({error.strerror}): free some space and resume.") from error
