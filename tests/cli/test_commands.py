@@ -243,6 +243,13 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(world: Path, tmp_pat
     assert call(capsys, "checkpoint", "verify", run).code == 0
 
 
+def test_only_one_checkpoint_is_the_best(world: Path, capsys: Capture) -> None:
+    rows = [json.loads(line) for line in (world / "a" / "history.jsonl").read_text().splitlines()]
+    best = min(rows, key=lambda row: row["validation"])
+    lines = [line for line in call(capsys, "checkpoint", "verify", world / "a").out.splitlines() if "the best" in line]
+    assert [line.split()[0] for line in lines] == [f"step-{best['step']:08d}"]
+
+
 def test_a_run_that_has_not_ended_predicts_with_its_newest_checkpoint(
     world: Path, tmp_path: Path, capsys: Capture
 ) -> None:

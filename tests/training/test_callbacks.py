@@ -114,6 +114,21 @@ def test_the_last_two_and_the_best_checkpoints_are_kept(tmp_path):
     assert float(best.snapshot.parts["model"]["4.bias"][0]) == pytest.approx(math.sqrt(6.0))
 
 
+def test_every_so_many_epochs(tmp_path):
+    class Watch(lb.callbacks.Callback):
+        def __init__(self):
+            self.seen = set()
+
+        def stepped(self, run):
+            self.seen.update(checkpoints(tmp_path / "run").steps())
+
+    watch = Watch()
+    scripted([9, 8, 7, 6, 5, 4, 6, 7, 8, 9], lb.callbacks.Checkpoint(every_epochs=3), watch, out=tmp_path / "run")
+    assert watch.seen == {0, 3, 6, 9} and checkpoints(tmp_path / "run").steps() == [6, 9, 10]
+    best = checkpoints(tmp_path / "run").best()
+    assert best is not None and best.snapshot.step == 6
+
+
 def test_every_so_many_steps_also_inside_epochs(tmp_path):
     class Watch(lb.callbacks.Callback):
         def __init__(self):

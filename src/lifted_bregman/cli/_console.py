@@ -6,7 +6,6 @@ Both are plain where they are no terminal, and follow NO_COLOR.  A reader that g
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -61,15 +60,6 @@ def downloads() -> Iterator[Progress]:
             bar.update(task, description=what, completed=done, total=expected, visible=True)
 
         yield report
-
-
-def flush() -> None:
-    """Writes what is left; if nobody reads it any more, it is let go."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except BrokenPipeError:
-            discard(stream.fileno())
 
 
 def discard(descriptor: int) -> None:

@@ -47,8 +47,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             code, sentence = _usage(error) if isinstance(error, _CLICK_ERROR) else explained(error)
             _console.say("lifted", sentence)
             return code
-        finally:
-            _console.flush()
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -36,18 +36,20 @@ def verify(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder o
         raise CheckpointError(
             f"{run} has no checkpoints: name the folder of a run, as given to 'lifted train' as --out."
         )
-    console, damaged = _console.output(), []
+    console, sound, damaged = _console.output(), {}, {}
     for step in steps:
         path = folder.checkpoints.folder / step_name(step)
         try:
-            found = verify_checkpoint(path)
+            sound[path] = verify_checkpoint(path)
         except CheckpointError as error:
-            damaged.append(path.name)
-            console.print(f"{path.name}  damaged  {error}")
-            continue
+            damaged[path] = error
+    best = max((path for path, found in sound.items() if found.best), default=None)  # it was better than those before
+    for path, found in sound.items():
         written = datetime.datetime.fromtimestamp(path.stat().st_mtime).isoformat(" ", "seconds")
         size = sum(found.files.values())
-        console.print(f"{path.name}  sound  {size:,} bytes, {written}{', the best' if found.best else ''}")
+        console.print(f"{path.name}  sound  {size:,} bytes, {written}{', the best' if path == best else ''}")
+    for path, reason in damaged.items():
+        console.print(f"{path.name}  damaged  {reason}")
     if damaged:
         remedy = "the newest sound one is taken when it is resumed" if len(damaged) < len(steps) else "start it again"
         _console.say("lifted", f"{len(damaged)} of {len(steps)} checkpoints of {run} are damaged: {remedy}.")

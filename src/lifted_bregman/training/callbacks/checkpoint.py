@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Checkpoint(Callback):
     """Saves to the `out` folder of `fit`: every few epochs, steps or seconds, and once at the end.
 
-    The last two checkpoints and the best one are kept.  A save that fails while the run goes on is a warning, and the
+    The last two checkpoints and the best of those saved at rows are kept.  A save that fails while the run goes on is a warning, and the
     next one is tried in its turn; the last save must succeed.
 
     every_epochs   at the rows of the history, at least 1
@@ -67,15 +67,13 @@ class Checkpoint(Callback):
             self._try(run, best=False)
 
     def recorded(self, run: Run, row: dict[str, float]) -> None:
-        name = monitored(self.monitor, row)
+        name, epoch = monitored(self.monitor, row), int(row["epoch"])
+        if epoch - self._last_epoch < self.every_epochs:
+            return
         value = row[name] if improves_downwards(name) else -row[name]
         better = self.best is None or value < self.best
-        if better:
-            self.best = value
-        epoch = int(row["epoch"])
-        if better or epoch - self._last_epoch >= self.every_epochs:
-            self._last_epoch = epoch
-            self._try(run, best=better)
+        self.best, self._last_epoch = value if better else self.best, epoch
+        self._try(run, best=better)
 
     def ended(self, run: Run) -> None:
         if run.intact:
