@@ -34,7 +34,7 @@ X_test, y_test = digits.test.X, digits.test.y
 # ``lift`` reads the model and gives each hidden layer variables of its own. ``fit`` without a solver takes the
 # library's default. Inside the context, differentiating an activation would raise an error.
 
-problem = lb.lift(model, loss=lb.SquaredError())
+problem = lb.lift(model, loss=lb.CrossEntropy())
 with lb.forbid_activation_derivatives():
     result = lb.fit(problem, (X, y), epochs=20, seed=0, validation=(X_test, y_test))
 print(result.message)

@@ -22,6 +22,15 @@ def test_module_applies_the_activation_and_is_differentiable(activation):
     assert torch.autograd.gradcheck(module, z.clone().requires_grad_(), eps=1e-7, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("activation", cases.SCALAR_ACTIVATIONS, ids=cases.name)
+def test_large_arguments_of_both_signs_have_finite_derivatives_in_the_range_of_a_proximal_map(activation, dtype):
+    """σ is non-decreasing and 1-Lipschitz: every derivative is in [0, 1], also beside arguments that overflow."""
+    z = torch.tensor([[-1e4, -800.0, -100.0, 0.3, 100.0, 800.0, 1e4]], dtype=dtype, requires_grad=True)
+    (slope,) = torch.autograd.grad(activation.as_module()(z).sum(), z)
+    assert bool(slope.isfinite().all()) and 0.0 <= float(slope.min()) and float(slope.max()) <= 1.0
+
+
 TORCH_ACTIVATIONS = [
     nn.ReLU(), nn.ReLU6(), nn.Hardtanh(), nn.LeakyReLU(0.1), nn.ELU(), nn.CELU(), nn.Softplus(), nn.Softsign(),
     nn.Tanh(), nn.Sigmoid(), nn.Softmax(-1), nn.Softshrink(), nn.LogSigmoid(), nn.Hardsigmoid(),

@@ -35,7 +35,7 @@ class Sigmoid(Separable):
     def _map(self, z: Tensor) -> Tensor:
         lowest = _LOWEST_EXPONENT[z.dtype]
         if z.numel() and float(z.detach().amin()) < lowest:  # torch's e^{-z} overflows before e^z underflows
-            return torch.where(z < lowest, z.exp(), z.sigmoid())
+            return torch.where(z < lowest, z.clamp(max=lowest).exp(), z.sigmoid())
         return z.sigmoid()
 
     def _prox(self, z: Tensor, scale: float) -> Tensor:

@@ -25,7 +25,7 @@ def predict(
 ) -> None:
     """Show the class, or the number, that a trained network gives to each sample: one line each.
 
-    \\b
+    \b
     lifted predict runs/a images.npy
     lifted predict runs/a images.npy --out predictions.npy
 
@@ -51,7 +51,7 @@ def encode(
 ) -> None:
     """Write the code that an autoencoder gives to each sample, its middle hidden layer.
 
-    \\b
+    \b
     lifted encode runs/sparse images.npy --out codes.npy
     """
     codes = _opened(run).encode(samples)
@@ -68,7 +68,7 @@ def reconstruct(
 ) -> None:
     """Write each sample as an autoencoder gives it back, in the shape and on the scale of the inputs.
 
-    \\b
+    \b
     lifted reconstruct runs/denoiser noisy.npy --out clean.npy
     """
     made = _opened(run).reconstruct(samples)

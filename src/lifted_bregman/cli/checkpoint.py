@@ -27,7 +27,7 @@ def _checkpoint() -> None:
 def verify(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of the run.")]) -> int:
     """Check every byte of every checkpoint of a run; exit code 4 if one is damaged.
 
-    \\b
+    \b
     lifted checkpoint verify runs/a
     """
     folder = RunFolder(run)

@@ -64,8 +64,8 @@ class Method:
 
 
 _ADAPTIVE = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3)
-# Each value is the one of its grid with the lowest training objective after 40 epochs, on average over the seeds 0 to 3,
-# among those that diverged for none of them.
+# Of each grid the value with the lowest training objective after 40 epochs, on average over the seeds 0 to 3, among those
+# that diverged for none of them.
 METHODS = (
     Method("lifted", "lifted", "adabreg", "step_size", 5e-4, _ADAPTIVE),
     Method("sgd", "SGD", "sgd", "learning_rate", 5e-2, (1e-2, 2e-2, 5e-2, 1e-1, 2e-1)),

@@ -25,6 +25,6 @@ class Result:
 
     outcome: Outcome
     message: str
-    state: SolverState
-    history: list[dict[str, float]] = field(default_factory=list)
+    state: SolverState = field(repr=False)
+    history: list[dict[str, float]] = field(default_factory=list, repr=False)
     """One row an epoch with the entries that `Run.history` lists."""

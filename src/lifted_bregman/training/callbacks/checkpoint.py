@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class Checkpoint(Callback):
     """Saves to the `out` folder of `fit`: every few epochs, steps or seconds, and once at the end.
 
-    The last two checkpoints and the best of those saved at rows are kept.  A save that fails while the run goes on is a warning, and the
-    next one is tried in its turn; the last save must succeed.
+    The last two checkpoints and the best of those saved at rows are kept.  A save that fails while the run goes on is a
+    warning, and the next one is tried in its turn; the last save must succeed.
 
     every_epochs   at the rows of the history, at least 1
     every_steps    also after so many steps, for long epochs; None for never
