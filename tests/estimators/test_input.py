@@ -96,6 +96,7 @@ def test_bad_targets_are_refused(kind: type[BaseEstimator]) -> None:
         ({"batch_size": -1}, "batch_size is -1"),
         ({"tol": -1.0}, "tol is -1.0"),
         ({"tol": "small"}, "tol is 'small'"),
+        ({"tol": True}, "tol is True"),
         ({"n_iter_no_change": 0}, "n_iter_no_change is 0"),
         ({"early_stopping": True, "validation_fraction": 1.0}, "validation_fraction is 1.0"),
         ({"early_stopping": True, "validation_fraction": None}, "validation_fraction is None"),

@@ -148,7 +148,7 @@ def test_samples_of_weight_zero_are_left_out() -> None:
     with pytest.raises(DataError, match="nothing but zeros"):
         small().fit(X, Y, sample_weight=np.zeros(len(X)))
     with pytest.raises(DataError, match="negative values"):
-        small().fit(X, Y, sample_weight=-w)
+        small().fit(X, Y, sample_weight=np.where(np.arange(len(X)) == 5, -1.0, w))
     with pytest.raises(DataError, match=r"shape \(79,\); expected \(80,\)"):
         small().fit(X, Y, sample_weight=w[:-1])
     with pytest.raises(ValueError, match="NaN"):

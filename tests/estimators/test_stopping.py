@@ -63,19 +63,57 @@ def test_early_stopping_puts_the_best_parameters_back() -> None:
     )
 
 
+class Interrupt(Callback):
+    """Presses Ctrl-C in some epoch."""
+
+    def __init__(self, epoch: int, times: int = 1) -> None:
+        self.epoch, self.times = epoch, times
+
+    def stepped(self, run) -> None:
+        if run.epoch == self.epoch:
+            while self.times:
+                self.times -= 1
+                os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.filterwarnings("ignore:The run was interrupted")
+@pytest.mark.parametrize("interrupts", [[], [Interrupt(3)]], ids=["stopped", "interrupted"])
 @pytest.mark.parametrize("solver", [lb.LinBreg(step_size=0.3), lb.AdaBreg(step_size=0.01)], ids=name)
-def test_after_early_stopping_training_goes_on_from_the_best_parameters(solver: solvers.Solver) -> None:
+def test_training_goes_on_from_parameters_that_were_put_back(solver: solvers.Solver, interrupts: list) -> None:
     # These solvers keep a second copy of the parameters, v: the state of the last step would bring them back.
     noisy = np.where(np.arange(len(Y)) % 2, Y, (Y + np.arange(len(Y))) % 3)
-    model = overfitting(solver=solver).fit(X, noisy)
-    assert model.outcome_ is Outcome.STOPPED
+    model = overfitting(solver=solver, callbacks=copy.deepcopy(interrupts)).fit(X, noisy)
+    assert model.outcome_ is (Outcome.INTERRUPTED if interrupts else Outcome.STOPPED)
+    goes_on_with_a_new_state(model)
+
+
+def goes_on_with_a_new_state(model: LiftedClassifier) -> None:
+    """partial_fit is one step made by hand from the parameters that the model has."""
     problem = lb.lift(copy.deepcopy(model.model_), loss=lb.CrossEntropy())
-    model.partial_fit(X[:9], noisy[:9])
-    # The same by hand: one step on one batch, with a new state, from the best parameters.
-    batch = solvers.Batch.whole(problem, torch.tensor(X[:9]), torch.tensor(noisy[:9]))
-    solver.step(problem, solver.init(problem, batch), batch)
+    model.partial_fit(X[:9], Y[:9])
+    batch = solvers.Batch.whole(problem, torch.tensor(X[:9]), torch.tensor(Y[:9]))
+    model.solver.step(problem, model.solver.init(problem, batch), batch)
     for p, q in zip(problem.model.parameters(), parameters(model), strict=True):
         torch.testing.assert_close(p.detach(), q, rtol=1e-9, atol=1e-9)
+
+
+class Spoil(Callback):
+    """Puts a NaN into the parameters in some epoch."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def stepped(self, run) -> None:
+        if run.epoch == self.epoch:
+            next(run.problem.model.parameters()).data[0, 0] = math.nan
+
+
+def test_training_goes_on_after_a_warm_start_that_diverged() -> None:
+    model = made(LiftedClassifier, solver=lb.LinBreg(step_size=0.3), warm_start=True).fit(X, Y)
+    with pytest.raises(DivergedError, match=r"weight of model\.0"):
+        model.set_params(callbacks=[Spoil(epoch=7)]).fit(X, Y)
+    assert all(bool(p.isfinite().all()) for p in parameters(model))
+    goes_on_with_a_new_state(model.set_params(callbacks=()))
 
 
 def test_training_ends_when_the_objective_no_longer_falls() -> None:
@@ -154,19 +192,6 @@ def test_a_search_scores_divergence_as_failure() -> None:
     assert math.isnan(scores[0])
     assert scores[1] > 0.4
     assert search.best_params_["solver"] == lb.baselines.SGD(learning_rate=0.05)
-
-
-class Interrupt(Callback):
-    """Presses Ctrl-C in some epoch."""
-
-    def __init__(self, epoch: int, times: int = 1) -> None:
-        self.epoch, self.times = epoch, times
-
-    def stepped(self, run) -> None:
-        if run.epoch == self.epoch:
-            while self.times:
-                self.times -= 1
-                os.kill(os.getpid(), signal.SIGINT)
 
 
 @every_kind

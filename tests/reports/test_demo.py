@@ -1,5 +1,6 @@
 """`lifted demo` and `lifted report`: what a short run leaves, and the page made of it."""
 
+import dataclasses
 import json
 import math
 import re
@@ -18,7 +19,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from lifted_bregman.errors import CheckpointError, SettingError
-from lifted_bregman.experiments import demo, demo_folder
+from lifted_bregman.experiments import demo, demo_folder, read_settings
 from lifted_bregman.experiments.demo import METHODS, DemoSettings
 from lifted_bregman.reports.demo_page import demo_page
 from lifted_bregman.reports.report import write_report
@@ -205,7 +206,7 @@ def test_the_page_has_its_sections_and_the_numbers_of_the_rows(short_demo: Short
         )
     assert f"lifted demo --seconds {SECONDS:g} --seed 3" in html
     for method in METHODS:
-        assert f"{method.tuned}={method.value:g}" in html
+        assert f"{method.tuned} = {method.value:g}" in html
 
 
 def test_the_curves_are_those_of_the_rows(short_demo: ShortDemo) -> None:
@@ -339,6 +340,19 @@ def test_numbers_that_are_not_finite_are_survived(copy: Path) -> None:
     stored[-1] |= {"objective": math.nan, "validation_error": math.inf}
     (copy / "adam.jsonl").write_text("".join(json.dumps(row) + "\n" for row in stored))
     assert "nan" in write_report(copy).read_text()
+
+
+def test_lifted_train_makes_the_same_run_by_the_command_on_the_page(short_demo: ShortDemo, tmp_path: Path) -> None:
+    listing = re.findall(r"<code>(lifted train .*?)</code>", short_demo.page.read_text(encoding="utf-8"), re.DOTALL)
+    command = listing[0].split("\n\n")[1].replace("\\\n", " ").split()  # the second method, SGD
+    assert command[:2] == ["lifted", "train"] and command[-2] == "--out"
+    run = lifted("train", *command[2:-1], tmp_path / "run", "--threads", 1)
+    assert run.returncode == 0, run.stderr
+    settings = read_settings(tmp_path / "run" / "settings.toml")
+    assert settings == dataclasses.replace(DemoSettings(SECONDS, seed=3).of_run(METHODS[1]), threads=1)
+    row = json.loads((tmp_path / "run" / "history.jsonl").read_text().splitlines()[0])
+    same = [there for there in rows(short_demo.folder, "sgd") if there["step"] == row["step"]]
+    assert all(there["objective"] == row["objective"] for there in same)
 
 
 # Mistakes.

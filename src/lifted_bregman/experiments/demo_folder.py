@@ -31,9 +31,9 @@ class MethodRecord:
     Args:
         key: names its files.
         name: as people read it.
-        settings: the solver with those settings that are not its defaults.
+        settings: the solver and the setting that was chosen from a grid; the others are its defaults.
         solver: the solver with all its settings.
-        grid: the setting that was chosen from a grid, and the values that were tried.
+        grid: the values that were tried.
         command: how `lifted train` makes the same run.
         load: processes that wanted to run in the method's last minute, on average.
         outcome: how it ended, in a word.

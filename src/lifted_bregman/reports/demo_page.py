@@ -9,6 +9,7 @@ from lifted_bregman.reports.charts import Chart, Charts, Curve
 from lifted_bregman.reports.page import Listing, Page, Section, Table, Text
 from lifted_bregman.reports.strips import Strip, Strips
 
+_LINE = 60  # characters of a command
 HEADER = ("method", "epochs", "seconds", "objective", "validation error", "zeros in the code")
 
 
@@ -196,12 +197,19 @@ def _commands(demo: Demo) -> list[Text | Listing]:
         Listing(f"{again}\nlifted report out/demo"),
         Text("The first command runs everything again, the second one makes this page from the stored rows."),
         Text("One method at a time, with checkpoints:"),
-        Listing("\n".join(_wrapped(method) for method in demo.methods)),
+        Listing("\n\n".join(_wrapped(method) for method in demo.methods)),
     ]
 
 
 def _wrapped(method: MethodRecord) -> str:
-    return method.command.replace(" --solver", " \\\n    --solver").replace(" --hidden", " \\\n    --hidden")
+    """The command in lines that fit the page, broken before options."""
+    first, *options = method.command.split(" --")
+    lines = [first]
+    for option in options:
+        if len(lines[-1]) + len(option) > _LINE:
+            lines.append("   ")
+        lines[-1] += f" --{option}"
+    return " \\\n".join(lines)
 
 
 def _listed(names: Sequence[str]) -> str:
