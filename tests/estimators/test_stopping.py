@@ -110,7 +110,7 @@ class Spoil(Callback):
 
 def test_training_goes_on_after_a_warm_start_that_diverged() -> None:
     model = made(LiftedClassifier, solver=lb.LinBreg(step_size=0.3), warm_start=True).fit(X, Y)
-    with pytest.raises(DivergedError, match=r"weight of model\.0"):
+    with pytest.raises(DivergedError, match="output_residual is nan"):
         model.set_params(callbacks=[Spoil(epoch=7)]).fit(X, Y)
     assert all(bool(p.isfinite().all()) for p in parameters(model))
     goes_on_with_a_new_state(model.set_params(callbacks=()))

@@ -42,6 +42,7 @@ class Browser:
     def __init__(self, path: str, profile: Path, timeout: float = 60.0) -> None:
         self._timeout, self._counter, self._session, self._buffer = timeout, 0, "", b""
         self.events: list[dict[str, Any]] = []
+        self.width = 0
         theirs_in, self._out = os.pipe()
         self._in, theirs_out = os.pipe()
         silence = os.open(os.devnull, os.O_RDWR)
@@ -88,7 +89,7 @@ class Browser:
 
     def show(self, page: Path, width: int, height: int = 800, dark: bool = False) -> None:
         """Loads a page, in a window of this size and the reader's colours."""
-        mobile = width < 600
+        self.width, mobile = width, width < 600
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
