@@ -49,3 +49,7 @@ class DataError(LiftedBregmanError, ValueError):
 
 class CheckpointError(LiftedBregmanError, ValueError):
     """A checkpoint or run folder is missing, damaged, hostile, or belongs to other settings."""
+
+
+class DivergedError(LiftedBregmanError, ValueError):
+    """Training met NaN or infinity where only a model will do; in a search such settings are scored as failed."""

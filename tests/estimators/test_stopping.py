@@ -15,7 +15,8 @@ from sklearn.model_selection import GridSearchCV
 
 import lifted_bregman as lb
 from lifted_bregman import solvers
-from lifted_bregman.estimators import DivergedError, LiftedClassifier, LiftedRegressor
+from lifted_bregman.errors import DivergedError
+from lifted_bregman.estimators import LiftedClassifier, LiftedRegressor
 from lifted_bregman.solvers import Callback, Outcome
 from tests.cases import name
 from tests.estimators.data import (

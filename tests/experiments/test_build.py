@@ -66,7 +66,7 @@ def test_the_code_is_the_middle_layer(hidden: tuple[int, ...], code: int) -> Non
 
 def test_a_code_without_threshold_or_penalty() -> None:
     problem = build_problem(resolved(task="autoencode", hidden=(6, 4, 6), code_threshold=0, code_penalty=0), 8, 8)
-    assert problem.network[2].activation == act.ReLU() and problem.penalties == {}
+    assert problem.network[2].activation == act.Identity() and problem.penalties == {}  # the limit of small thresholds
     listed = resolved(task="autoencode", hidden=(6, 4, 6), activation=("relu", "tanh", "relu"))
     assert build_problem(listed, 8, 8).network[2].activation == act.Tanh()
 

@@ -505,4 +505,4 @@ def test_the_pages_own_lines_run():
     (block,) = re.findall(r"```python\n(.*?)```", page, re.S)
     names = {}
     exec(block, names)
-    assert abs(names["result"].state.metrics["sparsity"] - 0.9) < 0.01
+    assert abs(names["result"].state.metrics["parameter_sparsity"] - 0.9) < 0.01

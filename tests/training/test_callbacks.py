@@ -229,6 +229,11 @@ def test_quiet_logs_still_have_the_last_line():
     assert 1 <= len(lines) <= 2 and "epoch 30/30" in lines[-1]
 
 
+def test_under_a_time_limit_epochs_have_no_end():
+    lines = shown(False, line_seconds=0.0, time_limit=100.0).splitlines()
+    assert lines[0].startswith("training: epoch 1  objective")
+
+
 def test_a_bar_on_a_terminal():
     text = shown(True)
     assert "\x1b[" in text

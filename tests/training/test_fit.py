@@ -186,6 +186,14 @@ def test_the_sparsity_is_that_of_the_middle_layer():
     assert len(set(zeros)) == 3 and row["sparsity"] == zeros[1]
 
 
+@pytest.mark.parametrize("solver", solver_cases(), ids=name)
+def test_no_metric_of_a_solver_hides_an_entry_of_the_row(solver):
+    case = make("relu")
+    result = lb.fit(case.problem, case.data, solver, epochs=1, batch_size=5 if solver.minibatch else None)
+    own = {"step", "epoch", "seconds", "objective", "sparsity", "energy", *case.problem.work.as_dict()}
+    assert not own & set(result.state.metrics) and own <= set(result.history[-1])
+
+
 def test_large_sets_are_evaluated_in_pieces_with_the_same_value():
     case = make("sparse code", samples=9001)
     result = lb.fit(case.problem, case.data, lb.baselines.SGD(learning_rate=0.01), epochs=1, batch_size=3000)

@@ -100,7 +100,7 @@ def train(
     ] = None,
     code_threshold: Annotated[
         str | None,
-        _flag("The threshold of an autoencoder's code, 0 for another activation.", default=f"{CODE}", metavar="NUMBER"),
+        _flag("The threshold of an autoencoder's code, 0 for a linear one.", default=f"{CODE}", metavar="NUMBER"),
     ] = None,
     code_penalty: Annotated[
         str | None, _flag("The l1 penalty on the code.", default=f"{CODE}", metavar="NUMBER")

@@ -11,9 +11,8 @@ try:
 except ImportError as error:
     raise ImportError("the estimators need scikit-learn: install lifted-bregman with the extra 'sklearn'.") from error
 
-from lifted_bregman.estimators._training import DivergedError
 from lifted_bregman.estimators.autoencoder import LiftedAutoencoder
 from lifted_bregman.estimators.classifier import LiftedClassifier
 from lifted_bregman.estimators.regressor import LiftedRegressor
 
-__all__ = ["DivergedError", "LiftedAutoencoder", "LiftedClassifier", "LiftedRegressor"]
+__all__ = ["LiftedAutoencoder", "LiftedClassifier", "LiftedRegressor"]

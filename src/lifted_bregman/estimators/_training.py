@@ -13,14 +13,10 @@ from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
 from lifted_bregman.activations import Activation
-from lifted_bregman.errors import LiftedBregmanError
+from lifted_bregman.errors import DivergedError
 from lifted_bregman.solvers import Callback, Outcome, Result, Run, Solver
 from lifted_bregman.solvers._batches import named_generator
 from lifted_bregman.solvers._mirror import MirrorDescent
-
-
-class DivergedError(LiftedBregmanError, ValueError):
-    """Training met NaN or infinity; in a search such settings are scored as failed."""
 
 
 def dense_network(

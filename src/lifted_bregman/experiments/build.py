@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from lifted_bregman.activations import Activation, SoftThreshold
+from lifted_bregman.activations import Activation, Identity, SoftThreshold
 from lifted_bregman.experiments import specs
 from lifted_bregman.experiments.settings import Settings
 from lifted_bregman.losses import BregmanLoss, CrossEntropy, SquaredError
@@ -47,8 +47,9 @@ def hidden_activations(settings: Settings) -> tuple[Activation, ...]:
     assert settings.hidden is not None
     made = [specs.activation(spec) for spec in settings.activation]
     made = made if len(made) > 1 else made * len(settings.hidden)
-    if settings.code_threshold:
-        made[code_layer(len(settings.hidden) + 1) - 1] = SoftThreshold(settings.code_threshold)
+    threshold = settings.code_threshold
+    if threshold is not None:
+        made[code_layer(len(settings.hidden) + 1) - 1] = SoftThreshold(threshold) if threshold else Identity()
     return tuple(made)
 
 

@@ -162,7 +162,7 @@ class MirrorDescent(Solver[S]):
                     total += theta.numel()
                     zeros += theta.numel() - int(theta.count_nonzero())
         if total:
-            state.metrics["sparsity"] = zeros / total
+            state.metrics["parameter_sparsity"] = zeros / total
         for layer, weight in state.weights.items():
             state.metrics[f"weight_{layer}"] = weight
 

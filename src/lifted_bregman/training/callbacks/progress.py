@@ -95,7 +95,8 @@ class Progress(Callback):
 
     def _numbers(self, run: Run) -> str:
         row = run.history[-1] if run.history else {}
-        shown = [f"epoch {min(run.epoch, run.epochs) if not row else int(row['epoch'])}/{run.epochs}"]
+        epoch = int(row["epoch"]) if row else min(run.epoch, run.epochs)
+        shown = [f"epoch {epoch}" if self._time_limit is not None else f"epoch {epoch}/{run.epochs}"]
         shown += [f"{word} {_number(name, row[name])}" for name, word in _SHOWN.items() if name in row]
         if "validation_accuracy" in row:
             shown.append(f"validation accuracy {_number('validation_accuracy', row['validation_accuracy'])}")
