@@ -5,9 +5,10 @@ result = lb.fit(problem, (X, Y), epochs=5)             # trains it in place
 result.history, result.outcome, result.message         # a row an epoch, and how it ended
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from lifted_bregman import activations, data, errors
+from lifted_bregman import activations, errors
 from lifted_bregman.activations import forbid_activation_derivatives
 from lifted_bregman.activations.checks import check_bregman, check_conjugate, check_prox
 from lifted_bregman.losses import BregmanLoss, CrossEntropy, QuadraticPenalty, SquaredError, bregman_loss
@@ -38,6 +39,7 @@ from lifted_bregman.solvers import (
 from lifted_bregman.training import callbacks, fit
 
 if TYPE_CHECKING:
+    from lifted_bregman import data
     from lifted_bregman.estimators import LiftedAutoencoder, LiftedClassifier, LiftedRegressor
 
 __version__ = "0.1.0"
@@ -88,17 +90,21 @@ __all__ = [
     "prune",
 ]
 
-_ESTIMATORS = ("LiftedAutoencoder", "LiftedClassifier", "LiftedRegressor")
+# Imported when first asked for: estimators need scikit-learn, and not everybody needs data sets.
+_LATER = {
+    "LiftedAutoencoder": "estimators",
+    "LiftedClassifier": "estimators",
+    "LiftedRegressor": "estimators",
+    "data": "data",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """The estimators, imported when first asked for: they need scikit-learn, which nothing else here does."""
-    if name not in _ESTIMATORS:
+    if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from lifted_bregman import estimators
-
-    return getattr(estimators, name)
+    module = import_module(f"{__name__}.{_LATER[name]}")
+    return module if name == _LATER[name] else getattr(module, name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_ESTIMATORS})
+    return sorted({*globals(), *_LATER})
