@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import subprocess
@@ -73,6 +74,29 @@ def test_float64_arrays_become_the_models_precision_and_wrong_tensors_are_refuse
     lb.fit(case.problem, (case.X.double().numpy(), case.Y.double().numpy()), SOLVER, epochs=1)
     with pytest.raises(errors.TensorError, match="float64"):
         lb.fit(case.problem, (case.X.double(), case.Y), SOLVER, epochs=1)
+
+
+def digits_network(*widths: int) -> lb.LiftedProblem:
+    torch.manual_seed(0)
+    modules = [module for a, b in itertools.pairwise(widths) for module in (nn.Linear(a, b), nn.ReLU())]
+    return lb.lift(nn.Sequential(*modules[:-1]), loss=lb.SquaredError())
+
+
+def test_a_set_by_name_is_its_training_images_and_labels():
+    digits = lb.data.load("digits-200")
+    by_name, by_hand, by_samples = (digits_network(64, 9, 10) for _ in range(3))
+    named = lb.fit(by_name, "digits-200", SOLVER, epochs=1, validation=digits.test)
+    lb.fit(by_hand, (digits.train.X, digits.train.y), SOLVER, epochs=1)
+    lb.fit(by_samples, digits.train, SOLVER, epochs=1)
+    assert_same(list(by_name.model.parameters()), list(by_hand.model.parameters()))
+    assert_same(list(by_samples.model.parameters()), list(by_hand.model.parameters()))
+    assert "validation_accuracy" in named.history[-1] and len(digits.train.X) == 200
+
+
+@pytest.mark.parametrize(("widths", "words"), [((64, 9, 64), "autoencoder"), ((64, 9, 7), "10 classes")])
+def test_a_set_by_name_for_a_model_with_other_outputs_is_refused(widths, words):
+    with pytest.raises(errors.DataError, match=words):
+        lb.fit(digits_network(*widths), "digits", SOLVER, epochs=1)
 
 
 class Endless(IterableDataset):
