@@ -64,7 +64,7 @@ def test_all_start_from_the_same_weights_and_get_better(short_demo: ShortDemo) -
     for key in KEYS:
         first, last = rows(short_demo.folder, key)[0], rows(short_demo.folder, key)[-1]
         assert (first["epoch"], first["step"], first["seconds"]) == (0, 0, 0)
-        assert last["objective"] < first["objective"]
+        assert last["objective"] < 0.8 * first["objective"]
         assert last["validation_error"] < first["validation_error"]
         assert 0.05 < last["sparsity"] < 0.99
         times = [row["seconds"] for row in rows(short_demo.folder, key)]
@@ -137,7 +137,7 @@ def test_the_pictures_are_digits_and_what_the_networks_make_of_them(short_demo: 
         for key in KEYS:  # after a second of training a reconstruction is nearer to its own digit than to others
             distances = ((pictures[part][:, None] - pictures[f"{key}/{part}"][None]) ** 2).sum((2, 3))
             others = (distances.sum() - distances.trace()) / 90
-            assert distances.trace() / 10 < others
+            assert distances.trace() / 10 < 0.95 * others
     for key in KEYS:
         assert 0.0 < (pictures[f"{key}/codes"] == 0).mean() < 1.0
 
