@@ -5,13 +5,15 @@ Nothing else in the library differentiates an activation; `forbid_activation_der
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import mse_loss
 
-from lifted_bregman.activations import Identity
+from lifted_bregman.activations import Activation, Identity
 from lifted_bregman.losses import bregman_loss
 from lifted_bregman.networks import Dense, Layer, LayerMap, ModuleMap
 from lifted_bregman.networks.layers import sum_features
@@ -34,15 +36,23 @@ def nested_objective(
     Derivatives are those of autograd; at a kink of an activation the one that torch chooses, of a penalty the shortest.
     """
     x = X
-    per_sample = X.new_zeros(len(X))
+    per_sample = []
     for layer in hidden_layers(problem.depth):
         own = problem.network[layer]
         x = differentiable_activation(own, differentiable_map(own.map, x))
         if layer in problem.penalties:
-            per_sample = per_sample + sum_features(differentiable_penalty(problem.penalties[layer], own.arrange(x)))
-    per_sample = per_sample + differentiable_loss(problem, x, Y)
-    value = (per_sample if weights is None else weights * per_sample).mean()
-    return value + differentiable_parameter_penalty(problem) if parameter_penalties else value
+            per_sample.append(sum_features(differentiable_penalty(problem.penalties[layer], own.arrange(x))))
+    top = problem.network[problem.depth]
+    if weights is None and isinstance(top.activation, Identity):  # ½‖y - z_L‖² by one kernel, forth and back
+        value = mse_loss(differentiable_map(top.map, x), Y, reduction="sum") * (0.5 / len(X))
+    else:
+        loss = differentiable_loss(problem, x, Y)
+        value = (loss if weights is None else weights * loss).mean()
+    for penalty in per_sample:
+        value = value + (penalty if weights is None else weights * penalty).mean()
+    if parameter_penalties and problem.parameter_penalties:
+        value = value + differentiable_parameter_penalty(problem)
+    return value
 
 
 def differentiable_map(layer_map: LayerMap, x: Tensor) -> Tensor:
@@ -60,8 +70,17 @@ def differentiable_activation(layer: Layer, z: Tensor) -> Tensor:
     """σ(z); z itself where there is no activation to differentiate."""
     if isinstance(layer.activation, Identity):
         return z
-    u: Tensor = layer.activation.as_module()(layer.arrange(z))
+    try:
+        module = _module(layer.activation)
+    except TypeError:  # an activation of one's own that has no hash
+        module = layer.activation.as_module()
+    u: Tensor = module(layer.arrange(z))
     return layer.restore(u)
+
+
+@lru_cache
+def _module(activation: Activation) -> nn.Module:
+    return activation.as_module()
 
 
 def differentiable_loss(problem: LiftedProblem, x: Tensor, Y: Tensor) -> Tensor:
@@ -123,4 +142,12 @@ def not_differentiable(problem: LiftedProblem, penalties: bool = True) -> str | 
 
 def trained_parameters(problem: LiftedProblem) -> list[Tensor]:
     """The trained parameters of all layers, from layer 1 up."""
-    return [p for l in layers(problem.depth) for p in problem.network[l].map.parameters.values()]
+    found: list[Tensor] = []
+    for layer in layers(problem.depth):
+        layer_map = problem.network[layer].map
+        if isinstance(layer_map, Dense):  # as its `parameters`, in less time: steps of small networks feel it
+            own = layer_map.module._parameters.values()
+            found += [p for p in own if p is not None and p.requires_grad]
+        else:
+            found += layer_map.parameters.values()
+    return found
