@@ -1,0 +1,210 @@
+"""Running the race: repetitions, in each of which all competitors go from the same weights, in turns, by the clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from lifted_bregman.errors import SettingError
+from lifted_bregman.experiments.environment import environment, load_average
+from lifted_bregman.experiments.race.competitors import Competitor
+from lifted_bregman.experiments.race.entries import Entry, enter, reference_of
+from lifted_bregman.experiments.race.lanes import Lane
+from lifted_bregman.experiments.race.problems import RaceData, RaceProblem
+from lifted_bregman.experiments.race.rates import Rates
+from lifted_bregman.experiments.race.results import Heat, ProblemRecord, Race, Trace
+from lifted_bregman.solvers import Callback, Outcome
+from lifted_bregman.training.signals import Signals
+
+Watch = Callable[[str, float], None]
+"""Called with what is going on and the part of the race that is over."""
+IDLE = 0.5  # a load above it means that somebody else is using the machine
+_WARM_UP, _TRIAL = 2, 3  # steps before the clock counts, and those that show how long a step takes
+
+
+@dataclass(frozen=True)
+class RaceSettings:
+    """What may be chosen.
+
+    Args:
+        repetitions: with the seeds first_seed, first_seed + 1, ..., >= 1.
+        first_seed: >= 0.
+        threads: of torch, >= 1; None for its own choice.
+        budget: the most time of a run, as a multiple of the reference's, >= 1.
+        data_dir: a folder that holds data sets; None for the cache.
+    """
+
+    repetitions: int = 5
+    first_seed: int = 0
+    threads: int | None = None
+    budget: float = 1.5
+    data_dir: Path | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in {"repetitions": 1, "first_seed": 0, "threads": 1}.items():
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if not (whole and value >= least) and not (value is None and name == "threads"):
+                raise SettingError(f"{name} is {value!r}; it must be a whole number of at least {least}.")
+        if not 1.0 <= self.budget < math.inf:
+            raise SettingError(f"budget is {self.budget!r}; it must be a number of at least 1.")
+
+
+def run_race(
+    problems: Sequence[RaceProblem],
+    competitors: Sequence[Competitor],
+    rates: Rates,
+    settings: RaceSettings,
+    watch: Watch | None = None,
+) -> Race:
+    """Runs every competitor on every problem, and returns all that was measured.
+
+    Ctrl-C ends the race after the present step; what was done by then is returned.  A second one raises
+    KeyboardInterrupt at once.
+
+    Args:
+        problems: at least one.
+        competitors: at least one.
+        rates: what each tuned competitor runs with.
+        settings: what may be chosen.
+        watch: called after every turn.
+    """
+    if not problems or not competitors:
+        raise SettingError("a race needs at least one problem and one competitor: name them, or leave the names out.")
+    entered = {problem.name: enter(problem, competitors, rates) for problem in problems}  # refuses before any work
+    reference = reference_of(competitors)
+    load_before = _load()
+    records, heats = [], []
+    with Signals() as signals, threads(settings.threads):
+        place = environment()
+        for number, problem in enumerate(problems):
+            entries = entered[problem.name]
+            for repetition in range(settings.repetitions):
+                if signals.received is not None:
+                    break
+                seed = settings.first_seed + repetition
+                samples = problem.load(seed, settings.data_dir)
+                done = number + repetition / settings.repetitions
+
+                def show(part: float, done: float = done, name: str = f"{problem.name}, seed {seed}") -> None:
+                    if watch is not None:
+                        watch(name, (done + part / settings.repetitions) / len(problems))
+
+                heat = _heat(problem, entries, samples, seed, reference, settings.budget, signals, show)
+                if not (heat.whole or any(len(trace.rows) > 1 for trace in heat.traces)):
+                    break  # interrupted before anything was reached
+                heats.append(heat)
+                if repetition == 0:
+                    records.append(_record(problem, entries, samples, reference))
+    return Race(
+        tuple(records),
+        tuple(heats),
+        place,
+        load_before,
+        settings.budget,
+        signals.received is not None,
+        dict(rates.provenance),
+    )
+
+
+@contextmanager
+def threads(count: int | None) -> Iterator[None]:
+    """So many threads of torch for a while."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if count is None else count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _record(problem: RaceProblem, entries: Sequence[Entry], samples: RaceData, reference: str) -> ProblemRecord:
+    kept = ("data", "task", "prepare", "hidden", "activation", "loss", "code_threshold", "code_penalty", "dtype")
+    resolved = asdict(problem.settings.resolved())
+    return ProblemRecord(
+        problem.name,
+        problem.title,
+        problem.classify,
+        problem.epochs,
+        problem.batch_size,
+        len(samples.train[0]),
+        len(samples.validation[0]),
+        samples.source,
+        {name: list(value) if isinstance(value := resolved[name], tuple) else value for name in kept},
+        reference,
+        tuple(entry.record for entry in entries),
+    )
+
+
+def _heat(
+    problem: RaceProblem,
+    entries: Sequence[Entry],
+    samples: RaceData,
+    seed: int,
+    reference: str,
+    budget: float,
+    signals: Signals,
+    show: Callable[[float], None],
+) -> Heat:
+    def lane(entry: Entry, *callbacks: Callback) -> Lane:
+        return Lane(
+            problem.build(seed, samples),
+            entry.solver,
+            samples,
+            epochs=problem.epochs,
+            batch_size=entry.record.batch_size,
+            seed=seed,
+            classify=problem.classify,
+            callbacks=callbacks,
+        )
+
+    leader_place = next(place for place, entry in enumerate(entries) if entry.record.competitor == reference)
+    quantum = 0.0
+    for place, entry in enumerate(entries):  # what is done for the first time takes longer, and nobody pays for it
+        trial = lane(entry)
+        trial.advance(steps=_WARM_UP)
+        if place == leader_place:
+            before = trial.seconds
+            trial.advance(steps=_WARM_UP + _TRIAL)
+            taken = max(1, trial.run.state.steps - _WARM_UP)
+            quantum = (trial.seconds - before) / taken * trial.steps / problem.rows
+    lanes = [lane(entry, signals) for entry in entries]
+    leader = lanes[leader_place]
+    lanes[0].record()
+    for other in lanes[1:]:
+        other.rows, other.outcome, other.message = list(lanes[0].rows), lanes[0].outcome, lanes[0].message
+    turn = 0
+    while signals.received is None and any(not lane.outcome for lane in lanes):
+        turn += 1
+        for place in range(len(lanes)):
+            own = lanes[(place + turn + seed) % len(lanes)]  # whoever goes first in one turn goes last in the next
+            late = quantum > 0.0 and own.seconds >= turn * quantum  # a long step took the time of this turn too
+            if not (own.outcome or late or signals.received is not None):
+                own.advance(seconds=turn * quantum)
+                own.record()
+        expected = leader.seconds / leader.fraction if leader.fraction else problem.rows * quantum
+        for own in lanes:
+            if own.seconds >= budget * expected:
+                own.end(Outcome.STOPPED.name, f"The time was over, {budget:g} times that of {reference}.")
+        show(min(_part(own, budget * expected) for own in lanes))
+    whole = signals.received is None
+    traces = tuple(
+        Trace(entry.record.name, tuple(own.rows), own.outcome, own.message)
+        for entry, own in zip(entries, lanes, strict=True)
+    )
+    return Heat(problem.name, seed, whole, _load(), traces)
+
+
+def _part(lane: Lane, limit: float) -> float:
+    """How much of its way a run has behind it."""
+    return 1.0 if lane.outcome else max(lane.fraction, min(1.0, lane.seconds / limit) if limit > 0.0 else 0.0)
+
+
+def _load() -> float | None:
+    load = load_average()
+    return load if math.isfinite(load) else None

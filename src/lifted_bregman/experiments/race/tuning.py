@@ -1,0 +1,252 @@
+"""Tuning: every point of every grid is run once, alone, and the best becomes the rate that the race takes.
+
+Finished runs are kept in a file of JSON lines, so that a tuning that was ended goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lifted_bregman.errors import SettingError
+from lifted_bregman.experiments._write import write_whole
+from lifted_bregman.experiments.environment import environment
+from lifted_bregman.experiments.race.competitors import Competitor
+from lifted_bregman.experiments.race.entries import reference_of
+from lifted_bregman.experiments.race.lanes import Lane
+from lifted_bregman.experiments.race.problems import RaceData, RaceProblem
+from lifted_bregman.experiments.race.rates import CRITERIA, Choice, Rates
+from lifted_bregman.experiments.race.running import Watch, threads
+from lifted_bregman.solvers import Outcome
+from lifted_bregman.training.signals import Signals
+
+_ROWS = 20  # evaluations of a run: its lowest validation error is that of one of them
+
+
+@dataclass(frozen=True)
+class TuneSettings:
+    """What may be chosen.
+
+    Args:
+        seed: of samples, weights and order, >= 0; another than the race's, so that nobody is tuned to its repetitions.
+        threads: of torch, >= 1; None for its own choice.
+        budget: the most time of a run, as a multiple of the reference's median, >= 1.
+        data_dir: a folder that holds data sets; None for the cache.
+    """
+
+    seed: int = 1000
+    threads: int | None = None
+    budget: float = 1.5
+    data_dir: Path | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in {"seed": 0, "threads": 1}.items():
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if not (whole and value >= least) and not (value is None and name == "threads"):
+                raise SettingError(f"{name} is {value!r}; it must be a whole number of at least {least}.")
+        if not 1.0 <= self.budget < math.inf:
+            raise SettingError(f"budget is {self.budget!r}; it must be a number of at least 1.")
+
+
+@dataclass(frozen=True)
+class GridRun:
+    """One point of a grid and what came of it.
+
+    Args:
+        problem: its name.
+        competitor: its name.
+        solver: with all its settings.
+        value: of the tuned setting.
+        batch_size: samples of a step.
+        epochs: asked for.
+        seed: of samples, weights and order.
+        objective: in the last row.
+        validation_error: the lowest of the rows.
+        seconds: in steps.
+        outcome: how it ended, in a word.
+    """
+
+    problem: str
+    competitor: str
+    solver: str
+    value: float
+    batch_size: int
+    epochs: int
+    seed: int
+    objective: float
+    validation_error: float
+    seconds: float
+    outcome: str
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What makes it the run it is."""
+        return (self.problem, self.solver, self.batch_size, self.epochs, self.seed)
+
+
+def tune(
+    problems: Sequence[RaceProblem],
+    competitors: Sequence[Competitor],
+    settings: TuneSettings,
+    log: Path,
+    watch: Watch | None = None,
+) -> Rates | None:
+    """Runs the grids and returns what they chose; None if it was interrupted.
+
+    What `log` has of the same solver, batch size, epochs and seed is not run again.  A run ends after its epochs, or at
+    `budget` times the median time of the reference's runs, which go first.
+
+    Args:
+        problems: at least one.
+        competitors: those without a grid are passed over.
+        settings: what may be chosen.
+        log: a file of JSON lines; made if it is missing, continued otherwise.
+        watch: called before every run with what it is, and the part that is over.
+    """
+    tuned = [competitor for competitor in competitors if competitor.tuned is not None]
+    if not problems or not tuned:
+        raise SettingError("tuning needs at least one problem and one competitor that has a grid: name them.")
+    reference = reference_of(tuned)
+    tuned.sort(key=lambda competitor: competitor.name != reference)  # stable: the others keep their order
+    finished = {run.key: run for run in _read(log)}
+    wanted: dict[tuple[object, ...], GridRun] = {}
+    points = [(problem, *point) for problem in problems for point in _points(problem, tuned)]
+    samples: dict[str, RaceData] = {}
+    with Signals() as signals, threads(settings.threads):
+        for number, (problem, competitor, value, batch_size) in enumerate(points):
+            solver = repr(competitor.make(value, problem))
+            key = (problem.name, solver, batch_size, problem.epochs, settings.seed)
+            if key in finished:
+                wanted[key] = finished[key]
+                continue
+            if watch is not None:
+                name = f"{problem.name}, {competitor.name}, {competitor.tuned} {value:g}, batches of {batch_size}"
+                watch(name, number / len(points))
+            if problem.name not in samples:
+                samples = {problem.name: problem.load(settings.seed, settings.data_dir)}
+            limit = math.inf
+            if competitor.name != reference:
+                limit = settings.budget * _median_seconds(wanted.values(), problem, reference)
+            run = _run(problem, competitor, value, batch_size, settings.seed, samples[problem.name], limit, signals)
+            if run is None:
+                return None
+            wanted[run.key] = run
+            with log.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(run)) + "\n")
+        place = environment()
+    return Rates(choose(wanted.values()), _provenance(problems, tuned, settings, place))
+
+
+def choose(runs: Iterable[GridRun]) -> dict[str, dict[str, dict[str, Choice]]]:
+    """By problem, competitor and criterion the best run that did not diverge; the first of equals."""
+    groups: dict[tuple[str, str], list[GridRun]] = {}
+    for run in runs:
+        group = groups.setdefault((run.problem, run.competitor), [])
+        if run.outcome != Outcome.DIVERGED.name:
+            group.append(run)
+    chosen: dict[str, dict[str, dict[str, Choice]]] = {}
+    for (problem, competitor), group in groups.items():
+        if not group:
+            raise SettingError(
+                f"'{competitor}' diverged on '{problem}' at every point of its grid: give it smaller values."
+            )
+        best = {
+            "objective": min(group, key=lambda run: run.objective),
+            "validation": min(group, key=lambda run: run.validation_error),
+        }
+        choices = {criterion: Choice(best[criterion].value, best[criterion].batch_size) for criterion in CRITERIA}
+        chosen.setdefault(problem, {})[competitor] = choices
+    return chosen
+
+
+def _points(problem: RaceProblem, tuned: Sequence[Competitor]) -> Iterable[tuple[Competitor, float, int]]:
+    for competitor in tuned:
+        for batch_size in competitor.batch_sizes(problem):
+            for value in competitor.grid:
+                yield competitor, value, batch_size
+
+
+def _run(
+    problem: RaceProblem,
+    competitor: Competitor,
+    value: float,
+    batch_size: int,
+    seed: int,
+    samples: RaceData,
+    limit: float,
+    signals: Signals,
+) -> GridRun | None:
+    """The run, or None if it was interrupted."""
+    solver = competitor.make(value, problem)
+    lane = Lane(
+        problem.build(seed, samples),
+        solver,
+        samples,
+        epochs=problem.epochs,
+        batch_size=batch_size,
+        seed=seed,
+        classify=problem.classify,
+        callbacks=[signals],
+    )
+    for row in range(1, _ROWS + 1):
+        lane.advance(seconds=limit, steps=math.ceil(lane.steps * row / _ROWS))
+        if signals.received is not None:
+            return None
+        lane.record()
+        if lane.seconds >= limit:
+            lane.end(Outcome.STOPPED.name, "The time was over.")
+        if lane.outcome:
+            break
+    rows = lane.rows or [{"objective": math.inf, "validation_error": math.inf}]
+    return GridRun(
+        problem.name,
+        competitor.name,
+        repr(solver),
+        value,
+        batch_size,
+        problem.epochs,
+        seed,
+        rows[-1]["objective"],
+        min(row["validation_error"] for row in rows),
+        lane.seconds,
+        lane.outcome,
+    )
+
+
+def _median_seconds(runs: Iterable[GridRun], problem: RaceProblem, reference: str) -> float:
+    """Of the reference's runs with the problem's own batch size; infinite where there are none."""
+    own = (problem.name, reference, problem.batch_size, Outcome.FINISHED.name)
+    found = [run.seconds for run in runs if (run.problem, run.competitor, run.batch_size, run.outcome) == own]
+    return statistics.median(found) if found else math.inf
+
+
+def _provenance(
+    problems: Sequence[RaceProblem], tuned: Sequence[Competitor], settings: TuneSettings, place: dict[str, str]
+) -> dict[str, Any]:
+    """How the rates were found, without a date."""
+    return {
+        "grids": {c.name: {"setting": c.tuned, "values": list(c.grid)} for c in tuned},
+        "batch_factors": {c.name: list(c.batch_factors) for c in tuned},
+        "epochs": {problem.name: problem.epochs for problem in problems},
+        "seed": settings.seed,
+        "budget": settings.budget,
+        "environment": place,
+    }
+
+
+def _read(log: Path) -> list[GridRun]:
+    if not log.exists():
+        return []
+    try:
+        *lines, cut = log.read_text(encoding="utf-8").split("\n")
+        if cut:  # the last line of a process that was killed
+            write_whole(log, "".join(f"{line}\n" for line in lines).encode())
+        return [GridRun(**json.loads(line)) for line in lines]
+    except (OSError, ValueError, TypeError) as error:
+        raise SettingError(f"{log} holds no runs of a tuning ({error}): name another file, or remove it.") from error

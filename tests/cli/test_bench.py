@@ -1,0 +1,172 @@
+"""`lifted bench` as a user types it: a tiny race, its page again, tuning, and what is refused before work."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lifted_bregman.cli import bench
+from lifted_bregman.experiments import race
+from lifted_bregman.experiments.race import COMPETITORS, PROBLEMS, read_race
+from tests.cli.program import call
+from tests.experiments.races import AUTOENCODER, CLASSIFIER, by_hand, rates
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Two tiny problems among those of the race, and a file with their rates."""
+    pytest.importorskip("sklearn")
+    for problem in (CLASSIFIER, AUTOENCODER):
+        monkeypatch.setitem(PROBLEMS, problem.name, problem)
+    values = {"adam": 0.01, "sgd": 0.05, "algorithm_1": 1.0, "sgd_momentum": 0.01, "implicit_backprop": 0.01}
+    made = rates(CLASSIFIER, **values, lifted_adabreg=0.01)
+    path = tmp_path / "rates.json"
+    race.Rates({CLASSIFIER.name: made.chosen["tiny"], AUTOENCODER.name: made.chosen["tiny"]}).write(path)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "load_average", lambda: 0.0)
+
+
+def test_a_tiny_race_of_everybody(tiny: Path, tmp_path: Path, capsys: Capture) -> None:
+    stored, out = tmp_path / "new" / "race.json", tmp_path / "out"
+    called = call(
+        capsys, "bench", "race", "--problems", "tiny,tiny-code", "--repetitions", 2, "--threads", 1,
+        "--rates", tiny, "--json", stored, "--out", out,
+    )  # fmt: skip
+    assert called.code == 0, called.err
+    result = read_race(stored)
+    assert [problem.name for problem in result.problems] == ["tiny", "tiny-code"]
+    for problem in result.problems:
+        assert [entry.name for entry in problem.entries] == list(COMPETITORS)
+        assert [heat.seed for heat in result.heats_of(problem.name)] == [0, 1]
+    for heat in result.heats:
+        assert heat.whole and all(trace.outcome in ("FINISHED", "STOPPED") for trace in heat.traces)
+        starts = [trace.rows[0] for trace in heat.traces]
+        assert all(start == starts[0] for start in starts)
+        assert heat.trace("adam").rows[-1]["objective"] < starts[0]["objective"]
+    settings = json.loads(stored.read_text())
+    assert settings["environment"]["threads"] == "1" and settings["environment"]["torch"] == torch.__version__
+    assert "load_before" in settings and settings["problems"][0]["entries"][1]["grid"]
+    for name in COMPETITORS:
+        assert f"\n{name} " in called.out
+    assert "time to the objective of adam" in called.out and "time to the accuracy of adam" in called.out
+    page = (out / "index.html").read_text(encoding="utf-8")
+    assert called.out.rstrip().endswith(f"page: {out / 'index.html'}")
+    assert all(name in page for name in COMPETITORS) and "Only steps are timed" in page
+    assert "tiny, seed 0" in called.err and "warning" not in called.err
+    # The page and the tables again, without training.
+    again = call(capsys, "bench", "show", stored, "--out", tmp_path / "again")
+    assert again.code == 0 and (tmp_path / "again" / "index.html").read_text(encoding="utf-8") == page
+    assert again.out.split("page:")[0] == called.out.split("page:")[0]
+    assert call(capsys, "bench", "show", out).out == again.out.split("page:")[0]
+
+
+def test_ctrl_c_writes_what_is_done(tiny: Path, tmp_path: Path, capsys: Capture, monkeypatch: Any) -> None:
+    from lifted_bregman.solvers import baselines
+
+    counted = 0
+    step = baselines.SGD.step
+
+    def interrupting(*arguments: Any) -> Any:
+        nonlocal counted
+        counted += 1
+        if counted == 2 + 12 + 2 + 3:  # in the second repetition
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(*arguments)
+
+    monkeypatch.setattr(baselines.SGD, "step", interrupting)
+    stored = tmp_path / "race.json"
+    called = call(
+        capsys, "bench", "race", "--problems", "tiny", "--competitors", "sgd,adam", "--rates", tiny, "--json", stored
+    )
+    assert called.code == 130 and "ended early" in called.err
+    result = read_race(stored)
+    assert result.interrupted and [heat.whole for heat in result.heats] == [True, False]
+    assert "1 of 1" in called.out
+
+
+def test_names_are_refused_before_any_work(tmp_path: Path, capsys: Capture, monkeypatch: Any) -> None:
+    monkeypatch.setattr(race, "run_race", lambda *_: pytest.fail("work was done"))
+    monkeypatch.setattr(race, "fetch_missing", lambda *_: pytest.fail("work was done"))
+    monkeypatch.setattr(race, "tune", lambda *_: pytest.fail("work was done"))
+    for options, words in (
+        (("race", "--problems", "mnist-1k,nope"), ("'nope'", "fashion-10k", "deep-narrow")),
+        (("race", "--competitors", "adamm"), ("'adamm'", "did you mean 'adam'", "implicit-backprop")),
+        (("race", "--repetitions", 0), ("repetitions is 0", "at least 1")),
+        (("race", "--epochs", 0), ("epochs is 0", "at least 1")),
+        (("race", "--threads", 0), ("threads is 0",)),
+        (("race", "--rates", tmp_path / "none.json"), ("is no file of rates", "lifted bench tune")),
+        (("race", "--json", tmp_path), ("is a folder",)),
+        (("tune", "--problems", "nope", "--out", tmp_path / "r.json"), ("'nope'",)),
+    ):
+        called = call(capsys, "bench", *options)
+        assert called.code == 2 and "Traceback" not in called.err, options
+        for word in words:
+            assert word in called.err, options
+    (tmp_path / "no.json").write_text("{}")
+    called = call(capsys, "bench", "show", tmp_path / "no.json")
+    assert called.code == 4 and "holds no race" in called.err
+
+
+def test_the_quick_race_is_2_problems_4_competitors_3_repetitions(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(race, "fetch_missing", lambda *_: None)
+    monkeypatch.setattr(race, "run_race", lambda *arguments: (seen.append(arguments), by_hand())[1])
+    monkeypatch.setattr(bench, "load_average", lambda: 3.0)
+    called = call(capsys, "bench", "race", "--quick", "--data-dir", tmp_path)
+    assert called.code == 0 and "warning: the machine is not idle (load 3.00)" in called.err
+    problems, competitors, found, settings, _ = seen[0]
+    assert len(problems) == 2 and problems[1].name == "mnist-classify-10k"
+    assert [competitor.name for competitor in competitors] == ["lifted", "sgd", "adam", "algorithm-1"]
+    assert settings.repetitions == 3 and settings.data_dir == tmp_path
+    for problem in problems:
+        for competitor in competitors[1:]:
+            found.of(problem, competitor)
+    call(capsys, "bench", "race", "--quick", "--repetitions", 1, "--epochs", 2, "--competitors", "adam")
+    problems, competitors, _, settings, _ = seen[1]
+    assert {problem.epochs for problem in problems} == {2} and settings.repetitions == 1 and len(competitors) == 1
+    call(capsys, "bench", "race", "--threads", 2)
+    problems, competitors, _, settings, _ = seen[2]
+    assert (len(problems), len(competitors), settings.repetitions, settings.threads) == (6, 7, 5, 2)
+
+
+def test_tuning_writes_rates_that_the_race_takes(tiny: Path, tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "found" / "rates.json"
+    command = ("bench", "tune", "--problems", "tiny", "--competitors", "lifted,sgd", "--epochs", 1, "--out", out)
+    called = call(capsys, *command, "--threads", 1)
+    assert called.code == 0 and called.out == f"rates: {out}\n" and "sgd, learning_rate 0.005" in called.err
+    lines = out.with_suffix(".jsonl").read_text()
+    assert len(lines.splitlines()) == len(COMPETITORS["sgd"].grid)
+    assert call(capsys, *command).code == 0 and out.with_suffix(".jsonl").read_text() == lines
+    called = call(
+        capsys, "bench", "race", "--problems", "tiny", "--competitors", "lifted,sgd", "--rates", out,
+        "--repetitions", 1, "--epochs", 1, "--json", tmp_path / "race.json",
+    )  # fmt: skip
+    assert called.code == 0
+    assert read_race(tmp_path / "race.json").provenance["epochs"] == {"tiny": 1}
+
+
+def test_a_tuning_that_is_interrupted_says_how_to_go_on(capsys: Capture, monkeypatch: Any, tmp_path: Path) -> None:
+    monkeypatch.setattr(race, "fetch_missing", lambda *_: None)
+    monkeypatch.setattr(race, "tune", lambda *_: None)
+    called = call(capsys, "bench", "tune", "--out", tmp_path / "rates.json")
+    assert called.code == 130 and "the same command goes on" in called.err and not (tmp_path / "rates.json").exists()
+
+
+@pytest.mark.parametrize("command", ["race", "show", "tune"])
+def test_every_command_has_help_with_an_example(command: str, capsys: Capture) -> None:
+    called = call(capsys, "bench", command, "--help")
+    assert called.code == 0 and f"lifted bench {command} " in called.out
