@@ -19,8 +19,8 @@ from lifted_bregman.solvers._curvature import RememberedPower
 from lifted_bregman.solvers._proximal_problem import ProximalProblem
 from lifted_bregman.solvers.admm import ADMM
 from lifted_bregman.solvers.coordinate_descent import CoordinateDescent
-from lifted_bregman.solvers.implicit_sgd import Coupling, ImplicitSGD, ParameterUpdate
-from lifted_bregman.solvers.readings import Corrected, LayerByLayer, Literal, LoopOrder, Sweeps
+from lifted_bregman.solvers.implicit_sgd import Coupling, ImplicitSGD, ParameterUpdate, Space
+from lifted_bregman.solvers.readings import Corrected, LayerByLayer, Literal, LoopOrder, Majorised, Sweeps
 from lifted_bregman.solvers.saga import SAGA
 from lifted_bregman.solvers.schedules import Constant, Decaying, Growing
 from lifted_bregman.solvers.steps import CurvatureStep, FixedStep
@@ -35,6 +35,7 @@ MODULES = {
     "leaky": lambda: nn.LeakyReLU(0.3),
 }
 ORDERS = [LayerByLayer(), Sweeps()]
+SPACES = pytest.mark.parametrize("space", [Space.SAMPLES, Space.WEIGHTS], ids=lambda s: s.name)
 
 
 def build(widths, names, weights, bias=True, on_variables=None, on_weights=None, seed=0, spread=1.0):
@@ -121,10 +122,11 @@ def exact_norms(monkeypatch):
     monkeypatch.setattr(PowerIteration, "estimate", estimate)
 
 
+@SPACES
 @pytest.mark.parametrize("coupling", list(Coupling), ids=lambda c: c.name)
 @pytest.mark.parametrize("order", ORDERS, ids=repr)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_corrected_iterates_against_brute_force(name, order, coupling, exact_norms):
+def test_corrected_iterates_against_brute_force(name, order, coupling, space, exact_norms):
     """Three batches, the last one smaller, with the step sizes from singular values."""
     problem, net, X, Y = NETWORKS[name]()
     tau, steps = 0.8, 3
@@ -136,7 +138,7 @@ def test_corrected_iterates_against_brute_force(name, order, coupling, exact_nor
     def t_x(net, l):
         return 1.99 / (1.01 * net.weights[l + 1] * float(torch.linalg.matrix_norm(net.W[l + 1], 2)) ** 2)
 
-    solver = ImplicitSGD(prox_weight=tau, inner_steps=steps, order=order, coupling=coupling)
+    solver = ImplicitSGD(prox_weight=tau, inner_steps=steps, order=order, coupling=coupling, space=space)
     parts = batches(problem, X, Y)
     state = solver.init(problem, parts[0])
     for batch in parts:
@@ -146,12 +148,13 @@ def test_corrected_iterates_against_brute_force(name, order, coupling, exact_nor
     assert state.metrics["literal"] == 0.0 and state.steps == 3
 
 
+@SPACES
 @pytest.mark.parametrize("steps", [1, 2, 4])
 @pytest.mark.parametrize("order", ORDERS, ids=repr)
-def test_every_inner_iterate_with_fixed_steps_and_a_growing_weight(order, steps):
+def test_every_inner_iterate_with_fixed_steps_and_a_growing_weight(order, steps, space):
     problem, net, X, Y = NETWORKS["relu soft tanh"]()
     rule, weight = FixedStep(parameter=0.07, variable=0.4), Growing(0.5, 0.7)
-    solver = ImplicitSGD(weight, steps, order=order, reading=Corrected(rule))
+    solver = ImplicitSGD(weight, steps, order=order, reading=Corrected(rule), space=space)
     parts = batches(problem, X, Y, 6)
     state = solver.init(problem, parts[0])
     for k, batch in enumerate(parts):
@@ -171,9 +174,10 @@ def test_every_inner_iterate_with_fixed_steps_and_a_growing_weight(order, steps)
     ],
     ids=repr,
 )
+@SPACES
 @pytest.mark.parametrize("coupling", list(Coupling), ids=lambda c: c.name)
 @pytest.mark.parametrize("order", ORDERS, ids=repr)
-def test_literal_iterates_are_the_printed_formulas(order, coupling, reading, exact_norms):
+def test_literal_iterates_are_the_printed_formulas(order, coupling, reading, space, exact_norms):
     """Algorithm 1 in the paper's matrices, W_l of shape (in, out), for ReLU and soft threshold."""
     problem, _, X, Y = build((4, 6, 5, 3), ("relu", "soft"), [1.0, 1.0], on_variables={2: 0.05}, spread=2.0)
     W = [None, *(layer.map.module.weight.detach().T.clone() for layer in problem.network)]
@@ -186,7 +190,7 @@ def test_literal_iterates_are_the_printed_formulas(order, coupling, reading, exa
         return v.clamp(min=0) if j == 1 else soft(v, scale * (0.2 + 0.05))
 
     norm2 = lambda M: float(torch.linalg.matrix_norm(M, 2)) ** 2  # noqa: E731
-    solver = ImplicitSGD(tau_k, N, order=order, coupling=coupling, reading=reading)
+    solver = ImplicitSGD(tau_k, N, order=order, coupling=coupling, reading=reading, space=space)
     parts = batches(problem, X, Y, 6)
     state = solver.init(problem, parts[0])
     for batch in parts:
@@ -233,16 +237,22 @@ class First(LoopOrder):
 
 
 @pytest.mark.parametrize("tau", [0.0, 2.0])
+@pytest.mark.parametrize(
+    ("kind", "space"),
+    [(Corrected, Space.WEIGHTS), (Majorised, Space.WEIGHTS), (Majorised, Space.SAMPLES)],
+    ids=["Corrected", "Majorised", "Majorised in samples"],
+)
 @pytest.mark.parametrize("order", ORDERS, ids=repr)
 @pytest.mark.parametrize("name", ["relu soft tanh", "code penalty", "sparse weights"])
-def test_no_visit_increases_the_objective_of_the_batch(name, order, tau):
-    """Corrected steps 1.99/L with guaranteed L, x after Θ; E_B + P + (τ/2)‖Θ - Θ⁰‖² by the brute-force energy."""
+def test_no_visit_increases_the_objective_of_the_batch(name, order, kind, space, tau):
+    """Steps 1.99/L with guaranteed L or those of majorants, x after Θ; E_B + P + (τ/2)‖Θ - Θ⁰‖² by brute force."""
     _, anchor, X, Y = NETWORKS[name]()
     values = [float(anchor.objective(anchor.forward(X, Y), anchor, tau))]
     depth, steps = anchor.depth, 4
     for count in range(1, depth * steps + 1):
         problem, net, X, Y = NETWORKS[name]()
-        solver = ImplicitSGD(tau, steps, order=First(order, count), reading=Corrected(CurvatureStep(1.99, upper=True)))
+        reading = kind(CurvatureStep(1.99, upper=True))
+        solver = ImplicitSGD(tau, steps, order=First(order, count), reading=reading, space=space)
         batch = solvers.Batch.whole(problem, X, Y)
         state = solver.step(problem, solver.init(problem, batch), batch)
         net = brute(problem, net.names[1:-1], net.weights[1:-1], net.on_variables, net.on_weights)
@@ -439,6 +449,9 @@ VARIANTS = {
     "certified": ImplicitSGD(1.0, 2, reading=Corrected(CurvatureStep(1.5, upper=True))),
     "literal": ImplicitSGD(30.0, 3, reading=Literal()),
     "explicit": ImplicitSGD(5.0, 3, parameters=ParameterUpdate.EXPLICIT),
+    "in samples": ImplicitSGD(Growing(0.5), 3, space=Space.SAMPLES),
+    "in weights": ImplicitSGD(Growing(0.5), 3, space=Space.WEIGHTS),
+    "majorised": ImplicitSGD(1.0, 3, reading=Majorised()),
     "inner solver": ImplicitSGD(1.0, 3, solver=solvers.ProximalGradient(acceleration=solvers.Nesterov())),
 }
 
@@ -499,7 +512,9 @@ class Allocations(TorchDispatchMode):
         return out
 
 
-@pytest.mark.parametrize("name", ["sweeps", "layer by layer, before", "literal", "explicit"])
+@pytest.mark.parametrize(
+    "name", ["sweeps", "in samples", "in weights", "layer by layer, before", "literal", "explicit", "majorised"]
+)
 def test_nothing_of_a_weights_size_is_made_in_a_step(name):
     problem, _, X, Y = build((31, 29, 37, 23), ("relu", "tanh"), [1.0, 1.0])
     solver = VARIANTS[name]
@@ -583,6 +598,7 @@ def test_a_literal_run_that_diverges_ends_with_an_outcome():
         ({"parameters": "explicit"}, "parameters"),
         ({"solver": SAGA()}, "deterministic"),
         ({"solver": solvers.ProximalGradient(), "order": LayerByLayer()}, "defaults"),
+        ({"solver": solvers.ProximalGradient(), "reading": Majorised()}, "defaults"),
     ],
 )
 def test_settings_that_are_refused(settings, says):

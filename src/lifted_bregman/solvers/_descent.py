@@ -11,6 +11,8 @@ from torch import Tensor
 
 from lifted_bregman.networks._no_graph import no_graph
 from lifted_bregman.problem import Evaluation, LiftedProblem
+from lifted_bregman.problem.blocks import below
+from lifted_bregman.solvers._factored_dense import FactoredDense
 
 
 class ParameterSteps(NamedTuple):
@@ -30,12 +32,26 @@ def descend(
 ) -> None:
     """Θ_l ← prox_{tP_l}( (1 - tτ)Θ_l + tτΘ_l⁰ - t ∇_{Θ_l}H ), in place.
 
-    Without a P_l no tensor of a weight's size is made.
+    Without a P_l no tensor of a weight's size is made.  A weight in sample space keeps Θ_l⁰ by itself, and needs no
+    anchor.
     """
-    parameters = {name: p.detach() for name, p in problem.network[layer].map.parameters.items()}
+    f = problem.network[layer].map
+    parameters = {name: p.detach() for name, p in f.parameters.items()}
     if not parameters:
         return
     t, t_bias, tau, tau_bias = steps
+    if isinstance(f, FactoredDense):
+        problem.work.parameter_gradients += 1
+        share = problem.weight(layer) / point.samples
+        d = point.weigh(point.residual(layer))
+        f.move(point.x[below(layer)], d, scale=-t * share, decay=1.0 - t * tau)
+        if "bias" in parameters:
+            pull, bias = t_bias * tau_bias, parameters["bias"]
+            if pull > 0.0:
+                bias.mul_(1.0 - pull).add_(anchor["bias"], alpha=pull)
+            bias.add_(d.reshape(-1, d.shape[-1]).sum(0), alpha=-t_bias * share)
+        point.parameters_changed(layer)
+        return
     apart: dict[str, Tensor] = {}
     if (t, tau) != (t_bias, tau_bias):
         apart = {name: torch.zeros_like(p) for name, p in parameters.items() if p.ndim < 2}

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from lifted_bregman.errors import SettingError
 from lifted_bregman.networks import Dense
+from lifted_bregman.networks._no_graph import no_graph
 from lifted_bregman.problem import Evaluation, LiftedProblem
 from lifted_bregman.problem.blocks import below, hidden_layers, layers
-from lifted_bregman.solvers._anchor import Anchor, copied, live, overwrite
+from lifted_bregman.solvers._anchor import Anchor, live, overwrite
+from lifted_bregman.solvers._batch_memory import BatchMemory, variable_key
 from lifted_bregman.solvers._curvature import PowerMemory
-from lifted_bregman.solvers._descent import ParameterSteps, descend, moved_variable, rms
+from lifted_bregman.solvers._descent import ParameterSteps, descend, rms
+from lifted_bregman.solvers._factored_dense import FactoredDense, with_maps
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
 from lifted_bregman.solvers._proximal_problem import ProximalProblem, require_deterministic, solve
 from lifted_bregman.solvers.readings import Corrected, LoopOrder, Reading, Sweeps
@@ -29,6 +33,14 @@ class Coupling(Enum):
     AFTER = "Θ_l after its own move of this visit"
 
 
+class Space(Enum):
+    """Where the weights move during the inner steps of a batch; the iterates are the same."""
+
+    AUTOMATIC = "whichever costs less, for each layer"
+    SAMPLES = "as Θ⁰ plus low-rank factors with a row for each sample, multiplied out once at the end"
+    WEIGHTS = "in place"
+
+
 class ParameterUpdate(Enum):
     """How the proximal term of a batch is chosen (the remark after Algorithm 1)."""
 
@@ -38,10 +50,12 @@ class ParameterUpdate(Enum):
 
 @dataclass
 class ImplicitSGDState(SolverState):
-    """Variables of the last batch, Θ^{k-1}, and the vectors of the power iterations."""
+    """Variables of the last batch, Θ^{k-1} where it is copied, and the vectors of the power iterations."""
 
     anchor: Anchor = field(default_factory=dict)
     power: PowerMemory = field(default_factory=dict)
+    fallbacks: int = 0
+    """Steps of `Majorised` that were gradient steps, since the first batch."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +82,13 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
     prox_weight  τ_k >= 0, a number or a schedule of the batch number k (> 0 for the explicit variant)
     inner_steps  N >= 1
     order        `Sweeps` (N sweeps) or `LayerByLayer` (N steps on a layer before the next)
-    reading      `Corrected` or `Literal` step sizes; the metric "literal" says which
+    reading      `Corrected` or `Literal` gradient steps (the metric "literal" says which), or `Majorised` ones
     coupling     whether x_{l-1} is moved with Θ_l from before its move, as the indices of the print say, or `AFTER` it
     parameters   `ParameterUpdate.IMPLICIT` or `EXPLICIT`
     solver       any deterministic solver, N steps of which then replace those of Algorithm 1, on the same objective
+    space        whether weights move in place or as Θ^{k-1} + Σ_i A_iᵀC_i, where A_i = X_{l-1} at inner step i; by
+                 default what costs less.  In sample space nothing of a weight's size is written before the last inner
+                 step.  It is for dense layers without a P_l and the implicit variant; others are moved in place
     """
 
     minibatch: ClassVar[bool] = True
@@ -83,23 +100,26 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
     coupling: Coupling = Coupling.AFTER
     parameters: ParameterUpdate = ParameterUpdate.IMPLICIT
     solver: Solver[Any] | None = None
+    space: Space = Space.AUTOMATIC
 
     def __post_init__(self) -> None:
         explicit = self.parameters is ParameterUpdate.EXPLICIT
         as_schedule(self.prox_weight, "prox_weight", zero=not explicit)
         if not (isinstance(self.inner_steps, int) and self.inner_steps >= 1):
             raise SettingError(f"inner_steps is {self.inner_steps!r}; it must be a whole number of at least 1.")
-        kinds = {"order": LoopOrder, "reading": Reading, "coupling": Coupling, "parameters": ParameterUpdate}
+        kinds: dict[str, type] = {"order": LoopOrder, "reading": Reading, "coupling": Coupling}
+        kinds |= {"parameters": ParameterUpdate, "space": Space}
         for name, kind in kinds.items():
             if not isinstance(getattr(self, name), kind):
                 raise SettingError(f"{name} is {getattr(self, name)!r}; it must be a {kind.__name__}.")
         if self.solver is None:
             return
         require_deterministic(self.solver)
-        if explicit or (self.order, self.reading, self.coupling) != (Sweeps(), Corrected(), Coupling.AFTER):
+        own = (self.order, self.reading, self.coupling, self.space)
+        if explicit or own != (Sweeps(), Corrected(), Coupling.AFTER, Space.AUTOMATIC):
             raise SettingError(
-                "solver replaces the steps of Algorithm 1: leave order, reading, coupling and parameters, which belong "
-                "to those, at their defaults, and give order and step sizes to the inner solver."
+                "solver replaces the steps of Algorithm 1: leave order, reading, coupling, space and parameters, which "
+                "belong to those, at their defaults, and give order and step sizes to the inner solver."
             )
 
     @property
@@ -116,28 +136,55 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
 
     def init(self, problem: LiftedProblem, batch: Batch) -> ImplicitSGDState:
         explicit = self.parameters is ParameterUpdate.EXPLICIT
-        return ImplicitSGDState(anchor={} if explicit else copied(problem))
+        return ImplicitSGDState(anchor={} if explicit else renewed({}, problem, self._maps(problem, batch, {})))
 
     def step(self, problem: LiftedProblem, state: ImplicitSGDState, batch: Batch) -> ImplicitSGDState:
         tau = self._weight(state.steps)
         state.metrics = {"prox_weight": tau, "literal": float(self.reading.literal)}
-        if state.anchor:
-            overwrite(state.anchor, live(problem))
         if self.solver is not None:
+            overwrite(state.anchor, live(problem))
             subproblem = ProximalProblem(problem, state.anchor, tau, batch.weights)
             solved = solve(subproblem, self.solver, batch, self.inner_steps)
             state.variables = solved.variables
             state.metrics |= solved.metrics
         else:
-            point = problem.point(problem.forward_state(batch.X, check=False), batch.X, batch.Y, batch.weights)
-            if self.parameters is ParameterUpdate.EXPLICIT:
-                self._explicit(problem, point, state, tau)
-            else:
-                for layer in self._visits(problem):
-                    self._visit(problem, point, layer, state, tau)
-            state.variables = point.state
+            self._algorithm_1(problem, state, batch, tau)
         state.steps += 1
         return state
+
+    @no_graph
+    def _algorithm_1(self, problem: LiftedProblem, state: ImplicitSGDState, batch: Batch, tau: float) -> None:
+        memory = BatchMemory(state.power)
+        maps = self._maps(problem, batch, memory)
+        view = with_maps(problem, maps)
+        point = view.point(view.forward_state(batch.X, check=False), batch.X, batch.Y, batch.weights)
+        if self.parameters is ParameterUpdate.EXPLICIT:
+            self._explicit(view, point, state, memory, tau)
+        else:
+            state.anchor = renewed(state.anchor, problem, maps)
+            for layer in self._visits(problem):
+                self._visit(view, point, layer, state, memory, tau)
+            for f in maps.values():
+                f.write()
+        state.variables, state.power = point.state, dict(memory)
+        state.fallbacks += memory.fallbacks
+        if self.reading.forgetful:
+            state.metrics["fallbacks"] = float(state.fallbacks)
+
+    def _maps(self, problem: LiftedProblem, batch: Batch, memory: PowerMemory) -> dict[int, FactoredDense]:
+        """The layers whose weights move in sample space."""
+        maps: dict[int, FactoredDense] = {}
+        if self.space is Space.WEIGHTS or self.solver is not None or self.parameters is ParameterUpdate.EXPLICIT:
+            return maps
+        blocks = 1 if self.reading.forgetful else self.inner_steps
+        for layer in layers(problem.depth):
+            f, moving = problem.network[layer].map, below(layer) in hidden_layers(problem.depth)
+            if not isinstance(f, Dense) or "weight" not in f.parameters or layer in problem.parameter_penalties:
+                continue
+            rows = len(batch) if f.flatten else batch.X[..., 0].numel()
+            if self.space is Space.SAMPLES or self.reading.in_samples(f, rows, self.inner_steps, moving):
+                maps[layer] = FactoredDense(f, blocks if moving else 1, memory, variable_key(below(layer)))
+        return maps
 
     def _weight(self, step: int) -> float:
         return as_schedule(self.prox_weight, "prox_weight", zero=True).value(step)
@@ -146,29 +193,51 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
         return self.order.visits(problem.depth, self.inner_steps)
 
     def _visit(
-        self, problem: LiftedProblem, point: Evaluation, layer: int, state: ImplicitSGDState, tau: float
+        self,
+        problem: LiftedProblem,
+        point: Evaluation,
+        layer: int,
+        state: ImplicitSGDState,
+        memory: BatchMemory,
+        tau: float,
     ) -> None:
         """Moves Θ_l and x_{l-1}."""
         variable = below(layer) if below(layer) in hidden_layers(problem.depth) else None
         moved = None
         if variable is not None and self.coupling is Coupling.BEFORE:
-            moved = self._moved(problem, point, variable, state.power)
-        steps = self.reading.parameter_steps(problem, point, layer, tau, state.power)
+            moved = self._moved(problem, point, variable, memory)
         if layer == problem.depth:
             state.metrics[f"residual_{layer}"] = rms(point.residual(layer))
-        descend(problem, point, layer, steps, state.anchor[layer])
+        self.reading.move_parameters(problem, point, layer, tau, state.anchor[layer], memory)
         if variable is not None:
-            point.set_variable(variable, self._moved(problem, point, variable, state.power) if moved is None else moved)
+            point.set_variable(variable, self._moved(problem, point, variable, memory) if moved is None else moved)
 
-    def _moved(self, problem: LiftedProblem, point: Evaluation, layer: int, memory: PowerMemory) -> Tensor:
+    def _moved(self, problem: LiftedProblem, point: Evaluation, layer: int, memory: BatchMemory) -> Tensor:
         """x_l after one proximal gradient step."""
-        return moved_variable(problem, point, layer, self.reading.variable_step(problem, point, layer, memory))
+        gradient = problem.variable_gradient(point, layer)  # with it a product for ‖W_{l+1}‖ is made in sample space
+        t = self.reading.variable_step(problem, point, layer, memory)
+        return problem.variable_prox(layer, torch.sub(point.x[layer], gradient, alpha=t), t)
 
-    def _explicit(self, problem: LiftedProblem, point: Evaluation, state: ImplicitSGDState, tau: float) -> None:
+    def _explicit(
+        self, problem: LiftedProblem, point: Evaluation, state: ImplicitSGDState, memory: BatchMemory, tau: float
+    ) -> None:
         """The variables at Θ^{k-1}, then every Θ_l from the same point."""
         for layer in self._visits(problem):
             if below(layer) in hidden_layers(problem.depth):
-                point.set_variable(below(layer), self._moved(problem, point, below(layer), state.power))
+                point.set_variable(below(layer), self._moved(problem, point, below(layer), memory))
         state.metrics[f"residual_{problem.depth}"] = rms(point.residual(problem.depth))
         for layer in layers(problem.depth):
             descend(problem, point, layer, ParameterSteps(1.0 / tau, 1.0 / tau), {})
+
+
+def renewed(anchor: Anchor, problem: LiftedProblem, maps: Mapping[int, FactoredDense]) -> Anchor:
+    """Copies of the parameters in the memory of `anchor`, without the weights that keep Θ⁰ by themselves."""
+    wanted = {
+        layer: {name: p for name, p in own.items() if layer not in maps or p.ndim < 2}
+        for layer, own in live(problem).items()
+    }
+    kept = {layer: anchor.get(layer, {}) for layer in wanted}
+    return {
+        layer: {name: kept[layer][name].copy_(p) if name in kept[layer] else p.clone() for name, p in own.items()}
+        for layer, own in wanted.items()
+    }

@@ -1,9 +1,9 @@
-"""Two readings of Algorithm 1: its printed step sizes, and those that are safe; and its two loop orders."""
+"""Readings of Algorithm 1: its printed steps, safe ones, and majorised ones; and its two loop orders."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -13,14 +13,17 @@ from lifted_bregman.activations._base import positive
 from lifted_bregman.networks import Dense
 from lifted_bregman.problem import Evaluation, LiftedProblem
 from lifted_bregman.problem.blocks import above, below, layers
-from lifted_bregman.solvers._curvature import (
-    PowerMemory,
-    RememberedPower,
+from lifted_bregman.solvers._batch_memory import (
+    BatchMemory,
     parameter_curvature,
-    step_for,
+    power,
     variable_curvature,
+    variable_key,
 )
-from lifted_bregman.solvers._descent import ParameterSteps
+from lifted_bregman.solvers._curvature import PowerMemory, step_for
+from lifted_bregman.solvers._descent import ParameterSteps, descend
+from lifted_bregman.solvers._majorise import majorise
+from lifted_bregman.solvers._sample_space import samples_are_cheaper
 from lifted_bregman.solvers.steps import CurvatureStep, FixedStep
 
 
@@ -52,10 +55,12 @@ class Sweeps(LoopOrder):
 
 
 class Reading(ABC):
-    """Which step sizes Algorithm 1 takes."""
+    """Which steps Algorithm 1 takes."""
 
     literal: ClassVar[bool]
     """Whether they are those that the paper prints."""
+    forgetful: ClassVar[bool] = False
+    """Whether Θ_l after a step depends on Θ_l⁰, z_l and x_{l-1} only, so that one low-rank factor is enough."""
 
     @abstractmethod
     def parameter_steps(
@@ -66,6 +71,23 @@ class Reading(ABC):
     @abstractmethod
     def variable_step(self, problem: LiftedProblem, point: Evaluation, layer: int, memory: PowerMemory) -> float:
         """t of x_l, on each sample's energy."""
+
+    def move_parameters(
+        self,
+        problem: LiftedProblem,
+        point: Evaluation,
+        layer: int,
+        prox_weight: float,
+        anchor: Mapping[str, Tensor],
+        memory: BatchMemory,
+    ) -> None:
+        """Takes one step on Θ_l, in place: a proximal gradient step with `parameter_steps`."""
+        steps = self.parameter_steps(problem, point, layer, prox_weight, memory)
+        descend(problem, point, layer, steps, anchor)
+
+    def in_samples(self, f: Dense, rows: int, steps: int, moving: bool) -> bool:
+        """Whether `steps` steps on the layer of f cost less in sample space; moving: whether x_{l-1} is a variable."""
+        return samples_are_cheaper(rows, f.module.in_features, f.module.out_features, steps, moving)
 
 
 @dataclass(frozen=True)
@@ -98,6 +120,55 @@ class Corrected(Reading):
             return self.step.variable
         bound = variable_curvature(problem, point, layer, memory, self.step.upper)
         return step_for(self.step.factor, bound, point)
+
+    def in_samples(self, f: Dense, rows: int, steps: int, moving: bool) -> bool:
+        return not (moving and _writes_weights_out(self.step)) and super().in_samples(f, rows, steps, moving)
+
+
+@dataclass(frozen=True)
+class Majorised(Reading):
+    """The minimiser of a majorant in place of a gradient step on Θ_l, for dense layers without a P_l.
+
+        Θ_l ← Θ_l - ∇ ( (λ_l/|B|) AᵀA + τI )⁻¹,   A = [X_{l-1} 1],   ∇ that of E + (τ/2)‖Θ_l - Θ_l^{k-1}‖²
+
+    σ_l is 1-Lipschitz, so that the objective never increases, without norm or step size; with an identity σ_l one step
+    is the exact solution.  The system has the size of the batch or of A's columns, whichever is smaller, and the
+    iterates are the same.  A τ that is lost in rounding, 0 in particular, gets a small proximal term around the present
+    Θ_l.  Where the system has no finite solution a gradient step is taken; the metric "fallbacks" counts those.
+    The steps on x_l, and on Θ_l of other layers, are those of `Corrected`.
+
+    step  `CurvatureStep(factor)` with factor in (0, 2), or `FixedStep(parameter, variable)`
+    """
+
+    step: CurvatureStep | FixedStep = field(default_factory=lambda: CurvatureStep(1.99, upper=False))
+    literal: ClassVar[bool] = False
+    forgetful: ClassVar[bool] = True
+
+    def parameter_steps(
+        self, problem: LiftedProblem, point: Evaluation, layer: int, prox_weight: float, memory: PowerMemory
+    ) -> ParameterSteps:
+        return Corrected(self.step).parameter_steps(problem, point, layer, prox_weight, memory)
+
+    def variable_step(self, problem: LiftedProblem, point: Evaluation, layer: int, memory: PowerMemory) -> float:
+        return Corrected(self.step).variable_step(problem, point, layer, memory)
+
+    def move_parameters(
+        self,
+        problem: LiftedProblem,
+        point: Evaluation,
+        layer: int,
+        prox_weight: float,
+        anchor: Mapping[str, Tensor],
+        memory: BatchMemory,
+    ) -> None:
+        if isinstance(problem.network[layer].map, Dense) and layer not in problem.parameter_penalties:
+            majorise(problem, point, layer, prox_weight, anchor, memory)
+        else:
+            super().move_parameters(problem, point, layer, prox_weight, anchor, memory)
+
+    def in_samples(self, f: Dense, rows: int, steps: int, moving: bool) -> bool:
+        columns = f.module.in_features + ("bias" in f.parameters)
+        return rows <= columns and not (moving and _writes_weights_out(self.step))
 
 
 @dataclass(frozen=True)
@@ -138,10 +209,15 @@ class Literal(Reading):
 
     def variable_step(self, problem: LiftedProblem, point: Evaluation, layer: int, memory: PowerMemory) -> float:
         f = problem.network[above(layer)].map
-        norm = f.input_curvature(point.x[layer], RememberedPower(memory, f"W_{above(layer)}"))
+        norm = f.input_curvature(point.x[layer], power(memory, variable_key(layer)))
         return step_for(1.99 / point.samples, norm, point)
+
+
+def _writes_weights_out(step: CurvatureStep | FixedStep) -> bool:
+    """Whether the norm of W is certified, which needs W as a matrix."""
+    return isinstance(step, CurvatureStep) and step.upper
 
 
 def _squared_norm(X: Tensor, weighed: Tensor, memory: PowerMemory, key: str) -> float:
     """‖√w X‖₂² of a matrix of rows; `weighed` is w X."""
-    return RememberedPower(memory, key).estimate(lambda v: (weighed.t() @ (X @ v[0]),), (X[0],))
+    return power(memory, key).estimate(lambda v: (weighed.t() @ (X @ v[0]),), (X[0],))

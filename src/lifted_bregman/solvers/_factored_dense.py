@@ -1,0 +1,219 @@
+"""A dense map whose weight moves in sample space: W = W⁰ + a sum of low-rank factors, until it is written back."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from lifted_bregman.networks import Dense, PowerIteration
+from lifted_bregman.networks._no_graph import no_graph
+from lifted_bregman.networks.spectral import Vector, certified_bound
+from lifted_bregman.problem import LiftedProblem
+from lifted_bregman.problem.blocks import layers
+from lifted_bregman.solvers._curvature import PowerMemory
+
+
+class FactoredDense(Dense):
+    """z = x Wᵀ + b with W = W⁰ + Σ_i s_i C_iᵀ R_i, the module's weight being W⁰ until `write`.
+
+    The steps of a batch, W - W⁰ ← γ(W - W⁰) + t Cᵀ X, multiply the s_i by γ and append the factor (X, tC), or add to
+    the last one if X is still the same.  All factors stand in one buffer, so that sums over them are single products.
+
+        x Wᵀ = x W⁰ᵀ + ((x Rᵀ) s) C             d W = d W⁰ + ((d Cᵀ) s) R
+
+    Only x W⁰ᵀ, once for each new x, and d W⁰ are of a weight's size.  The vector v of the power iteration for ‖W‖₂
+    goes with them as one more row, [x; v] W⁰ᵀ and then [d; Wv] W⁰, and so costs no pass over W⁰ of its own.
+    The bias is the module's own and is moved as it is.
+
+    x is recognised by its memory, which must not be changed in place between calls.
+
+    blocks  how many factors are expected; there is room for more
+    memory  where the power iteration for ‖W‖₂ keeps its vector, under the name `key`
+    """
+
+    def __init__(self, dense: Dense, blocks: int, memory: PowerMemory, key: str) -> None:
+        super().__init__(dense.module, dense.flatten)
+        W = self._W = dense.module.weight.detach()
+        self._memory, self._key, self._blocks = memory, key, blocks
+        self._R, self._C, self._s = W[:0], W.t()[:0], W[:0, 0]
+        self._rank = 0
+        self._x: Tensor | None = None
+        self._start = self._count = 0  # X stands in R[start : start + count]
+        self._vector: Tensor | None = None  # v, in the row after X
+        self._base = self._gram = self._low = W  # [X; v] W⁰ᵀ, [X; v] Rᵀ, [X; v] (W - W⁰)ᵀ
+        self._stack = W[:0]
+        self._image: Tensor | None = None  # WᵀW v
+        self._trained = dense.parameters
+        self.initial_bias = None if self.module.bias is None else self.module.bias.detach().clone()
+        """b⁰."""
+
+    @property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        return self._trained
+
+    @no_graph
+    def apply(self, x: Tensor) -> Tensor:
+        self._take(x)
+        z, bias = self._base[: self._count], self.module.bias
+        if self._rank:
+            z = z + self._low[: self._count]
+            if bias is not None:
+                z += bias.detach()
+        elif bias is not None:
+            z = z + bias.detach()
+        return z if self.flatten or x.ndim == 2 else z.view(*x.shape[:-1], -1)
+
+    @no_graph
+    def pull_back_input(self, x: Tensor, d: Tensor) -> Tensor:
+        self._take(x)
+        d = d.reshape(self._count, -1)
+        if self._vector is not None:
+            d = self._with_image(d)
+        pulled = d @ self._W
+        if self._rank:
+            pulled.addmm_((d @ self._C[: self._rank].t()).mul_(self._s[: self._rank]), self._R[: self._rank])
+        if self._vector is not None:
+            self._image = pulled[self._count]
+        return pulled[: self._count].view(x.shape)
+
+    @no_graph
+    def move(self, x: Tensor, C: Tensor, scale: float, decay: float) -> None:
+        """W - W⁰ ← decay·(W - W⁰) + scale·Cᵀ X, for C of shape (rows, out)."""
+        self._take(x)
+        C = C.reshape(self._count, -1)
+        gram = self._gram[:, self._start :]
+        self._image = None
+        if self._rank and decay != 0.0:
+            self._low.addmm_(gram, C, beta=decay, alpha=scale)
+        else:
+            self._low = torch.mm(gram, C).mul_(scale)
+        if decay == 0.0:
+            self._forget()
+        end = self._start + self._count
+        if self._start == self._rank:
+            if end > len(self._C):
+                room = max(self._blocks * self._count, end + self._start)
+                self._C, self._s = _longer(self._C, room), _longer(self._s, room)
+            torch.mul(C, scale, out=self._C[self._start : end])
+            self._s[self._start : end] = 1.0
+            self._rank = end
+        else:
+            self._C[self._start : end].mul_(decay).add_(C, alpha=scale)
+        if self._start:
+            self._s[: self._start].mul_(decay)
+
+    @no_graph
+    def gram(self, x: Tensor) -> Tensor:
+        """X Xᵀ."""
+        self._take(x)
+        return self._gram[: self._count, self._start :]
+
+    @no_graph
+    def shift(self, x: Tensor) -> Tensor:
+        """X (W - W⁰)ᵀ + b - b⁰, what the moves have added to z, in new memory."""
+        self._take(x)
+        if self._rank:
+            shift = self._low[: self._count].clone()
+        else:
+            shift = self._base.new_zeros(self._count, self._W.shape[0])
+        if self.initial_bias is not None:
+            shift += self.module.bias.detach() - self.initial_bias
+        return shift
+
+    @no_graph
+    def write(self) -> None:
+        """Puts W into the module, with one product."""
+        if self._rank:
+            C = self._C[: self._rank]
+            if self._start:  # the last factor has s = 1
+                C.mul_(self._s[: self._rank, None])
+            self._W.addmm_(C.t(), self._R[: self._rank])
+        self._rank, self._x = 0, None
+
+    def accumulate_parameters(
+        self, x: Tensor, d: Tensor, into: Mapping[str, Tensor], scale: float = 1.0, decay: float = 1.0
+    ) -> None:
+        raise NotImplementedError("a weight in sample space is moved by `move`")  # pragma: no cover
+
+    @no_graph
+    def input_curvature(self, x: Tensor, power: PowerIteration | None = None, upper: bool = False) -> float:
+        """‖W‖₂².  The upper bound writes W out."""
+
+        def normal(v: Vector) -> Vector:
+            if self._image is not None and v[0] is self._vector:
+                return (self._image,)
+            R, C, s = self._R[: self._rank], self._C[: self._rank], self._s[: self._rank]
+            u = torch.addmv(self._W @ v[0], C.t(), (R @ v[0]).mul_(s))
+            return (torch.addmv(self._W.t() @ u, R.t(), (C @ u).mul_(s)),)
+
+        estimate = (power or PowerIteration()).estimate(normal, (self._W[0],))
+        if not upper:
+            return estimate
+        C = self._C[: self._rank] * self._s[: self._rank, None]
+        return certified_bound(torch.addmm(self._W, C.t(), self._R[: self._rank]), estimate)
+
+    def _with_image(self, d: Tensor) -> Tensor:
+        """[d; Wv], in memory that the next call takes again."""
+        if len(self._stack) != self._count + 1:
+            self._stack = d.new_empty(self._count + 1, d.shape[1])
+        self._stack[: self._count] = d
+        if self._rank:
+            torch.add(self._base[self._count], self._low[self._count], out=self._stack[self._count])
+        else:
+            self._stack[self._count] = self._base[self._count]
+        return self._stack
+
+    def _take(self, x: Tensor) -> None:
+        """Makes x the present input."""
+        if x is self._x or (self._x is not None and _same_memory(x, self._x)):
+            return
+        X = self._rows(x)
+        self._x, self._start, self._count = x, self._rank, len(X)
+        v = self._memory[self._key][0] if self._key in self._memory else None
+        self._vector = v if v is not None and v.shape == X.shape[1:] and v.dtype == X.dtype else None
+        self._image = None
+        end = self._start + self._count
+        stop = end + (self._vector is not None)
+        if stop > len(self._R):
+            self._R = _longer(self._R, max((self._blocks + 1) * self._count + 1, stop + self._start))
+        self._R[self._start : end] = X
+        if self._vector is not None:
+            self._R[end] = self._vector
+        own = self._R[self._start : stop]
+        self._base = own @ self._W.t()
+        self._gram = own @ self._R[:end].t()
+        if self._rank:
+            s = self._s[: self._rank]
+            self._low = (self._gram[:, : self._rank] * s) @ self._C[: self._rank]
+
+    def _forget(self) -> None:
+        """Leaves no factor but the present X."""
+        if self._start:
+            self._R[: self._count] = self._R[self._start : self._start + self._count].clone()
+            self._gram = self._gram[:, self._start :]
+        self._start = self._rank = 0
+
+
+def _same_memory(a: Tensor, b: Tensor) -> bool:
+    return a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride()
+
+
+def _longer(t: Tensor, length: int) -> Tensor:
+    grown = t.new_empty(length, *t.shape[1:])
+    grown[: len(t)] = t
+    return grown
+
+
+def with_maps(problem: LiftedProblem, maps: Mapping[int, FactoredDense]) -> LiftedProblem:
+    """The same problem, with its settings, counters and parameters, seen through these maps."""
+    if not maps:
+        return problem
+    network = problem.network
+    changed = (replace(network[l], map=maps[l]) if l in maps else network[l] for l in layers(len(network)))
+    view = copy.copy(problem)
+    view.network = replace(network, layers=tuple(changed))
+    return view
