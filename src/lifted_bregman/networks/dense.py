@@ -29,7 +29,8 @@ class Dense(LayerMap):
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
-        return {name: p for name, p in self.module.named_parameters(recurse=False) if p.requires_grad}
+        named = (("weight", self.module.weight), ("bias", self.module.bias))
+        return {name: p for name, p in named if isinstance(p, nn.Parameter) and p.requires_grad}
 
     @no_graph
     def apply(self, x: Tensor) -> Tensor:

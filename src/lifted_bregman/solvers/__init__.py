@@ -12,13 +12,14 @@ from lifted_bregman.solvers.bregman_iterations import BregmanIterations
 from lifted_bregman.solvers.constrained import Constrained
 from lifted_bregman.solvers.coordinate_descent import BregmanCoordinateDescent, CoordinateDescent
 from lifted_bregman.solvers.directions import Direction, LiftedDirection
-from lifted_bregman.solvers.implicit_sgd import Coupling, ImplicitSGD, ParameterUpdate
+from lifted_bregman.solvers.gram_sweep import GramSweep
+from lifted_bregman.solvers.implicit_sgd import Coupling, ImplicitSGD, ParameterUpdate, Space
 from lifted_bregman.solvers.linbreg import LinBreg
 from lifted_bregman.solvers.model_averaging import ImplicitParallel, ModelAveraging, OneProcess, Team
 from lifted_bregman.solvers.outcome import Outcome, Result
 from lifted_bregman.solvers.piag import PIAG
 from lifted_bregman.solvers.proximal_gradient import ProximalGradient
-from lifted_bregman.solvers.readings import Corrected, LayerByLayer, Literal, LoopOrder, Reading, Sweeps
+from lifted_bregman.solvers.readings import Corrected, LayerByLayer, Literal, LoopOrder, Majorised, Reading, Sweeps
 from lifted_bregman.solvers.saga import SAG, SAGA
 from lifted_bregman.solvers.schedules import Constant, Decaying, Growing, Schedule
 from lifted_bregman.solvers.sparsity import TargetSparsity, sparse_start
@@ -57,6 +58,7 @@ __all__ = [
     "Decaying",
     "Direction",
     "FixedStep",
+    "GramSweep",
     "Growing",
     "HeavyBall",
     "ImplicitParallel",
@@ -67,6 +69,7 @@ __all__ = [
     "LinBreg",
     "Literal",
     "LoopOrder",
+    "Majorised",
     "ModelAveraging",
     "Nesterov",
     "NoAcceleration",
@@ -85,6 +88,7 @@ __all__ = [
     "Simultaneous",
     "Solver",
     "SolverState",
+    "Space",
     "StepRule",
     "StochasticProximalGradient",
     "Sweep",

@@ -5,23 +5,34 @@ minimiser of the majorant of one implicit step (σ is 1-Lipschitz; `_sample_spac
 
     Δ = (AᵀA/m + tI)⁻¹ AᵀE/m          t = τ ‖A‖²_F/m², τ times the mean eigenvalue of A Aᵀ/m .
 
-For m <= n, the number of columns, it is AᵀC/m with (A Aᵀ/m + tI) C = E, and nothing is as large as Θ until it is added:
+In sample space it is AᵀC/m with (A Aᵀ/m + tI) C = E, and nothing is as large as Θ until it is added.  There the batch
+is cut into blocks of b samples, and Δ is the mean of the blocks' moves, as if each were the batch of one worker of
+Section 4.2.2: the system costs b/m of the whole one, and the systems of all layers of a size are solved in one call.
 
-    change of the pre-activations   AΔ = E - tC          squared norm of unit j's move   C_jᵀ(E - tC)_j/m
+    squared length of unit j's move in the metric   C_jᵀE_j/m          change of the pre-activations   ‖AΔ‖ <= ‖E‖
+
+Further inner steps take the signal E(H) that is left when the pre-activations have changed by H = E - tC: (..) C = H +
+E(H), which decreases the implicit problem of each block monotonically.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from lifted_bregman.networks import Dense, LayerMap
-from lifted_bregman.solvers._ridge import design, rows, unpacked
+from lifted_bregman.solvers._ridge import rows, unpacked
 from lifted_bregman.solvers._sample_space import GuardedFactor
+
+Left = Callable[[Tensor], Tensor]
+"""H ↦ E(H), the error signal once the pre-activations have changed by H."""
+Lengths = Mapping[str, Tensor]
+"""A factor for each unit, or for each row of each parameter."""
 
 
 class Move(ABC):
@@ -31,136 +42,270 @@ class Move(ABC):
     """Whether a gradient step has replaced the solution of a linear system."""
     of_parameters: bool = False
     """Whether `size` is that of the parameters' change, not of the pre-activations'."""
-
-    @property
-    @abstractmethod
-    def units(self) -> dict[str, Tensor]:
-        """Mean squares of the entries of Δ: one number for each unit, or for each row of each parameter."""
+    units: Lengths
+    """Mean squares of the entries of Δ, in the metric: one number for each unit, or for each row of each parameter."""
 
     @abstractmethod
-    def size(self, lengths: Mapping[str, Tensor]) -> float:
+    def size(self, lengths: Lengths) -> float:
         """Root mean square of the change that `lengths`·Δ makes: of the pre-activations, or of the parameters."""
 
     @abstractmethod
-    def subtract(self, into: Mapping[str, Tensor], lengths: Mapping[str, Tensor]) -> None:
-        """into ← into - lengths·Δ, in place."""
+    def subtract(self, into: Mapping[str, Tensor], lengths: Lengths, factor: float) -> None:
+        """into ← into - factor·lengths·Δ, in place."""
+
+
+@dataclass(frozen=True)
+class Design:
+    """The rows A = [X 1] of a dense layer, or what is trained of them, times the roots of the samples' weights."""
+
+    X: Tensor | None
+    """(m, in); None where the weight is frozen."""
+    ones: Tensor | None
+    """(m, 1); None where there is no bias to train."""
+    root: Tensor | None
+    """√w_i, (m, 1); None for samples that all count the same."""
+    block: int
+    """b; 0 for weight space."""
+
+    @property
+    def columns(self) -> int:
+        """n."""
+        return (0 if self.X is None else self.X.shape[1]) + (self.ones is not None)
+
+    @property
+    def rows(self) -> int:
+        """m."""
+        return len(_one(self.X, self.ones))
+
+    @property
+    def filled(self) -> bool:
+        """Whether the last block is filled up with zeros."""
+        return self.rows % self.block > 0
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """Designs with the same key can be stacked."""
+        return self.columns, self.block, self.X is None, self.ones is None, self.root is None, self.rows
+
+    def subtract(self, into: Mapping[str, Tensor], D: Tensor, factor: float) -> None:
+        """into ← into - factor·AᵀD/m, in place."""
+        step = -factor / len(D)
+        if self.X is not None:
+            into["weight"].addmm_(D.t(), self.X, alpha=step)
+        if self.ones is not None:
+            into["bias"].addmv_(D.t(), self.ones.view(-1), alpha=step)
+
+
+def design(f: Dense, x: Tensor, weights: Tensor | None, block: int) -> Design:
+    """The design of a dense layer with inputs x (s, ...).
+
+    Blocks have at most `block` samples, and half as many as the layer has inputs.  Layers with at most `block` inputs
+    are left in weight space, where the metric is that of the whole batch.
+    """
+    trained, X = f.parameters, rows(f, x)
+    root = None
+    if weights is not None:
+        root = weights.sqrt().repeat_interleave(len(X) // len(weights))[:, None]
+    ones = None
+    if "bias" in trained:
+        ones = X.new_ones(len(X), 1) if root is None else root
+    A = None if "weight" not in trained else X if root is None else X * root
+    n = X.shape[1]
+    blocks = -(-len(X) // min(block, n // 2 or 1))
+    return Design(A, ones, root, 0 if n <= block else -(-len(X) // blocks))
+
+
+class Metric:
+    """(A Aᵀ/b + tI)⁻¹ of the blocks of one layer."""
+
+    def __init__(self, inverse: Tensor, t: Tensor, fallback: bool) -> None:
+        self.inverse = inverse
+        """(blocks, b, b)."""
+        self.t = t
+        """(blocks, 1, 1)."""
+        self.fallback = fallback
+        """Whether a multiple of the identity has taken its place."""
+
+
+def metrics(designs: Sequence[Design], damping: float) -> list[Metric]:
+    """The metrics of layers whose designs have the same key, in one call for all."""
+    first, b = designs[0], designs[0].block
+    each = -(-first.rows // b)
+    K = _one(first.X, first.ones).new_zeros(len(designs) * each, b, b)
+    for own, part in zip(designs, K.split(each), strict=True):
+        if own.X is not None:
+            A = _blocks(own.X, b)
+            torch.bmm(A, A.mT, out=part)
+        if own.ones is not None and (own.filled or own.root is not None):
+            column = _blocks(own.ones, b)
+            part.add_(column * column.mT)
+    if first.ones is not None and not (first.filled or first.root is not None):
+        K.add_(1.0)
+    diagonal = K.div_(b).diagonal(dim1=1, dim2=2)
+    mean = diagonal.mean(1, keepdim=True)
+    t = mean * max(damping, 100.0 * torch.finfo(K.dtype).eps * b)
+    diagonal.add_(t)
+    factor, info = torch.linalg.cholesky_ex(K)
+    fallback = bool(info.any())  # nothing finite
+    if fallback:
+        inverse = torch.eye(b, dtype=K.dtype, device=K.device) / (b * mean + t)[:, :, None]
+    else:
+        inverse = torch.cholesky_inverse(factor)
+    parts = zip(inverse.split(each), t.unsqueeze(2).split(each), strict=True)
+    return [Metric(M, own, fallback) for M, own in parts]
 
 
 class SampleMove(Move):
-    """AᵀC/m, never multiplied out before it is subtracted."""
+    """The mean over blocks of AᵀC/b, never multiplied out before it is subtracted."""
 
-    def __init__(self, f: Dense, X: Tensor, E: Tensor, damping: float, root: Tensor | None) -> None:
-        self._X, self._root, self._names = X, root, tuple(f.parameters)
-        m, n = len(X), X.shape[1] * ("weight" in self._names) + ("bias" in self._names)
-        K = X @ X.t() if "weight" in self._names else X.new_zeros(m, m)
-        if "bias" in self._names:
-            K += 1.0 if root is None else torch.outer(root, root)
-        t = damping * float(K.diagonal().mean()) / m
-        factor = GuardedFactor(K, 1.0 / m, t, samples=True)
-        self._C = factor.solve(E)
-        self.fallback = factor.fallback
-        self._change = K @ self._C / m if factor.fallback else torch.sub(E, self._C, alpha=t + factor.added)
-        self._units = {"unit": torch.linalg.vecdot(self._C, self._change, dim=0).clamp_(min=0.0).div_(m * n)}
+    def __init__(self, own: Design, metric: Metric, E: Tensor, left: Left, steps: int) -> None:
+        m, width = E.shape
+        self._design, self.fallback = own, metric.fallback
+        G = _blocks(E, own.block)
+        C = torch.bmm(metric.inverse, G)
+        for _ in range(steps - 1):
+            H = torch.addcmul(G, metric.t, C, value=-1.0)
+            G = H + _blocks(left(H.view(-1, width)[:m]), own.block)
+            C = torch.bmm(metric.inverse, G)
+        self._C, E = C.view(-1, width)[:m], G.view(-1, width)[:m]
+        # The mean of independent moves is shorter than each of them by the root of their number.
+        self.units = {"unit": torch.linalg.vecdot(self._C, E, dim=0).div_(m * own.columns * len(G))}
+        self._scale = 1.0 / math.sqrt(E.numel() * len(G))
+        self._squares = torch.linalg.vecdot(E, E, dim=0)
 
-    @property
-    def units(self) -> dict[str, Tensor]:
-        return self._units
+    def size(self, lengths: Lengths) -> float:
+        return _weighted_norm(self._squares, lengths["unit"]) * self._scale
 
-    def size(self, lengths: Mapping[str, Tensor]) -> float:
-        return _rms(self._change * lengths["unit"])
+    def subtract(self, into: Mapping[str, Tensor], lengths: Lengths, factor: float) -> None:
+        self._design.subtract(into, self._C.mul_(lengths["unit"]), factor)
 
-    def subtract(self, into: Mapping[str, Tensor], lengths: Mapping[str, Tensor]) -> None:
-        D = self._C.mul_(lengths["unit"]).t()
-        if "weight" in into:
-            into["weight"].addmm_(D, self._X, alpha=-1.0 / len(self._X))
-        if "bias" in into:
-            ones = D.new_ones(D.shape[1]) if self._root is None else self._root
-            into["bias"].addmv_(D, ones, alpha=-1.0 / len(self._X))
+
+class PlainMove(Move):
+    """AᵀE/m, the limit τ → ∞; its units' lengths are those for rows of A that are orthogonal to each other."""
+
+    def __init__(self, own: Design, E: Tensor) -> None:
+        m = len(E)
+        self._design, self._E = own, E
+        inputs = 0.0 if own.X is None else float(torch.linalg.vector_norm(own.X)) ** 2
+        if own.ones is not None:
+            inputs += m if own.root is None else float(own.ones.square().sum())
+        self._squares = torch.linalg.vecdot(E, E, dim=0)
+        self.units = {"unit": self._squares * (inputs / (m**3 * own.columns))}
+        self._scale = inputs / m**2.5 / math.sqrt(E.shape[1])
+
+    def size(self, lengths: Lengths) -> float:
+        return _weighted_norm(self._squares, lengths["unit"]) * self._scale
+
+    def subtract(self, into: Mapping[str, Tensor], lengths: Lengths, factor: float) -> None:
+        self._design.subtract(into, self._E * lengths["unit"], factor)
 
 
 class WeightMove(Move):
-    """(AᵀA/m + tI)⁻¹ AᵀE/m for more rows than columns: the same Δ."""
+    """(AᵀA/m + tI)⁻¹ AᵀE/m for the whole batch."""
 
-    def __init__(self, f: Dense, A: Tensor, E: Tensor, damping: float) -> None:
-        m = len(A)
+    def __init__(self, f: Dense, own: Design, E: Tensor, damping: float, left: Left, steps: int) -> None:
+        m, A = len(E), torch.cat([part for part in (own.X, own.ones) if part is not None], 1)
         S = A.t() @ A
-        t = damping * float(S.diagonal().sum()) / m**2
-        factor = GuardedFactor(S, 1.0 / m, t)
-        self._f, self._A = f, A
-        self._delta = factor.solve(A.t() @ E / m)  # (n, out)
-        self.fallback = factor.fallback
+        factor = GuardedFactor(S, 1.0 / m, damping * float(S.diagonal().sum()) / m**2)
+        G = E
+        delta = factor.solve(A.t() @ G / m)  # (n, out)
+        for _ in range(steps - 1):
+            H = A @ delta
+            G = H + left(H)
+            delta = factor.solve(A.t() @ G / m)
+        self._f, self._delta, self.fallback = f, delta, factor.fallback
+        gradient = A.t() @ G / m
+        self.units = {"unit": torch.linalg.vecdot(delta, gradient, dim=0).clamp_(min=0.0).div_(own.columns)}
+        self._squares = torch.linalg.vecdot(G, G, dim=0)
+        self._scale = 1.0 / math.sqrt(G.numel())
 
-    @property
-    def units(self) -> dict[str, Tensor]:
-        return {"unit": self._delta.square().mean(0)}
+    def size(self, lengths: Lengths) -> float:
+        return _weighted_norm(self._squares, lengths["unit"]) * self._scale
 
-    def size(self, lengths: Mapping[str, Tensor]) -> float:
-        return _rms((self._A @ self._delta) * lengths["unit"])
-
-    def subtract(self, into: Mapping[str, Tensor], lengths: Mapping[str, Tensor]) -> None:
+    def subtract(self, into: Mapping[str, Tensor], lengths: Lengths, factor: float) -> None:
         for name, part in unpacked(self._f, (self._delta * lengths["unit"]).t()).items():
-            into[name].sub_(part)
+            into[name].sub_(part, alpha=factor)
 
 
 class GradientMove(Move):
-    """J_Θᵀ E/m itself: for maps that are not dense, and for parameters with a penalty, whose proximal map belongs to
-    one step size: then the layer has one length for all."""
+    """J_Θᵀ E/m itself, for maps that are not dense and for parameters with a penalty.
+
+    A penalty's proximal map belongs to one step size, so that a layer with a penalty has one length for all.
+    """
 
     of_parameters = True
 
     def __init__(self, f: LayerMap, x: Tensor, E: Tensor, together: bool) -> None:
         self._gradient = f.pull_back_parameters(x, E, 1.0 / len(x))
-        self._together = together
-
-    @property
-    def units(self) -> dict[str, Tensor]:
-        if self._together:
-            count = sum(g.numel() for g in self._gradient.values())
+        self._count = sum(g.numel() for g in self._gradient.values())
+        if together:
             total = torch.stack([g.square().sum() for g in self._gradient.values()]).sum()
-            return dict.fromkeys(self._gradient, total / count)
-        return {name: g.square() if g.ndim < 2 else g.flatten(1).square().mean(1) for name, g in self._gradient.items()}
+            self.units = dict.fromkeys(self._gradient, total / self._count)
+        else:
+            self.units = {
+                name: g.square() if g.ndim < 2 else g.flatten(1).square().mean(1) for name, g in self._gradient.items()
+            }
 
-    def size(self, lengths: Mapping[str, Tensor]) -> float:
+    def size(self, lengths: Lengths) -> float:
         moves = [_by_row(lengths[name], g) * g for name, g in self._gradient.items()]
-        count = sum(g.numel() for g in moves)
-        return math.sqrt(sum(float(g.square().sum()) for g in moves) / count)
+        squares = math.fsum(float(g.square().sum()) for g in moves)
+        return math.sqrt(squares / self._count)
 
-    def subtract(self, into: Mapping[str, Tensor], lengths: Mapping[str, Tensor]) -> None:
+    def subtract(self, into: Mapping[str, Tensor], lengths: Lengths, factor: float) -> None:
         for name, g in self._gradient.items():
-            into[name].sub_(_by_row(lengths[name], g) * g)
+            into[name].addcmul_(_by_row(lengths[name], g), g, value=-factor)
 
 
-def move(f: LayerMap, x: Tensor, E: Tensor, damping: float, weights: Tensor | None, penalised: bool) -> Move:
-    """The move of a layer with trained parameters.
+def dense_move(f: Dense, own: Design, metric: Metric | None, E: Tensor, damping: float, left: Left, steps: int) -> Move:
+    """The move of a dense layer.
 
-    f        its map
-    x        inputs (s, ...)
+    own      its design
+    metric   of the design's blocks; None in weight space
     E        error signal (s, ...), for which J_Θᵀ E/s is the gradient
-    damping  τ > 0
-    weights  of the samples (s,), or None
-    penalised  whether the parameters have a penalty
+    damping  τ > 0, inf for the gradient
+    left     E once the pre-activations, (s, ...), have changed; E itself for no change
+    steps    inner steps, >= 1
     """
-    if penalised or not isinstance(f, Dense):
-        return GradientMove(f, x, E if weights is None else E * _by_row(weights, E), penalised)
-    root = None if weights is None else weights.sqrt()
+    shape, root = E.shape, own.root
+    E = E.reshape(-1, shape[-1])
+
+    def left_of_rows(H: Tensor) -> Tensor:
+        if root is None:
+            return left(H.view(shape)).reshape(E.shape)
+        return left((H / root).view(shape)).reshape(E.shape) * root
+
     if root is not None:
-        x, E = x * _by_row(root, x), E * _by_row(root, E)
-    X = rows(f, x)
-    E = E.reshape(len(X), -1)
-    if root is not None:
-        root = root.repeat_interleave(len(X) // len(root))
-    if len(X) <= X.shape[1] + 1:
-        return SampleMove(f, X, E, damping, root)
-    A = design(f, x)
-    if root is not None and "bias" in f.parameters:
-        A[:, -1] = root
-    return WeightMove(f, A, E, damping)
+        E = E * root
+    if math.isinf(damping):
+        return PlainMove(own, E)
+    if metric is not None:
+        return SampleMove(own, metric, E, left_of_rows, steps)
+    return WeightMove(f, own, E, damping, left_of_rows, steps)
+
+
+def gradient_move(f: LayerMap, x: Tensor, E: Tensor, weights: Tensor | None, penalised: bool) -> GradientMove:
+    """The move of any layer along its gradient; with one length for all of it where the parameters have a penalty."""
+    return GradientMove(f, x, E if weights is None else E * _by_row(weights, E), penalised)
+
+
+def _weighted_norm(squares: Tensor, factors: Tensor) -> float:
+    """√Σ_j f_j² q_j."""
+    return math.sqrt(float(torch.dot(squares, factors.square())))
+
+
+def _blocks(values: Tensor, block: int) -> Tensor:
+    """Rows (m, k) as (blocks, b, k), filled up with zeros."""
+    missing = -len(values) % block
+    if missing:
+        values = torch.cat((values, values.new_zeros(missing, values.shape[1])))
+    return values.view(-1, block, values.shape[1])
+
+
+def _one(*values: Tensor | None) -> Tensor:
+    """The first that is there."""
+    return next(value for value in values if value is not None)
 
 
 def _by_row(values: Tensor, like: Tensor) -> Tensor:
     """values (n,) or () in a shape that multiplies the rows of `like`."""
     return values if values.ndim == 0 else values.view(-1, *[1] * (like.ndim - 1))
-
-
-def _rms(t: Tensor) -> float:
-    return float(torch.linalg.vector_norm(t)) / math.sqrt(t.numel())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -12,14 +13,17 @@ from torch import Tensor
 
 from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import SettingError
+from lifted_bregman.networks import Dense, Layer
 from lifted_bregman.networks._no_graph import no_graph
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.blocks import below, hidden_layers, layers
 from lifted_bregman.problem.composite import composite_prox
 from lifted_bregman.solvers._anchor import Anchor, copied
-from lifted_bregman.solvers._gram_moves import Move, move
+from lifted_bregman.solvers._gram_moves import Design, Metric, Move, dense_move, design, gradient_move, metrics
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState
+from lifted_bregman.solvers._persistent import require_count
 
+_LARGEST_NUDGE = 0.3  # of the size of z
 _TINY = 1e-30  # added to squared sizes that are divided by
 
 
@@ -37,142 +41,189 @@ class GramSweepState(SolverState):
 
 @dataclass(frozen=True)
 class GramSweep(Solver[GramSweepState]):
-    """Lifted Bregman training with one implicit, unit-wise normalised move of each layer and batch, and averaging.
+    """One implicit move of each layer for each batch, in the metric of its inputs, around an average of the past.
 
-    From the forward pass z_l, x_l = σ_l(z_l), the error signals go down layer by layer, E_L = σ_L(z_L) - y and
+    From the forward pass z_l, x_l = σ_l(z_l) the error signals go down, E_L = σ_L(z_L) - y and
 
-        x_l⁺ = argmin_x (λ_l/ν_l) B_l(x, z_l) + R_l(x) + <x, J_xᵀ E_{l+1}>
-             = prox_{Ψ_l + (ν_l/λ_l) R_l}( z_l - (ν_l/λ_l) J_xᵀ E_{l+1} )          E_l = (λ_l/ν_l) (σ_l(z_l) - x_l⁺) ,
+        x_l⁺ = argmin_x (λ_l/ν_l) B_l(x, z_l) + R_l(x) + <x, J_xᵀ E_{l+1}>          E_l = (λ_l/ν_l) (σ_l(z_l) - x_l⁺) ,
 
-    the exact minimiser of the lifted energy in x_l where the term of the layer above is replaced by its tangent and the
-    weights of the lower layers are 1/ν_l times larger.  ν → 0 is back-propagation; a larger ν also tells units that are
-    switched off which way to go.  Activations are never differentiated.
+    the minimiser in x_l of a lifted energy whose lower layers weigh 1/ν_l times more, with the term of the layer above
+    replaced by its tangent: x_l⁺ = prox_{Ψ_l + (ν_l/λ_l) R_l}( z_l - (ν_l/λ_l) J_xᵀ E_{l+1} ).  ν → 0 gives
+    back-propagation; a larger ν also tells units that are switched off which way to go.  No activation is
+    differentiated.
 
-    The move of a dense layer is one majorise-minimise step of the implicit problem, in sample space where the batch has
-    fewer samples than the layer has inputs:  Δ = (AᵀA/m + tI)⁻¹ AᵀE_l/m, A = [x_{l-1} 1].  Each unit j then gets the
-    length η/√s_j, with s_j the running mean square of its moves, and the layer is shortened if it would change z_l by
-    more than κ of its size.  Other maps move along the gradient; so do parameters with a penalty, all with one length,
-    and then take the proximal map of the penalty.
+    A dense layer moves by majorise-minimise steps of its implicit problem, in sample space where the batch has fewer
+    samples than the layer has inputs.  The first is Δ = (AᵀA/m + tI)⁻¹ AᵀE_l/m with A = [x_{l-1} 1].  Then each unit j
+    gets the length η √(m/100) / √s_j, s_j being a running mean of the mean squares of its moves, and the whole layer is
+    shortened if it would change z_l by more than κ of its size.  Other maps move along the gradient.  So do parameters
+    with a penalty, all of a layer with one length, which is the step of the penalty's proximal map.
 
-    The steps move V; Θ follows the average x̄ of V's path (weights ~ k^r), at which gradients are read:
+    These steps move V.  Θ is where the next signals are read, between V and the average Θ̄ of V's path (weights ~ k^r):
 
-        x̄ = Θ + (Θ - V)(1 - β)/β     V ← V - Δ     x̄ ← (1 - c_k) x̄ + c_k V     Θ ← (1 - β) V + β x̄
+        V ← V - Δ     Θ̄ ← (1 - c_k) Θ̄ + c_k V     Θ ← (1 - β) V + β Θ̄          c_k = (1 + r)/(k + r)
 
-    with c_k = (1 + r)/(k + r),
+    so that the batches' noise averages out without a schedule that has to know the end.  Θ̄ is not kept: it is
+    Θ + (Θ - V)(1 - β)/β.  A step costs the three products of a weight's size that back-propagation needs, and one
+    tensor of that size is kept besides Θ.  Convergence is observed, not proven.
 
-    so that the noise of the batches averages out without a schedule.  A step costs the three products of the size of a
-    weight that back-propagation needs, and one tensor of that size is kept besides Θ.  Convergence is observed, not
-    proven.
-
-    step_size        η > 0, the root mean square of the entries of a unit's move
-    trust            κ > 0, the largest relative change of a layer's pre-activations in one step
-    damping          τ > 0, relative to the mean eigenvalue of A Aᵀ/m; a larger one is nearer to the plain gradient
-    nudge            ν_l > 0, reduced where it would move x_l's argument by more than 0.3 of the size of z_l
-    penalised_nudge  ν_l > 0 of layers with a penalty on x_l, whose zeros it keeps
+    step_size        η > 0, the root mean square of the entries of a unit's move, for batches of 100 samples
+    trust            κ > 0, the largest relative change of a layer's pre-activations in a step
+    damping          τ > 0, t over the mean eigenvalue of A Aᵀ/m; a larger one is nearer to the gradient, inf is the
+                     gradient
+    nudge            ν > 0, shared by the hidden layers, ν_l = ν/(L-1); less where it would move z_l by 0.3 of its size
+    penalised_nudge  ν_l > 0 of layers with a penalty on x_l; a small one keeps their zeros
     average          β in [0, 1), the share of the average in Θ
-    power            r >= 0: the average forgets its beginning faster
-    memory           in [0, 1), the decay of s_j
+    power            r >= 0; the larger, the sooner the average forgets
+    memory           in [0, 1), of s_j
+    inner_steps      majorise-minimise steps for each layer and batch, >= 1
+    block            >= 1; batches are cut into blocks of at most so many samples, and half as many as a layer has inputs,
+                     whose moves are averaged; layers with no more inputs than that take the metric of the whole batch
     """
 
     minibatch: ClassVar[bool] = True
     weighted: ClassVar[bool] = True
 
-    step_size: float = 2e-3
-    trust: float = 0.1
+    step_size: float = 2.5e-3
+    trust: float = 0.15
     damping: float = 0.1
     nudge: float = 0.5
     penalised_nudge: float = 0.01
     average: float = 0.9
     power: float = 2.0
     memory: float = 0.9
+    inner_steps: int = 1
+    block: int = 100
 
     def __post_init__(self) -> None:
-        for name in ("step_size", "trust", "damping", "nudge", "penalised_nudge"):
+        for name in ("step_size", "trust", "nudge", "penalised_nudge"):
             positive(getattr(self, name), name)
+        if not self.damping > 0.0:
+            raise SettingError(f"damping is {self.damping!r}; it must be a number above 0, or inf.")
+        require_count(self.block, "block")
         for name in ("average", "memory"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise SettingError(f"{name} is {getattr(self, name)!r}; it must be in [0, 1).")
+        require_count(self.inner_steps, "inner_steps")
         if not 0.0 <= self.power < math.inf:
             raise SettingError(f"power is {self.power!r}; it must be a number of at least 0.")
 
     def init(self, problem: LiftedProblem, batch: Batch) -> GramSweepState:
-        return GramSweepState(fast=copied(problem))
+        return GramSweepState(fast=copied(problem) if self.average else {})
 
     @no_graph
     def step(self, problem: LiftedProblem, state: GramSweepState, batch: Batch) -> GramSweepState:
         state.steps += 1
-        network, work = problem.network, problem.work
+        network, top = problem.network, problem.depth
         x, z = [batch.X], [batch.X]
-        for layer in layers(problem.depth):
+        for layer in layers(top):
             z.append(network[layer].map.apply(x[below(layer)]))
             x.append(network[layer].activate(z[layer]))
-        work.forward_maps += problem.depth
-        work.prox_maps += problem.depth
-        top = problem.depth
-        E = (x[top] - batch.Y).mul_(problem.weight(top))
-        state.metrics["output_residual"] = _rms(E)
-        for layer in reversed(layers(problem.depth)):
-            f = network[layer].map
-            pulled = None
-            if below(layer) in hidden_layers(problem.depth):
-                pulled = f.pull_back_input(x[below(layer)], E)
-                work.adjoints += 1
-            if f.parameters:
-                made = move(f, x[below(layer)], E, self.damping, batch.weights, layer in problem.parameter_penalties)
-                work.parameter_gradients += 1
-                self._take(problem, state, layer, made, _rms(z[layer]) + (_rms(E) if layer == top else 0.0), len(batch))
+        sizes = [float(size) / math.sqrt(z_l.numel()) for size, z_l in zip(torch._foreach_norm(z), z, strict=True)]
+        designs, factors = self._metrics(problem, x, batch)
+        target, nudge = batch.Y, 1.0 / problem.weight(top)
+        E = torch.sub(x[top], target).div_(nudge)
+        state.metrics["output_residual"] = residual = _rms(E)
+        sizes[top] += residual
+        for layer in reversed(layers(top)):
+            own, low = network[layer], below(layer)
+            f = own.map
+            pulled = f.pull_back_input(x[low], E) if low in hidden_layers(top) else None
+            made: Move | None = None
+            if layer in designs:
+                assert isinstance(f, Dense)
+                left = partial(_left, own, z[layer], target, nudge)
+                made = dense_move(f, designs[layer], factors.get(layer), E, self.damping, left, self.inner_steps)
+            elif f.parameters:
+                made = gradient_move(f, x[low], E, batch.weights, layer in problem.parameter_penalties)
+            if made is not None:
+                self._take(problem, state, layer, made, sizes[layer], len(batch))
             if pulled is not None:
-                E = self._signal(problem, below(layer), z[below(layer)], x[below(layer)], pulled)
+                nudge = self._nudge(problem, low, sizes[low], _rms(pulled))
+                target = _nudged(problem, low, z[low], pulled, nudge)
+                E = torch.sub(x[low], target).div_(nudge)
+        work = problem.work
+        work.forward_maps += top
+        work.prox_maps += 2 * top - 1 + (self.inner_steps - 1) * len(designs)
+        work.adjoints += top - 1
+        work.parameter_gradients += top
         state.metrics["fallbacks"] = float(state.fallbacks)
         return state
 
-    def _signal(self, problem: LiftedProblem, layer: int, z: Tensor, x: Tensor, pulled: Tensor) -> Tensor:
-        """E_l from J_xᵀ E_{l+1}."""
-        own, penalty = problem.network[layer], problem.penalties.get(layer)
-        nudge = self.nudge / len(hidden_layers(problem.depth)) if penalty is None else self.penalised_nudge
-        nudge /= problem.weight(layer)
-        nudge = min(nudge, 0.3 * (_rms(z) + _TINY) / (_rms(pulled) + _TINY))
-        problem.work.prox_maps += 1
-        v = torch.sub(z, pulled, alpha=nudge)
-        if penalty is None:
-            moved = own.activate(v)
-        else:
-            moved = own.restore(composite_prox(own.activation, penalty, own.arrange(v), 1.0, nudge))
-        return torch.sub(x, moved).div_(nudge)
+    def _metrics(
+        self, problem: LiftedProblem, x: list[Tensor], batch: Batch
+    ) -> tuple[dict[int, Design], dict[int, Metric]]:
+        """The designs of the dense layers, and the metrics of those in sample space."""
+        designs: dict[int, Design] = {}
+        alike: dict[tuple[int, ...], list[int]] = {}
+        for layer in layers(problem.depth):
+            f = problem.network[layer].map
+            if isinstance(f, Dense) and layer not in problem.parameter_penalties and f.parameters:
+                designs[layer] = own = design(f, x[below(layer)], batch.weights, self.block)
+                if own.block and not math.isinf(self.damping):
+                    alike.setdefault(own.key, []).append(layer)
+        factors: dict[int, Metric] = {}
+        for group in alike.values():
+            made = metrics([designs[layer] for layer in group], self.damping)
+            factors.update(zip(group, made, strict=True))
+        return designs, factors
 
-    def _take(self, problem: LiftedProblem, state: GramSweepState, layer: int, made: Move, size: float, samples: int) -> None:
+    def _nudge(self, problem: LiftedProblem, layer: int, size: float, pulled: float) -> float:
+        """ν_l/λ_l; `size` and `pulled` are those of z_l and of J_xᵀ E_{l+1}."""
+        shared = self.nudge / len(hidden_layers(problem.depth))
+        nudge = (self.penalised_nudge if layer in problem.penalties else shared) / problem.weight(layer)
+        return min(nudge, _LARGEST_NUDGE * (size + _TINY) / (pulled + _TINY))
+
+    def _take(
+        self, problem: LiftedProblem, state: GramSweepState, layer: int, made: Move, size: float, samples: int
+    ) -> None:
         """Gives the units their lengths, and moves V and Θ of a layer; `size` is that of z_l."""
         theta = {name: p.detach() for name, p in problem.network[layer].map.parameters.items()}
+        rate = self.step_size * math.sqrt(samples / 100.0)
         if made.of_parameters:
-            size = _rms_of(theta) + 10.0 * self.step_size
-        lengths = self._lengths(state, layer, made, samples)
-        change = made.size(lengths)
+            size = _rms_of(theta) + 10.0 * rate
+        lengths = self._lengths(state, layer, made)
+        rate *= math.sqrt(1.0 - self.memory**state.steps)  # the running means began at 0
+        change = rate * made.size(lengths)
         if change > self.trust * size:
-            for length in lengths.values():
-                length.mul_(self.trust * size / change)
+            rate *= self.trust * size / change
         state.fallbacks += made.fallback
-        V, beta = state.fast[layer], self.average
-        if beta > 0.0:
-            for name, p in theta.items():
-                p.lerp_(V[name], (beta - 1.0) / beta)  # the average x̄
-        made.subtract(V, lengths)
+        beta = self.average
+        V = state.fast[layer] if beta else theta
+        if beta:
+            own, fast = list(theta.values()), [V[name] for name in theta]
+            torch._foreach_lerp_(own, fast, (beta - 1.0) / beta)  # Θ̄
+        made.subtract(V, lengths, rate)
         if layer in problem.parameter_penalties:
-            step = float(next(iter(lengths.values())))
+            step = rate * float(next(iter(lengths.values())))
             for name, value in problem.parameter_prox(layer, V, max(step, _TINY)).items():
                 V[name].copy_(value)
-        share = (1.0 + self.power) / (state.steps + self.power)
-        for name, p in theta.items():
-            p.lerp_(V[name], 1.0 - beta * (1.0 - share))
+        if beta:
+            share = (1.0 + self.power) / (state.steps + self.power)
+            torch._foreach_lerp_(own, fast, 1.0 - beta * (1.0 - share))
 
-    def _lengths(self, state: GramSweepState, layer: int, made: Move, samples: int) -> dict[str, Tensor]:
-        """η/√s_j, with the running mean of s_j corrected for its start at 0."""
+    def _lengths(self, state: GramSweepState, layer: int, made: Move) -> dict[str, Tensor]:
+        """1/√s_j."""
         running = state.units.setdefault(layer, {})
-        corrected = 1.0 - self.memory**state.steps
         for name, square in made.units.items():
-            if name not in running:
-                running[name] = torch.zeros_like(square)
-            running[name].lerp_(square, 1.0 - self.memory)
-        return {name: torch.rsqrt(s / corrected + _TINY).mul_(self.step_size * math.sqrt(samples / 100)) for name, s in running.items()}
+            if name in running:
+                running[name].lerp_(square, 1.0 - self.memory)
+            else:
+                running[name] = square * (1.0 - self.memory)
+        return {name: s.add(_TINY).rsqrt_() for name, s in running.items()}
+
+
+def _left(layer: Layer, z: Tensor, target: Tensor, nudge: float, H: Tensor) -> Tensor:
+    """E for the pre-activation z - (ν/λ)H."""
+    return layer.activate(torch.sub(z, H, alpha=nudge)).sub(target).div_(nudge)
+
+
+def _nudged(problem: LiftedProblem, layer: int, z: Tensor, pulled: Tensor, nudge: float) -> Tensor:
+    """x_l⁺."""
+    own, penalty = problem.network[layer], problem.penalties.get(layer)
+    v = torch.sub(z, pulled, alpha=nudge)
+    if penalty is None:
+        return own.activate(v)
+    return own.restore(composite_prox(own.activation, penalty, own.arrange(v), 1.0, nudge))
 
 
 def _rms(t: Tensor) -> float:

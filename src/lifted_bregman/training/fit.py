@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lifted_bregman.errors import CheckpointError, SettingError
 from lifted_bregman.problem import LiftedProblem
-from lifted_bregman.solvers import AdaBreg, Batch, Callback, Outcome, Result, Run, Solver
+from lifted_bregman.solvers import Batch, Callback, GramSweep, Outcome, Result, Run, Solver
 from lifted_bregman.training.callbacks import Checkpoint
 from lifted_bregman.training.inputs import read_inputs
 from lifted_bregman.training.run_folder import RunFolder
@@ -23,7 +23,7 @@ _BATCH_SIZE = 100
 
 def default_solver() -> Solver[Any]:
     """The solver of `fit` where none is named."""
-    return AdaBreg(step_size=2e-3)
+    return GramSweep()
 
 
 def fit(
