@@ -43,6 +43,9 @@ THEOREM, FORMS, ACCURACY = (
 )
 JOINT, LOSSES, GRADIENTS = ("tests/activations/test_joint.py", "tests/losses", "tests/problem/test_block_gradients.py")
 LOOP, RESUME = "solvers/_loop.py", "tests/training/test_resume.py"
+GRAM, GRAM_MOVES = "solvers/gram_sweep.py", "solvers/_gram_moves.py"
+SWEEP, MOVES = "tests/solvers/test_gram_sweep.py", "tests/solvers/test_gram_moves.py"
+GRAM_FAULTS = "tests/solvers/test_gram_sweep_faults.py"
 ENERGY, PROBLEM, DESCENT = "tests/problem/test_energy.py", "tests/problem", "tests/solvers/test_proximal_gradient.py"
 
 MUTATIONS = [
@@ -110,6 +113,16 @@ MUTATIONS = [
     Mutation("signals: a long step is not broken off", "training/signals.py", "                self._wait(_GRACE)", "                pass", "tests/training/test_interruption.py"),
     Mutation("signals: a second Ctrl-C waits", "training/signals.py", "            raise StopNow", "            pass", "tests/training/test_interruption.py"),
     Mutation("implicit SGD: anchor forgotten", "solvers/_descent.py", "p.add_(anchor[name], alpha=pull)", "pass", "tests/solvers/test_implicit_sgd.py"),
+    Mutation("gram sweep: the tangent of the layer above with the wrong sign", GRAM, "v = torch.sub(z, pulled, alpha=nudge)", "v = torch.add(z, pulled, alpha=nudge)", SWEEP),
+    Mutation("gram sweep: signals not divided by the nudge", GRAM, "E = torch.sub(x[low], target).div_(nudge)", "E = torch.sub(x[low], target)", SWEEP),
+    Mutation("gram sweep: no trust limit", GRAM, "if change > self.trust * size:", "if False:", SWEEP),
+    Mutation("gram sweep: average not recovered from Θ and V", GRAM, "(beta - 1.0) / beta)", "0.0)", SWEEP),
+    Mutation("gram sweep: the share of the average one step late", GRAM, "(state.steps + self.power)", "(state.steps + 1 + self.power)", SWEEP),
+    Mutation("gram sweep: proximal map of a penalty with step 1", GRAM, "max(step, _TINY)", "1.0", SWEEP),
+    Mutation("gram moves: ones in the rows that fill a block", GRAM_MOVES, "return self.rows % self.block > 0", "return False", MOVES),
+    Mutation("gram moves: inner steps forget what is left", GRAM_MOVES, "G = H + left(H)", "G = left(H)", MOVES),
+    Mutation("gram moves: metric without damping", GRAM_MOVES, "    diagonal.add_(t)\n", "", MOVES),
+    Mutation("gram moves: blocks of zeros divide by 0", GRAM_MOVES, "    t.masked_fill_(mean < _NOTHING, 1.0 / _NOTHING)", "    pass", GRAM_FAULTS),
 ]  # fmt: skip
 
 

@@ -14,6 +14,7 @@ import lifted_bregman as lb
 from lifted_bregman.cli import main
 from lifted_bregman.cli._errors import ExitCode
 from lifted_bregman.solvers import Outcome
+from lifted_bregman.training import default_solver
 
 DOCS = Path(__file__).parent.parent / "docs"
 BLOCK = re.compile(r"```(python|console|toml)\n(.*?)```", re.S)
@@ -110,8 +111,8 @@ def test_every_entry_of_the_history_is_explained():
 def test_the_race_measures_what_its_tables_say():
     """The script is run by hand, for it takes minutes; here its parts are."""
     race = example("race")
-    solver = lb.AdaBreg(step_size=1e-2)
-    row = race.race(race.classifier, 0.5, "`AdaBreg`, the default", solver)
+    assert race.SOLVERS["`GramSweep`, the default"] == [default_solver()]
+    row = race.race(race.classifier, 0.5, "`GramSweep`, the default", default_solver())
     assert row.seconds is not None and 0.0 < row.seconds < race.LIMIT and row.objective <= 0.5
     page = (DOCS / "when-not.md").read_text()
     for name in race.SOLVERS:

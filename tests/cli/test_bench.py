@@ -70,6 +70,9 @@ def test_a_tiny_race_of_everybody(tiny: Path, tmp_path: Path, capsys: Capture) -
     assert again.code == 0 and (tmp_path / "again" / "index.html").read_text(encoding="utf-8") == page
     assert again.out.split("page:")[0] == called.out.split("page:")[0]
     assert call(capsys, "bench", "show", out).out == again.out.split("page:")[0]
+    (out / "index.html").unlink()
+    assert call(capsys, "report", out).out == f"page: {out / 'index.html'}\n"
+    assert (out / "index.html").read_text(encoding="utf-8") == page
 
 
 def test_ctrl_c_writes_what_is_done(tiny: Path, tmp_path: Path, capsys: Capture, monkeypatch: Any) -> None:

@@ -12,8 +12,9 @@ import lifted_bregman as lb
 from lifted_bregman import activations, solvers
 from lifted_bregman.errors import NotProximalError, SettingError
 from lifted_bregman.experiments import specs
-from lifted_bregman.experiments.solver_names import SOLVERS, make_solver, solver_settings
+from lifted_bregman.experiments.solver_names import SOLVERS, default_name, make_solver, solver_settings
 from lifted_bregman.solvers import Solver
+from lifted_bregman.training import default_solver
 from tests import cases
 
 # What cannot be built from plain values, and why.
@@ -51,6 +52,11 @@ def test_a_solver_is_built_from_its_plain_settings(name: str) -> None:
     assert make_solver(name, solver_settings(solver)) == solver
 
 
+def test_without_a_name_it_is_the_default_of_fit() -> None:
+    assert make_solver(None, {}) == make_solver(default_name(), {}) == default_solver() == solvers.GramSweep()
+    assert make_solver(None, {"step_size": 0.5}) == solvers.GramSweep(step_size=0.5)
+
+
 @pytest.mark.parametrize("name", REQUIRED)
 def test_a_setting_without_default_is_asked_for(name: str) -> None:
     for missing in REQUIRED[name]:
@@ -83,6 +89,12 @@ def test_the_solvers_of_the_cases_are_built_from_plain_settings() -> None:
             solvers.ImplicitSGD(solver=solvers.ProximalGradient()),
         ),
         ("implicit-sgd", {"parameters": "explicit"}, solvers.ImplicitSGD(parameters=solvers.ParameterUpdate.EXPLICIT)),
+        (
+            "implicit-sgd",
+            {"reading": "majorised", "space": "samples"},
+            solvers.ImplicitSGD(reading=solvers.Majorised(), space=solvers.Space.SAMPLES),
+        ),
+        ("gram-sweep", {"damping": 1, "inner_steps": 2}, solvers.GramSweep(damping=1.0, inner_steps=2)),
         ("admm", {"balancing": "none"}, solvers.ADMM(balancing=None)),
         ("admm", {"sweep": "top-down", "monotone": False}, solvers.ADMM(sweep=solvers.TopDown(), monotone=False)),
         ("linbreg", {"penalties": "l1:0.001"}, solvers.LinBreg(penalties=lb.penalties.L1(0.001))),
@@ -115,6 +127,9 @@ def test_settings_of_every_kind(name: str, settings: dict[str, Any], expected: S
         ("adam", {"learning_rate": [1.0]}, "must be a number"),
         ("implicit-sgd", {"inner_steps": 1.5}, "a whole number"),
         ("implicit-sgd", {"order": 3}, "one of layer-by-layer, sweeps"),
+        ("implicit-sgd", {"space": "both"}, "one of automatic, samples, weights"),
+        ("gram-sweep", {"block": 1.5}, "a whole number"),
+        ("gram-sweep", {"average": 1.0}, r"average is 1.0; it must be in \[0, 1\)"),
         ("implicit-sgd", {"coupling": "during"}, "one of before, after"),
         ("implicit-sgd", {"prox_weight": "top-down"}, "no prox_weight of 'implicit-sgd' 'top-down'"),
         ("implicit-sgd", {"prox_weight": "growing:-1"}, "initial is -1"),

@@ -23,6 +23,7 @@ from lifted_bregman.experiments import demo, demo_folder, read_settings
 from lifted_bregman.experiments.demo import METHODS, DemoSettings
 from lifted_bregman.reports.demo_page import demo_page
 from lifted_bregman.reports.report import write_report
+from lifted_bregman.training import default_solver
 from tests.reports.short_demo import ENVIRONMENT, SECONDS, ShortDemo, lifted, one_short_demo
 from tests.reports.svg import read_chart
 
@@ -109,8 +110,21 @@ def test_what_was_run_and_where_is_stored(short_demo: ShortDemo) -> None:
     assert stored["environment"]["threads"] == "1"
     assert [entry["outcome"] for entry in stored["methods"]] == ["STOPPED"] * 3
     for entry, method in zip(stored["methods"], METHODS, strict=True):
-        assert f"{method.tuned}={method.value}" in entry["solver"]
-        assert method.value in method.grid and f"{method.value:g}" in entry["grid"]
+        if method.tuned is not None:
+            assert f"{method.tuned}={method.value}" in entry["solver"]
+            assert method.value in method.grid and f"{method.value:g}" in entry["grid"]
+
+
+def test_nothing_of_the_lifted_method_is_tuned(short_demo: ShortDemo) -> None:
+    """It is what `fit` does by itself, and the page says so."""
+    lifted_method, *others = METHODS
+    assert DemoSettings().of_run(lifted_method).make_solver() == default_solver()
+    assert (lifted_method.tuned, lifted_method.grid) == (None, ()) and all(method.tuned for method in others)
+    stored = json.loads((short_demo.folder / "settings.json").read_text())["methods"][0]
+    assert stored["solver"] == repr(default_solver()) and stored["grid"] == "not tuned"
+    assert stored["settings"] == type(default_solver()).__name__
+    assert f"--solver {lifted_method.solver} " in stored["command"] and "--set" not in stored["command"]
+    assert "for lifted nothing was tuned" in short_demo.page.read_text(encoding="utf-8")
 
 
 def test_the_table_and_the_page_s_place_are_printed(short_demo: ShortDemo) -> None:
@@ -205,7 +219,7 @@ def test_the_page_has_its_sections_and_the_numbers_of_the_rows(short_demo: Short
             100 * last["sparsity"], abs=0.05
         )
     assert f"lifted demo --seconds {SECONDS:g} --seed 3" in html
-    for method in METHODS:
+    for method in METHODS[1:]:
         assert f"{method.tuned} = {method.value:g}" in html
 
 

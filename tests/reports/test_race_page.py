@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from lifted_bregman.errors import SettingError
+from lifted_bregman.errors import CheckpointError, SettingError
+from lifted_bregman.experiments.race import write_race
 from lifted_bregman.reports import Curve
 from lifted_bregman.reports.race_charts import BandChart
 from lifted_bregman.reports.race_page import race_page
 from lifted_bregman.reports.race_rules import rules
 from lifted_bregman.reports.race_tables import arrival_rows, best_rows, frontier_rows, overview, plain_table
+from lifted_bregman.reports.report import write_report
 from tests.experiments.races import by_hand
 from tests.reports.svg import read_chart
 
@@ -31,6 +33,18 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_the_page_needs_nothing_else(page: str) -> None:
     assert "<script" not in page and "http" not in page.replace("http://www.w3.org", "")
     assert "prefers-color-scheme: dark" in page
+
+
+def test_the_report_of_a_folder_with_a_race_is_its_page(page: str, tmp_path: Path) -> None:
+    write_race(tmp_path / "race.json", RACE)
+    written = write_report(tmp_path)
+    assert written == tmp_path / "index.html"
+    assert html.unescape(written.read_text(encoding="utf-8")) == page
+    written.unlink()
+    (tmp_path / "race.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="holds no race"):
+        write_report(tmp_path)
+    assert not written.exists()
 
 
 def test_every_rule_and_every_entry_is_on_the_page(page: str) -> None:

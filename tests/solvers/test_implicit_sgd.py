@@ -480,6 +480,20 @@ def test_state_round_trip_continues_bitwise(name):
         assert torch.equal(x, y)
 
 
+@SPACES
+def test_the_residual_of_a_step_is_that_before_the_last_move_of_the_top_layer(space):
+    """With N = 2 it is the residual where N = 1 ends."""
+    found = {}
+    for N in (1, 2):
+        problem, _, X, Y = NETWORKS["relu soft tanh"]()
+        solver = ImplicitSGD(1.0, N, reading=Corrected(FixedStep(0.05, 0.3)), space=space)
+        batch = solvers.Batch.whole(problem, X, Y)
+        state = solver.step(problem, solver.init(problem, batch), batch)
+        d = problem.evaluate(state.variables, X, Y).residual(4)
+        found[N] = (state.metrics["residual_4"], float(torch.linalg.vector_norm(d)) / len(X) ** 0.5)
+    assert found[2][0] == pytest.approx(found[1][1], rel=1e-12) and found[2][0] != pytest.approx(found[1][0], rel=1e-3)
+
+
 def test_power_iterations_start_from_the_state():
     """The vectors of all blocks are in the state after a step, and the next estimate needs two or three products."""
     problem, _, X, Y = NETWORKS["relu soft tanh"]()

@@ -12,8 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import lifted_bregman as lb
 from lifted_bregman import errors, solvers
 from lifted_bregman.networks import Dense, PowerIteration
-from lifted_bregman.solvers._batch_memory import BatchMemory, InnerPower
-from lifted_bregman.solvers._factored_dense import FactoredDense
+from lifted_bregman.solvers._batch_memory import BatchMemory, InnerPower, parameter_curvature
+from lifted_bregman.solvers._curvature import MARGIN
+from lifted_bregman.solvers._factored_dense import FactoredDense, with_maps
 from lifted_bregman.solvers._sample_space import samples_are_cheaper
 from lifted_bregman.solvers.implicit_sgd import Coupling, ImplicitSGD, Space
 from lifted_bregman.solvers.readings import Corrected, LayerByLayer, Literal, Majorised, Sweeps
@@ -47,6 +48,7 @@ def exact_norms(monkeypatch):
         return float(torch.linalg.eigvalsh(torch.stack(columns))[-1])
 
     monkeypatch.setattr(PowerIteration, "estimate", estimate)
+    monkeypatch.setattr(InnerPower, "estimate", estimate)
 
 
 def network(activation, widths=(7, 9, 5, 8, 3), weights=(0.7, 1.3, 0.5), **settings):
@@ -236,9 +238,57 @@ def test_a_followed_norm_takes_one_product_and_a_turned_one_more():
     assert counts[-1] > 2
     assert estimate(BatchMemory(memory), other) > 0.0 and counts[-1] == 1, "the next batch starts from the last"
     assert estimate(BatchMemory({}), 0.0 * N) == 0.0
+    memory["a"] = [torch.linalg.eigh(other)[1][:, -1]]
+    assert estimate(memory, 0.0 * N) == 0.0 and counts[-1] == 1 and "a" not in memory, "nothing to follow"
+    assert estimate(memory, other) > 0.0 and counts[-1] > 2 and "a" in memory
     small = N[:9, :9]
     assert estimate(memory, small) == pytest.approx(float(torch.linalg.eigvalsh(small)[-1]), rel=1e-2)
     assert counts[-1] > 2, "a vector of another size is no start"
+
+
+@pytest.mark.parametrize("space", [Space.SAMPLES, Space.WEIGHTS], ids=lambda s: s.name)
+@pytest.mark.parametrize("bias", ["trained", "frozen", "none"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_norms_of_inputs_by_singular_values(weighted, bias, space):
+    """λ ‖√w [X 1]‖₂²/s, without the column of ones where the bias is not trained; computed once while X stays."""
+    torch.manual_seed(4)
+    model = nn.Sequential(nn.Linear(6, 5, bias=bias != "none"), nn.ReLU(), nn.Linear(5, 2)).double()
+    if bias == "frozen":
+        model[0].bias.requires_grad_(False)
+    problem = lb.lift(model, loss=lb.SquaredError(), weights=0.7)
+    X, Y = torch.rand(4, 6, dtype=F64), torch.randn(4, 2, dtype=F64)
+    w = torch.tensor([0.5, 2.0, 1.0, 3.0], dtype=F64) if weighted else None
+    batch = solvers.Batch.whole(problem, X, Y, w)
+    solver, memory = ImplicitSGD(1.0, 3, space=space), BatchMemory({})
+    view = with_maps(problem, solver._maps(problem, batch, memory))
+    point = view.point(view.forward_state(batch.X), batch.X, batch.Y, batch.weights)
+    A = torch.cat((X, torch.ones(4, 1, dtype=F64)), 1) if bias == "trained" else X
+    if weighted:
+        A = A * batch.weights.sqrt()[:, None]
+    expected = 0.7 * (1.0 + MARGIN) * float(torch.linalg.matrix_norm(A, 2)) ** 2 / 4
+    for _ in range(2):
+        assert parameter_curvature(view, point, 1, memory, upper=False) == pytest.approx(expected, rel=1e-4)
+        memory["Θ_1"] = [torch.zeros_like(part) for part in memory["Θ_1"]]  # another product would give 0
+
+
+def test_the_next_batch_reuses_the_memory_of_the_factors():
+    """It is no part of the saved state, grows for a larger batch, and is left alone by a model of another dtype."""
+    problem = network(lb.activations.ReLU())
+    X, Y = torch.randn(6, 7, dtype=F64), torch.randn(6, 3, dtype=F64)
+    whole, solver = solvers.Batch.whole(problem, X, Y), ImplicitSGD(1.0, 3, space=Space.SAMPLES)
+    state = solver.init(problem, whole)
+
+    def places(rows):
+        solver.step(problem, state, whole.select(torch.arange(rows)))
+        return [t.data_ptr() for f in state.maps.values() for t in (f._R, f._C)]
+
+    first = places(4)
+    assert places(4) == first and places(2) == first and places(6) != first
+    assert "maps" not in state.state_dict()
+    single = nn.Linear(7, 9)
+    f = FactoredDense(Dense(single), 1, {}, "x")
+    f.reuse(state.maps[1])
+    assert f._R.dtype == f._C.dtype == torch.float32 and not len(f._R)
 
 
 @pytest.mark.parametrize("flatten", [False, True])

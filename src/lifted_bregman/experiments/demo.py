@@ -6,6 +6,7 @@ its threshold and its penalty, centred images, batches of 20.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,9 +22,10 @@ from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments import demo_folder
 from lifted_bregman.experiments.build import build_problem
-from lifted_bregman.experiments.demo_folder import Demo, DemoRecord, MethodRecord
+from lifted_bregman.experiments.demo_folder import NOT_TUNED, Demo, DemoRecord, MethodRecord
 from lifted_bregman.experiments.environment import environment, load_average
 from lifted_bregman.experiments.settings import Settings
+from lifted_bregman.experiments.solver_names import default_name
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.blocks import code_layer
 from lifted_bregman.solvers import Callback, Outcome, Run
@@ -50,7 +52,7 @@ class Method:
         key: names its files.
         name: as people read it.
         solver: as the command line names it.
-        tuned: its setting that was chosen from a grid; the others are at their defaults.
+        tuned: its setting that was chosen from a grid; the others are at their defaults. None if all are.
         value: what was chosen.
         grid: the values that were tried.
     """
@@ -58,18 +60,22 @@ class Method:
     key: str
     name: str
     solver: str
-    tuned: str
-    value: float
-    grid: tuple[float, ...]
+    tuned: str | None = None
+    value: float = math.nan
+    grid: tuple[float, ...] = ()
+
+    @property
+    def chosen(self) -> dict[str, float]:
+        """The settings that are not defaults."""
+        return {} if self.tuned is None else {self.tuned: self.value}
 
 
-_ADAPTIVE = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3)
-# Of each grid the value with the lowest training objective after 40 epochs, on average over the seeds 0 to 3, among
-# those that diverged for none of them.
+# The lifted method is what `fit` does by itself, and nothing of it was tuned.  Of each grid the value with the lowest
+# training objective after 40 epochs, on average over the seeds 0 to 3, among those that diverged for none of them.
 METHODS = (
-    Method("lifted", "lifted", "adabreg", "step_size", 5e-4, _ADAPTIVE),
+    Method("lifted", "lifted", default_name()),
     Method("sgd", "SGD", "sgd", "learning_rate", 5e-2, (1e-2, 2e-2, 5e-2, 1e-1, 2e-1)),
-    Method("adam", "Adam", "adam", "learning_rate", 5e-4, _ADAPTIVE),
+    Method("adam", "Adam", "adam", "learning_rate", 5e-4, (1e-4, 2e-4, 5e-4, 1e-3, 2e-3)),
 )
 
 
@@ -107,7 +113,7 @@ class DemoSettings:
             code_threshold=ALPHA,
             code_penalty=ALPHA,
             solver=method.solver,
-            solver_settings={method.tuned: method.value},
+            solver_settings=method.chosen,
             epochs=_MOST_EPOCHS,
             batch_size=BATCH_SIZE,
             record_every=_RECORD_EVERY,
@@ -158,9 +164,9 @@ def run_demo(settings: DemoSettings, out: Path, console: Console | None = None) 
                 MethodRecord(
                     method.key,
                     method.name,
-                    settings=f"{type(solver).__name__}, {method.tuned} = {method.value:g}",
+                    settings=", ".join((type(solver).__name__, *_written(method, " = "))),
                     solver=repr(solver),
-                    grid=", ".join(f"{value:g}" for value in method.grid),
+                    grid=", ".join(f"{value:g}" for value in method.grid) or NOT_TUNED,
                     command=_command(settings, method),
                     load=load_average(),
                     outcome=result.outcome.name,
@@ -240,7 +246,7 @@ def _command(settings: DemoSettings, method: Method) -> str:
         "prepare": "centre",
         "hidden": ",".join(map(str, _HIDDEN)),
         "solver": method.solver,
-        "set": f"{method.tuned}={method.value:g}",
+        "set": ",".join(_written(method, "=")),
         "epochs": _MOST_EPOCHS,
         "batch-size": BATCH_SIZE,
         "record-every": _RECORD_EVERY,
@@ -248,4 +254,8 @@ def _command(settings: DemoSettings, method: Method) -> str:
         "seed": settings.seed,
         "out": f"runs/{method.key}",
     }
-    return "lifted train " + " ".join(f"--{name} {value}" for name, value in options.items())
+    return "lifted train " + " ".join(f"--{name} {value}" for name, value in options.items() if value != "")
+
+
+def _written(method: Method, equals: str) -> list[str]:
+    return [f"{name}{equals}{value:g}" for name, value in method.chosen.items()]

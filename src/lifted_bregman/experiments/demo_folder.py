@@ -18,8 +18,9 @@ from torch import Tensor
 from lifted_bregman.errors import CheckpointError, SettingError
 from lifted_bregman.experiments._write import write_whole
 
-KIND = "lifted demo, format 1"
+KIND = "lifted demo, format 2"
 SIDE = 28  # pixels of a digit
+NOT_TUNED = "not tuned"
 _NEEDED = ("epoch", "seconds", "objective", "sparsity", "validation_error")
 _SETTINGS, _PICTURES = "settings.json", "pictures.safetensors"
 
@@ -31,9 +32,9 @@ class MethodRecord:
     Args:
         key: names its files.
         name: as people read it.
-        settings: the solver and the setting that was chosen from a grid; the others are its defaults.
+        settings: the solver, and the setting that was chosen from a grid if one was; the others are its defaults.
         solver: the solver with all its settings.
-        grid: the values that were tried.
+        grid: the values that were tried, or `NOT_TUNED`.
         command: how `lifted train` makes the same run.
         load: processes that wanted to run in the method's last minute, on average.
         outcome: how it ended, in a word.

@@ -22,6 +22,7 @@ from lifted_bregman.solvers import Solver, baselines
 from lifted_bregman.training import default_solver
 
 SOLVERS: dict[str, type[Solver[Any]]] = {
+    "gram-sweep": solvers.GramSweep,
     "implicit-sgd": solvers.ImplicitSGD,
     "proximal-gradient": solvers.ProximalGradient,
     "stochastic-proximal-gradient": solvers.StochasticProximalGradient,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from lifted_bregman.experiments.demo_folder import Demo, MethodRecord
+from lifted_bregman.experiments.demo_folder import NOT_TUNED, Demo, MethodRecord
 from lifted_bregman.reports.charts import Chart, Charts, Curve
 from lifted_bregman.reports.page import Listing, Page, Section, Table, Text
 from lifted_bregman.reports.strips import Strip, Strips
@@ -165,16 +165,23 @@ def _settings(demo: Demo) -> list[Text | Table]:
         f"The network has 784 units in each of its layers: ReLU, a soft-threshold code with α = {record.alpha:g}, "
         "ReLU, and a linear output; the penalty on the code has the same α. The digits are centred by the mean "
         f"training image. Batches have {record.batch_size} of them, in the same order for all methods (seed "
-        f"{record.seed}). For each batch the lifted method takes one sweep over the layers' variables, from the top "
-        "down, and moves the weights by Adam's rule along the lifted gradient."
+        f"{record.seed}). For each batch the lifted method takes one sweep over the layers, from the top down: a "
+        "proximal map gives each layer its target, and the weights move in the metric of the layer's inputs, around an "
+        "average of where they have been."
     )
     rows = [(method.name, method.settings, method.grid) for method in demo.methods]
     caption = (
-        "The rate of each method is the one of its grid that gave the lowest training objective in trial runs made "
-        "beforehand: 40 epochs, on average over four seeds, rates that diverged for one of them left out. The other "
-        "settings are the library's defaults."
+        "Where there is a grid, the rate is the one that gave the lowest training objective in trial runs made "
+        "beforehand: 40 epochs, on average over four seeds, rates that diverged for one of them left out. All other "
+        f"settings are the library's defaults{_untuned(demo)}."
     )
     return [Text(text), Table(("method", "settings", "grid"), rows, caption)]
+
+
+def _untuned(demo: Demo) -> str:
+    """Who had nothing tuned."""
+    names = [method.name for method in demo.methods if method.grid == NOT_TUNED]
+    return f"; for {_listed(names)} nothing was tuned" if names else ""
 
 
 def _machine(demo: Demo) -> Table:

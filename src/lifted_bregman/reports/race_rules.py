@@ -18,8 +18,8 @@ def rules(race: Race) -> tuple[str, ...]:
         "In turns. The competitors share one process. In a turn each goes on until its own clock shows the same time, "
         "and whoever goes first in one turn goes last in the next, so that a change in the machine's load hits all "
         "alike.",
-        "Fastest form. Back-propagation is torch's autograd; Adam is torch's fused kernel, and SGD moves all "
-        "parameters at once. All run in float32 on the same threads.",
+        "Fastest form. Back-propagation is torch's autograd; Adam and momentum are torch's fused kernels, and SGD "
+        "without momentum adds the gradient in place. All run in float32 on the same threads.",
         "Tuned. The rate of every competitor but 'lifted' is the best of a grid, found beforehand with another seed: "
         "once by the last training objective, once by the lowest validation error. Adam's batch size is tuned too. "
         "Where the two choices differ both run, the second as NAME-validation. 'lifted' is what fit does when no "

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lifted_bregman.networks import LayerMap
 from lifted_bregman.networks.spectral import NormalOperator, Vector
 from lifted_bregman.problem import Evaluation, LiftedProblem
 from lifted_bregman.problem.blocks import above, below
@@ -30,6 +29,8 @@ class BatchMemory(dict[str, list[Tensor]]):
         """The x_{l-1} to which a norm of Θ_l belongs."""
         self.factors: dict[int, tuple[Tensor, GuardedFactor]] = {}
         """x_{l-1} and the factor made from it, by layer."""
+        self.residual = torch.zeros(1)
+        """d_L before the last move of Θ_L."""
         self.fallbacks = 0
 
 
@@ -37,8 +38,8 @@ class InnerPower(RememberedPower):
     """A power iteration that takes one product where the last step has left a good vector.
 
     For a unit vector v, 1 - cos(v, Nv) = (‖Nv‖ - <v, Nv>)/‖Nv‖ is by how much the estimate has grown from the Rayleigh
-    quotient to the norm, half a step of the iteration.  Where that is above 0.1 % the iteration goes on, and it runs
-    as usual where there is no vector yet.
+    quotient to the norm, half a step of the iteration.  While that is above 0.1 % the iteration goes on, and it runs as
+    usual where there is no vector yet.
     """
 
     def __init__(self, memory: BatchMemory, key: str) -> None:
@@ -48,21 +49,48 @@ class InnerPower(RememberedPower):
     def estimate(
         self, normal: NormalOperator, like: Sequence[Tensor], tolerance: float = 1e-4, max_steps: int = 100
     ) -> float:
-        start, value = self._vector, math.inf
-        if start is not None:
-            value = super().estimate(normal, like, math.inf)
-        if start is None or _turn(start, self._vector) > _TURN:
-            value = super().estimate(normal, like, _TURN if start is not None else tolerance, max_steps)
+        v = self._vector
+        if v is None or not _alike(v, like):
+            value = super().estimate(normal, like, tolerance, max_steps)
+        else:
+            value = self._follow(v, normal, max_steps)
         self._norms[self._key] = value
         return value
 
+    def _follow(self, v: Vector, normal: NormalOperator, max_steps: int) -> float:
+        value = 0.0
+        for _ in range(max_steps):
+            image = normal(v)
+            norm = _norm(image)
+            value = float(norm)
+            if not 0.0 < value < math.inf:  # there is no eigenvector of 0, infinity or NaN
+                self._vector = None
+                self._memory.pop(self._key, None)
+                return value
+            growth = value - _product(v, image)
+            v = tuple([part / norm for part in image])
+            if growth <= _TURN * value:
+                break
+        self._vector, self._memory[self._key] = v, list(v)
+        return value
 
-def _turn(start: Vector | None, end: Vector | None) -> float:
-    if start is None or end is None:  # there is no eigenvector of 0, infinity or NaN
-        return 0.0
-    if [part.shape for part in start] != [part.shape for part in end]:  # of a batch of another size
-        return 1.0
-    return 1.0 - sum(float(torch.linalg.vecdot(s, e)) for s, e in zip(start, end, strict=True))
+
+def _norm(v: Vector) -> Tensor:
+    parts: list[Tensor] = [torch.linalg.vector_norm(part) for part in v]
+    if len(parts) > 1:
+        parts = [torch.linalg.vector_norm(torch.stack(parts))]
+    return parts[0]
+
+
+def _product(v: Vector, w: Vector) -> float:
+    pairs = [(p, q) if p.ndim == 1 else (p.flatten(), q.flatten()) for p, q in zip(v, w, strict=True)]
+    return sum([float(torch.dot(p, q)) for p, q in pairs])
+
+
+def _alike(v: Vector, like: Sequence[Tensor]) -> bool:
+    return len(v) == len(like) and all(
+        p.shape == t.shape and p.dtype is t.dtype and p.device == t.device for p, t in zip(v, like, strict=True)
+    )
 
 
 def power(memory: PowerMemory, key: str) -> RememberedPower:
@@ -84,8 +112,7 @@ def parameter_curvature(
     key, x = f"Θ_{layer}", point.x[below(layer)]
     known = memory.norms if isinstance(memory, BatchMemory) and memory.inputs.get(key) is x else {}
     if upper or key not in known:
-        f: LayerMap = problem.network[layer].map
-        norm = squared_parameter_norm(f, x, power(memory, key), upper, point.weights)
+        norm = squared_parameter_norm(problem.network[layer].map, x, power(memory, key), upper, point.weights)
         if isinstance(memory, BatchMemory):
             memory.inputs[key] = x
             memory.norms.setdefault(key, norm)  # where no power iteration was needed

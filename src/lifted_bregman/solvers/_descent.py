@@ -9,10 +9,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from lifted_bregman.networks import Dense
 from lifted_bregman.networks._no_graph import no_graph
 from lifted_bregman.problem import Evaluation, LiftedProblem
 from lifted_bregman.problem.blocks import below
 from lifted_bregman.solvers._factored_dense import FactoredDense
+from lifted_bregman.solvers._ridge import rows
 
 
 class ParameterSteps(NamedTuple):
@@ -40,16 +42,22 @@ def descend(
     if not parameters:
         return
     t, t_bias, tau, tau_bias = steps
-    if isinstance(f, FactoredDense):
+    if isinstance(f, Dense) and layer not in problem.parameter_penalties:
         problem.work.parameter_gradients += 1
-        share = problem.weight(layer) / point.samples
-        d = point.weigh(point.residual(layer))
-        f.move(point.x[below(layer)], d, scale=-t * share, decay=1.0 - t * tau)
+        share, x, d = problem.weight(layer) / point.samples, point.x[below(layer)], point.weigh(point.residual(layer))
+        if d.ndim != 2:
+            d = d.reshape(-1, d.shape[-1])
+        if isinstance(f, FactoredDense):
+            f.move(x, d, scale=-t * share, decay=1.0 - t * tau)
+        elif "weight" in parameters:
+            weight = parameters["weight"].addmm_(d.t(), rows(f, x), beta=1.0 - t * tau, alpha=-t * share)
+            if t * tau > 0.0:
+                weight.add_(anchor["weight"], alpha=t * tau)
         if "bias" in parameters:
-            pull, bias = t_bias * tau_bias, parameters["bias"]
+            bias, pull = parameters["bias"], t_bias * tau_bias
             if pull > 0.0:
-                bias.mul_(1.0 - pull).add_(anchor["bias"], alpha=pull)
-            bias.add_(d.reshape(-1, d.shape[-1]).sum(0), alpha=-t_bias * share)
+                bias.lerp_(anchor["bias"], pull)
+            bias.add_(d.sum(0), alpha=-t_bias * share)
         point.parameters_changed(layer)
         return
     apart: dict[str, Tensor] = {}

@@ -44,12 +44,21 @@ class FactoredDense(Dense):
         self._x: Tensor | None = None
         self._start = self._count = 0  # X stands in R[start : start + count]
         self._vector: Tensor | None = None  # v, in the row after X
-        self._base = self._gram = self._low = W  # [X; v] W⁰ᵀ, [X; v] Rᵀ, [X; v] (W - W⁰)ᵀ
-        self._stack = W[:0]
+        self._base = self._low = self._own_gram = W  # [X; v] W⁰ᵀ, [X; v] (W - W⁰)ᵀ, [X; v] Xᵀ
+        self._z = self._shift = W  # the rows of X in the first two
+        self._stack = W.t()[:0]
         self._image: Tensor | None = None  # WᵀW v
         self._trained = dense.parameters
-        self.initial_bias = None if self.module.bias is None else self.module.bias.detach().clone()
+        self._bias = None if self.module.bias is None else self.module.bias.detach()
+        self.initial_bias = None if self._bias is None else self._bias.clone()
         """b⁰."""
+
+    def reuse(self, other: FactoredDense) -> None:
+        """Takes the memory of a map of the same layer that was written and is no longer needed."""
+        kept = (other._R, other._C, other._s, other._stack)
+        own = (self._R, self._C, self._s, self._stack)
+        if all(_alike(a, b) for a, b in zip(kept, own, strict=True)):
+            self._R, self._C, self._s, self._stack = kept
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
@@ -58,39 +67,43 @@ class FactoredDense(Dense):
     @no_graph
     def apply(self, x: Tensor) -> Tensor:
         self._take(x)
-        z, bias = self._base[: self._count], self.module.bias
+        z = self._z
         if self._rank:
-            z = z + self._low[: self._count]
-            if bias is not None:
-                z += bias.detach()
-        elif bias is not None:
-            z = z + bias.detach()
+            z = torch.add(z, self._shift)
+            if self._bias is not None:
+                z.add_(self._bias)
+        elif self._bias is not None:
+            z = torch.add(z, self._bias)
         return z if self.flatten or x.ndim == 2 else z.view(*x.shape[:-1], -1)
 
     @no_graph
     def pull_back_input(self, x: Tensor, d: Tensor) -> Tensor:
         self._take(x)
-        d = d.reshape(self._count, -1)
+        if d.ndim != 2:
+            d = d.reshape(self._count, -1)
         if self._vector is not None:
             d = self._with_image(d)
-        pulled = d @ self._W
+        pulled = torch.mm(d, self._W)
         if self._rank:
-            pulled.addmm_((d @ self._C[: self._rank].t()).mul_(self._s[: self._rank]), self._R[: self._rank])
-        if self._vector is not None:
-            self._image = pulled[self._count]
+            R, Ct, s = self._factors()
+            pulled.addmm_(torch.mm(d, Ct).mul_(s), R)
+        if self._vector is None:
+            return pulled.view(x.shape)
+        self._image = pulled[self._count]
         return pulled[: self._count].view(x.shape)
 
     @no_graph
     def move(self, x: Tensor, C: Tensor, scale: float, decay: float) -> None:
         """W - W⁰ ← decay·(W - W⁰) + scale·Cᵀ X, for C of shape (rows, out)."""
         self._take(x)
-        C = C.reshape(self._count, -1)
-        gram = self._gram[:, self._start :]
+        if C.ndim != 2:
+            C = C.reshape(self._count, -1)
         self._image = None
         if self._rank and decay != 0.0:
-            self._low.addmm_(gram, C, beta=decay, alpha=scale)
+            self._low.addmm_(self._own_gram, C, beta=decay, alpha=scale)
         else:
-            self._low = torch.mm(gram, C).mul_(scale)
+            self._low = torch.mm(self._own_gram, C).mul_(scale)
+            self._shift = self._low[: self._count]
         if decay == 0.0:
             self._forget()
         end = self._start + self._count
@@ -110,18 +123,18 @@ class FactoredDense(Dense):
     def gram(self, x: Tensor) -> Tensor:
         """X Xᵀ."""
         self._take(x)
-        return self._gram[: self._count, self._start :]
+        return self._own_gram[: self._count]
 
     @no_graph
     def shift(self, x: Tensor) -> Tensor:
         """X (W - W⁰)ᵀ + b - b⁰, what the moves have added to z, in new memory."""
         self._take(x)
         if self._rank:
-            shift = self._low[: self._count].clone()
+            shift = self._shift.clone()
         else:
             shift = self._base.new_zeros(self._count, self._W.shape[0])
-        if self.initial_bias is not None:
-            shift += self.module.bias.detach() - self.initial_bias
+        if self._bias is not None and self.initial_bias is not None:
+            shift += self._bias - self.initial_bias
         return shift
 
     @no_graph
@@ -146,15 +159,21 @@ class FactoredDense(Dense):
         def normal(v: Vector) -> Vector:
             if self._image is not None and v[0] is self._vector:
                 return (self._image,)
-            R, C, s = self._R[: self._rank], self._C[: self._rank], self._s[: self._rank]
-            u = torch.addmv(self._W @ v[0], C.t(), (R @ v[0]).mul_(s))
-            return (torch.addmv(self._W.t() @ u, R.t(), (C @ u).mul_(s)),)
+            if not self._rank:
+                return (torch.mv(self._W.t(), torch.mv(self._W, v[0])),)
+            R, Ct, s = self._factors()
+            u = torch.mv(self._W, v[0]).addmv_(Ct, torch.mv(R, v[0]).mul_(s))
+            return (torch.mv(self._W.t(), u).addmv_(R.t(), torch.mv(Ct.t(), u).mul_(s)),)
 
         estimate = (power or PowerIteration()).estimate(normal, (self._W[0],))
         if not upper:
             return estimate
         C = self._C[: self._rank] * self._s[: self._rank, None]
         return certified_bound(torch.addmm(self._W, C.t(), self._R[: self._rank]), estimate)
+
+    def _factors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """R, Cᵀ and s."""
+        return self._R[: self._rank], self._C[: self._rank].t(), self._s[: self._rank]
 
     def _with_image(self, d: Tensor) -> Tensor:
         """[d; Wv], in memory that the next call takes again."""
@@ -184,18 +203,23 @@ class FactoredDense(Dense):
         if self._vector is not None:
             self._R[end] = self._vector
         own = self._R[self._start : stop]
-        self._base = own @ self._W.t()
-        self._gram = own @ self._R[:end].t()
+        self._base = torch.mm(own, self._W.t())
+        self._z = self._base[: self._count]
+        gram = torch.mm(own, self._R[:end].t())
+        self._own_gram = gram[:, self._start :]
         if self._rank:
-            s = self._s[: self._rank]
-            self._low = (self._gram[:, : self._rank] * s) @ self._C[: self._rank]
+            self._low = torch.mm(gram[:, : self._rank].mul_(self._s[: self._rank]), self._C[: self._rank])
+            self._shift = self._low[: self._count]
 
     def _forget(self) -> None:
         """Leaves no factor but the present X."""
         if self._start:
             self._R[: self._count] = self._R[self._start : self._start + self._count].clone()
-            self._gram = self._gram[:, self._start :]
         self._start = self._rank = 0
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    return a.shape[1:] == b.shape[1:] and a.dtype == b.dtype and a.device == b.device
 
 
 def _same_memory(a: Tensor, b: Tensor) -> bool:

@@ -3,13 +3,13 @@
 With rows A = [X 1] of m samples and the signal E, (m, out), which makes AᵀE/m the gradient in Θ, the move is the
 minimiser of the majorant of one implicit step (σ is 1-Lipschitz; `_sample_space` has the derivation),
 
-    Δ = (AᵀA/m + tI)⁻¹ AᵀE/m          t = τ ‖A‖²_F/m², τ times the mean eigenvalue of A Aᵀ/m .
+    Δ = (AᵀA/m + tI)⁻¹ AᵀE/m          t = τ times the mean eigenvalue of the matrix that is inverted .
 
 In sample space it is AᵀC/m with (A Aᵀ/m + tI) C = E, and nothing is as large as Θ until it is added.  There the batch
 is cut into blocks of b samples, and Δ is the mean of the blocks' moves, as if each were the batch of one worker of
 Section 4.2.2: the system costs b/m of the whole one, and the systems of all layers of a size are solved in one call.
 
-    squared length of unit j's move in the metric   C_jᵀE_j/m          change of the pre-activations   ‖AΔ‖ <= ‖E‖
+    ‖Δ_j‖² <= C_jᵀE_j/m, which stands for it in sample space          change of the pre-activations   ‖AΔ‖ <= ‖E‖
 
 Further inner steps take the signal E(H) that is left when the pre-activations have changed by H = E - tC: (..) C = H +
 E(H), which decreases the implicit problem of each block monotonically.
@@ -33,6 +33,7 @@ Left = Callable[[Tensor], Tensor]
 """H ↦ E(H), the error signal once the pre-activations have changed by H."""
 Lengths = Mapping[str, Tensor]
 """A factor for each unit, or for each row of each parameter."""
+_NOTHING = 1e-30  # mean squares of inputs below it are taken for 0
 
 
 class Move(ABC):
@@ -43,7 +44,7 @@ class Move(ABC):
     of_parameters: bool = False
     """Whether `size` is that of the parameters' change, not of the pre-activations'."""
     units: Lengths
-    """Mean squares of the entries of Δ, in the metric: one number for each unit, or for each row of each parameter."""
+    """Mean squares of the entries of Δ, or a bound: one number for each unit, or for each row of each parameter."""
 
     @abstractmethod
     def size(self, lengths: Lengths) -> float:
@@ -144,6 +145,7 @@ def metrics(designs: Sequence[Design], damping: float) -> list[Metric]:
     diagonal = K.div_(b).diagonal(dim1=1, dim2=2)
     mean = diagonal.mean(1, keepdim=True)
     t = mean * max(damping, 100.0 * torch.finfo(K.dtype).eps * b)
+    t.masked_fill_(mean < _NOTHING, 1.0 / _NOTHING)  # blocks of zeros move nothing
     diagonal.add_(t)
     factor, info = torch.linalg.cholesky_ex(K)
     fallback = bool(info.any())  # nothing finite
@@ -191,7 +193,7 @@ class PlainMove(Move):
             inputs += m if own.root is None else float(own.ones.square().sum())
         self._squares = torch.linalg.vecdot(E, E, dim=0)
         self.units = {"unit": self._squares * (inputs / (m**3 * own.columns))}
-        self._scale = inputs / m**2.5 / math.sqrt(E.shape[1])
+        self._scale = inputs / (m * m * math.sqrt(E.numel()))
 
     def size(self, lengths: Lengths) -> float:
         return _weighted_norm(self._squares, lengths["unit"]) * self._scale
@@ -206,7 +208,8 @@ class WeightMove(Move):
     def __init__(self, f: Dense, own: Design, E: Tensor, damping: float, left: Left, steps: int) -> None:
         m, A = len(E), torch.cat([part for part in (own.X, own.ones) if part is not None], 1)
         S = A.t() @ A
-        factor = GuardedFactor(S, 1.0 / m, damping * float(S.diagonal().sum()) / m**2)
+        mean = float(S.diagonal().mean()) / m
+        factor = GuardedFactor(S, 1.0 / m, 1.0 / _NOTHING if mean < _NOTHING else damping * mean)
         G = E
         delta = factor.solve(A.t() @ G / m)  # (n, out)
         for _ in range(steps - 1):
@@ -214,8 +217,7 @@ class WeightMove(Move):
             G = H + left(H)
             delta = factor.solve(A.t() @ G / m)
         self._f, self._delta, self.fallback = f, delta, factor.fallback
-        gradient = A.t() @ G / m
-        self.units = {"unit": torch.linalg.vecdot(delta, gradient, dim=0).clamp_(min=0.0).div_(own.columns)}
+        self.units = {"unit": delta.square().mean(0)}
         self._squares = torch.linalg.vecdot(G, G, dim=0)
         self._scale = 1.0 / math.sqrt(G.numel())
 

@@ -54,7 +54,7 @@ class GramSweep(Solver[GramSweepState]):
 
     A dense layer moves by majorise-minimise steps of its implicit problem, in sample space where the batch has fewer
     samples than the layer has inputs.  The first is Δ = (AᵀA/m + tI)⁻¹ AᵀE_l/m with A = [x_{l-1} 1].  Then each unit j
-    gets the length η √(m/100) / √s_j, s_j being a running mean of the mean squares of its moves, and the whole layer is
+    gets the length η/√s_j, s_j being a running mean of the mean squares of its moves, and the whole layer is
     shortened if it would change z_l by more than κ of its size.  Other maps move along the gradient.  So do parameters
     with a penalty, all of a layer with one length, which is the step of the penalty's proximal map.
 
@@ -66,31 +66,32 @@ class GramSweep(Solver[GramSweepState]):
     Θ + (Θ - V)(1 - β)/β.  A step costs the three products of a weight's size that back-propagation needs, and one
     tensor of that size is kept besides Θ.  Convergence is observed, not proven.
 
-    step_size        η > 0, the root mean square of the entries of a unit's move, for batches of 100 samples
+    step_size        η > 0, the root mean square of the entries of a unit's move
     trust            κ > 0, the largest relative change of a layer's pre-activations in a step
-    damping          τ > 0, t over the mean eigenvalue of A Aᵀ/m; a larger one is nearer to the gradient, inf is the
-                     gradient
+    damping          τ > 0, t over the mean eigenvalue of A Aᵀ/m, or of AᵀA/m; the larger, the nearer to the gradient,
+                     and inf is the gradient
     nudge            ν > 0, shared by the hidden layers, ν_l = ν/(L-1); less where it would move z_l by 0.3 of its size
     penalised_nudge  ν_l > 0 of layers with a penalty on x_l; a small one keeps their zeros
     average          β in [0, 1), the share of the average in Θ
     power            r >= 0; the larger, the sooner the average forgets
     memory           in [0, 1), of s_j
     inner_steps      majorise-minimise steps for each layer and batch, >= 1
-    block            >= 1; batches are cut into blocks of at most so many samples, and half as many as a layer has inputs,
-                     whose moves are averaged; layers with no more inputs than that take the metric of the whole batch
+    block            >= 1; batches are cut into blocks of at most so many samples, and half as many as a layer has
+                     inputs, whose moves are averaged; layers with no more inputs than that take the metric of the whole
+                     batch
     """
 
     minibatch: ClassVar[bool] = True
     weighted: ClassVar[bool] = True
 
-    step_size: float = 2.5e-3
+    step_size: float = 1.5e-3
     trust: float = 0.15
     damping: float = 0.1
     nudge: float = 0.5
-    penalised_nudge: float = 0.01
-    average: float = 0.9
+    penalised_nudge: float = 0.001
+    average: float = 0.97
     power: float = 2.0
-    memory: float = 0.9
+    memory: float = 0.99
     inner_steps: int = 1
     block: int = 100
 
@@ -118,11 +119,12 @@ class GramSweep(Solver[GramSweepState]):
         for layer in layers(top):
             z.append(network[layer].map.apply(x[below(layer)]))
             x.append(network[layer].activate(z[layer]))
-        sizes = [float(size) / math.sqrt(z_l.numel()) for size, z_l in zip(torch._foreach_norm(z), z, strict=True)]
+        sizes = _sizes(z, batch.weights)
         designs, factors = self._metrics(problem, x, batch)
         target, nudge = batch.Y, 1.0 / problem.weight(top)
         E = torch.sub(x[top], target).div_(nudge)
-        state.metrics["output_residual"] = residual = _rms(E)
+        (residual,) = _sizes([E], batch.weights)
+        state.metrics["output_residual"] = residual
         sizes[top] += residual
         for layer in reversed(layers(top)):
             own, low = network[layer], below(layer)
@@ -136,9 +138,9 @@ class GramSweep(Solver[GramSweepState]):
             elif f.parameters:
                 made = gradient_move(f, x[low], E, batch.weights, layer in problem.parameter_penalties)
             if made is not None:
-                self._take(problem, state, layer, made, sizes[layer], len(batch))
+                self._take(problem, state, layer, made, sizes[layer])
             if pulled is not None:
-                nudge = self._nudge(problem, low, sizes[low], _rms(pulled))
+                nudge = self._nudge(problem, low, sizes[low], *_sizes([pulled], batch.weights))
                 target = _nudged(problem, low, z[low], pulled, nudge)
                 E = torch.sub(x[low], target).div_(nudge)
         work = problem.work
@@ -173,12 +175,10 @@ class GramSweep(Solver[GramSweepState]):
         nudge = (self.penalised_nudge if layer in problem.penalties else shared) / problem.weight(layer)
         return min(nudge, _LARGEST_NUDGE * (size + _TINY) / (pulled + _TINY))
 
-    def _take(
-        self, problem: LiftedProblem, state: GramSweepState, layer: int, made: Move, size: float, samples: int
-    ) -> None:
+    def _take(self, problem: LiftedProblem, state: GramSweepState, layer: int, made: Move, size: float) -> None:
         """Gives the units their lengths, and moves V and Θ of a layer; `size` is that of z_l."""
         theta = {name: p.detach() for name, p in problem.network[layer].map.parameters.items()}
-        rate = self.step_size * math.sqrt(samples / 100.0)
+        rate = self.step_size
         if made.of_parameters:
             size = _rms_of(theta) + 10.0 * rate
         lengths = self._lengths(state, layer, made)
@@ -226,8 +226,13 @@ def _nudged(problem: LiftedProblem, layer: int, z: Tensor, pulled: Tensor, nudge
     return own.restore(composite_prox(own.activation, penalty, own.arrange(v), 1.0, nudge))
 
 
-def _rms(t: Tensor) -> float:
-    return float(torch.linalg.vector_norm(t)) / math.sqrt(t.numel())
+def _sizes(values: list[Tensor], weights: Tensor | None) -> list[float]:
+    """Root mean squares over all entries, samples counting by their weights."""
+    if weights is not None:
+        root = weights.sqrt()
+        values = [value * root.view(-1, *[1] * (value.ndim - 1)) for value in values]
+    norms = torch._foreach_norm(values)
+    return [float(norm) / math.sqrt(value.numel()) for norm, value in zip(norms, values, strict=True)]
 
 
 def _rms_of(parameters: Mapping[str, Tensor]) -> float:

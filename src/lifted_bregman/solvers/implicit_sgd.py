@@ -57,6 +57,10 @@ class ImplicitSGDState(SolverState):
     fallbacks: int = 0
     """Steps of `Majorised` that were gradient steps, since the first batch."""
 
+    def __post_init__(self) -> None:
+        self.maps: dict[int, FactoredDense] = {}
+        """Those of the last batch, for their memory only: not a part of what is saved."""
+
 
 @dataclass(frozen=True)
 class ImplicitSGD(Solver[ImplicitSGDState]):
@@ -156,6 +160,8 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
     def _algorithm_1(self, problem: LiftedProblem, state: ImplicitSGDState, batch: Batch, tau: float) -> None:
         memory = BatchMemory(state.power)
         maps = self._maps(problem, batch, memory)
+        for layer in maps.keys() & state.maps.keys():
+            maps[layer].reuse(state.maps[layer])
         view = with_maps(problem, maps)
         point = view.point(view.forward_state(batch.X, check=False), batch.X, batch.Y, batch.weights)
         if self.parameters is ParameterUpdate.EXPLICIT:
@@ -166,6 +172,8 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
                 self._visit(view, point, layer, state, memory, tau)
             for f in maps.values():
                 f.write()
+            state.metrics[f"residual_{problem.depth}"] = rms(memory.residual)
+            state.maps = maps
         state.variables, state.power = point.state, dict(memory)
         state.fallbacks += memory.fallbacks
         if self.reading.forgetful:
@@ -207,7 +215,7 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
         if variable is not None and self.coupling is Coupling.BEFORE:
             moved = self._moved(problem, point, variable, memory)
         if layer == problem.depth:
-            state.metrics[f"residual_{layer}"] = rms(point.residual(layer))
+            memory.residual = point.residual(layer)
         self.reading.move_parameters(problem, point, layer, tau, state.anchor[layer], memory)
         if variable is not None:
             point.set_variable(variable, self._moved(problem, point, variable, memory) if moved is None else moved)

@@ -1,4 +1,4 @@
-"""Stochastic gradient descent with back-propagation (SGD-BP): eq. 20."""
+"""Stochastic gradient descent with back-propagation (SGD-BP), by torch's own kernels: eq. 20."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.optim.sgd import sgd
 
 from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import SettingError
@@ -31,12 +32,13 @@ class SGDState(BackpropState):
 
 @dataclass(frozen=True)
 class SGD(Solver[SGDState]):
-    """min over Θ of the nested objective F by gradient steps on batches, with heavy-ball momentum.
+    """min over Θ of the nested objective F by gradient steps on batches; the same iterates as `torch.optim.SGD`.
 
         v ← μ v + ∇F_B(Θ)        Θ ← Θ - η v
 
-    Differentiates activations.  With μ = 0 this is eq. 20.  The published rates do not say whether they refer to the
-    mean or the sum over the batch, which differ by the factor |B|: the normalisation is stored with the rate.
+    Differentiates activations.  With μ = 0 this is eq. 20, else heavy-ball momentum.  The published rates do not say
+    whether they refer to the mean or the sum over the batch, which differ by the factor |B|: the normalisation is
+    stored with the rate.
 
     learning_rate  η > 0
     momentum       0 <= μ < 1
@@ -66,12 +68,31 @@ class SGD(Solver[SGDState]):
 
     def step(self, problem: LiftedProblem, state: SGDState, batch: Batch) -> SGDState:
         parameters = trained_parameters(problem)
-        direction = backpropagate(problem, state, batch, parameters, self.normalisation)
-        if self.momentum != 0.0:
-            torch._foreach_mul_(state.velocity, self.momentum)
-            torch._foreach_add_(state.velocity, direction)
-            direction = state.velocity
+        gradient = backpropagate(problem, state, batch, parameters, self.normalisation)
         with torch.no_grad():
-            torch._foreach_add_(parameters, direction, alpha=-self.learning_rate)
+            if self.momentum == 0.0:
+                torch._foreach_add_(parameters, gradient, alpha=-self.learning_rate)
+            else:
+                self._with_momentum(parameters, gradient, state.velocity)
         state.steps += 1
         return state
+
+    def _with_momentum(self, parameters: list[Tensor], gradient: list[Tensor], velocity: list[Tensor]) -> None:
+        """One pass over the memory in torch's fused kernel, which reads all three in the same order."""
+        alike = all(
+            p.stride() == g.stride() == v.stride() for p, g, v in zip(parameters, gradient, velocity, strict=True)
+        )
+        fused = alike and parameters[0].device.type in ("cpu", "cuda")
+        sgd(
+            parameters,
+            gradient,
+            [*velocity],
+            foreach=not fused,
+            fused=fused,
+            weight_decay=0.0,
+            momentum=self.momentum,
+            lr=self.learning_rate,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+        )

@@ -1,0 +1,154 @@
+"""How the default solver does where nothing was tuned: other data, other seeds, settings that are off.
+
+    python benchmarks/robustness.py [--seeds 10] [--json FILE]
+
+Two parts, neither of which is about time.
+
+- Three sets of scikit-learn that no setting was chosen on: the default of `fit` beside Adam's defaults, same initial
+  weights, batches of 32 and epochs.  Training objective, test error (squared, or in per cent), medians over the seeds.
+- The sparse autoencoder on 1,000 images: step size, trust region, damping and nudge each a factor 3 and 10 off, as a
+  ratio to the objective with the defaults after the same epochs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+import lifted_bregman as lb
+from lifted_bregman.solvers import Solver
+from lifted_bregman.training import default_solver
+
+EPOCHS = 60
+BATCH = 32
+FACTORS = (0.1, 1 / 3, 3.0, 10.0)
+SETTINGS = ("step_size", "trust", "damping", "nudge")
+_TEST_SHARE = 0.25
+
+
+class Table(NamedTuple):
+    """A data set of rows, with standardised inputs."""
+
+    name: str
+    widths: tuple[int, ...]
+    train: tuple[Tensor, Tensor]
+    test: tuple[Tensor, Tensor]
+
+
+def tables() -> Iterator[Table]:
+    """Digits, diabetes (a regression) and breast cancer."""
+    from sklearn import datasets
+
+    for name, load, hidden, classes in (
+        ("digits", datasets.load_digits, (64, 32), 10),
+        ("diabetes", datasets.load_diabetes, (32, 16), None),
+        ("breast cancer", datasets.load_breast_cancer, (32, 16), 2),
+    ):
+        X, y = (torch.as_tensor(part) for part in load(return_X_y=True))
+        order = torch.randperm(len(X), generator=torch.Generator().manual_seed(0))
+        cut = round(_TEST_SHARE * len(X))
+        test, train = order[:cut], order[cut:]
+        mean, spread = X[train].mean(0), X[train].std(0).clamp(min=1e-6)
+        X = ((X - mean) / spread).float()
+        if classes is None:
+            y = ((y - y[train].mean()) / y[train].std()).float()[:, None]
+        widths = (X.shape[1], *hidden, classes or 1)
+        yield Table(name, widths, (X[train], y[train]), (X[test], y[test]))
+
+
+def network(widths: tuple[int, ...], seed: int, code: int | None = None, alpha: float = 0.09) -> nn.Sequential:
+    """Glorot's uniform weights, biases 0, ReLU between the layers and a soft threshold for a code."""
+    generator = torch.Generator().manual_seed(seed)
+    modules: list[nn.Module] = []
+    for layer, (below, width) in enumerate(pairwise(widths), start=1):
+        linear = nn.Linear(below, width)
+        nn.init.xavier_uniform_(linear.weight, generator=generator)
+        nn.init.zeros_(linear.bias)
+        modules += [linear, nn.Softshrink(alpha) if layer == code else nn.ReLU()]
+    return nn.Sequential(*modules[:-1])
+
+
+def on_table(table: Table, solver: Solver[Any], seed: int) -> tuple[float, float]:
+    """(training objective, test error) after the epochs."""
+    model = network(table.widths, seed)
+    problem = lb.lift(model, loss=lb.SquaredError())
+    result = lb.fit(problem, table.train, solver, epochs=EPOCHS, batch_size=BATCH, seed=seed, record_every=EPOCHS)
+    X, y = table.test
+    with torch.no_grad():
+        out = model(X)
+    wrong = (out.argmax(1) != y).float().mean() * 100.0 if y.ndim == 1 else (out - y).square().mean()
+    return result.history[-1]["objective"], float(wrong)
+
+
+def unseen(seeds: int) -> list[dict[str, Any]]:
+    """One row for each set."""
+    rows = []
+    for table in tables():
+        found = {
+            name: [on_table(table, solver, seed) for seed in range(seeds)]
+            for name, solver in {"lifted": default_solver(), "adam": lb.baselines.Adam()}.items()
+        }
+        row: dict[str, Any] = {"set": table.name, "widths": table.widths, "seeds": seeds}
+        for name, values in found.items():
+            row[f"{name}_objective"] = median(objective for objective, _ in values)
+            row[f"{name}_error"] = median(error for _, error in values)
+            row[f"{name}_errors"] = [error for _, error in values]
+        rows.append(row)
+    return rows
+
+
+def autoencoder(solver: Solver[Any], X: Tensor, epochs: int, seed: int) -> float:
+    """Training objective of the sparse autoencoder 784⁴; inf if it diverged."""
+    problem = lb.lift(network((784,) * 5, seed, code=2), loss=lb.SquaredError(), penalties={2: lb.penalties.L1(0.09)})
+    result = lb.fit(problem, (X, X), solver, epochs=epochs, batch_size=20, seed=seed, record_every=epochs)
+    objective: float = result.history[-1]["objective"] if result.history else math.inf
+    return objective if result.outcome is not lb.Outcome.DIVERGED else math.inf
+
+
+def off(X: Tensor, epochs: int, seeds: int) -> list[dict[str, Any]]:
+    """One row for each setting and factor; the ratio is the median over the seeds."""
+    default = lb.GramSweep()
+    start = [autoencoder(default, X, epochs, seed) for seed in range(seeds)]
+    rows: list[dict[str, Any]] = [{"setting": "defaults", "factor": 1.0, "objective": start}]
+    for name in SETTINGS:
+        for factor in FACTORS:
+            other = dataclasses.replace(default, **{name: factor * getattr(default, name)})
+            values = [autoencoder(other, X, epochs, seed) for seed in range(seeds)]
+            ratio = median(value / base for value, base in zip(values, start, strict=True))
+            rows.append({"setting": name, "factor": factor, "ratio": ratio, "objective": values})
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=10, help="of the tables (10); the autoencoder takes a third of them")
+    parser.add_argument("--epochs", type=int, default=30, help="of the autoencoder (30)")
+    parser.add_argument("--data", default="mnist-1k", help="of the autoencoder (mnist-1k)")
+    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
+    given = parser.parse_args()
+    rows = unseen(given.seeds)
+    print(f"{'set':<15}{'lifted objective':>18}{'Adam':>10}{'lifted test error':>20}{'Adam':>10}")
+    for row in rows:
+        numbers = (row[key] for key in ("lifted_objective", "adam_objective", "lifted_error", "adam_error"))
+        print("{:<15}{:>18.4g}{:>10.4g}{:>20.4g}{:>10.4g}".format(row["set"], *numbers))
+    data = lb.data.load(given.data)
+    X = data.X.flatten(1)
+    shifted = off(X - X.mean(0), given.epochs, max(1, given.seeds // 3))
+    for row in shifted[1:]:
+        print(f"{row['setting']:<12} x {row['factor']:<6.3g} objective {row['ratio']:.3f} of the default's")
+    if given.json:
+        given.json.write_text(json.dumps({"unseen": rows, "off": shifted}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

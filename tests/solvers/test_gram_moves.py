@@ -1,0 +1,311 @@
+"""Moves of a dense layer in the metric of its inputs: the same in both spaces, in blocks, and downhill."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from torch import nn
+
+import lifted_bregman as lb
+from lifted_bregman import activations as act
+from lifted_bregman import solvers
+from lifted_bregman.networks import Dense
+from lifted_bregman.solvers._gram_moves import (
+    Design,
+    Metric,
+    PlainMove,
+    SampleMove,
+    WeightMove,
+    dense_move,
+    design,
+    metrics,
+)
+from tests import cases
+from tests.solvers.gram_oracle import F64, TIGHT, Oracle, assert_follows, block_move, linears, relu
+
+TRAINED = ["weight and bias", "weight", "bias"]
+
+
+def layer(inputs: int, outputs: int, trained: str = "weight and bias") -> Dense:
+    module = nn.Linear(inputs, outputs, dtype=F64)
+    module.weight.requires_grad_("weight" in trained)
+    module.bias.requires_grad_("bias" in trained)
+    return Dense(module)
+
+
+def rows(f: Dense, X, weights=None):
+    """√w [X 1], or what is trained of it."""
+    parts = ([X] if "weight" in f.parameters else []) + (
+        [torch.ones(len(X), 1, dtype=F64)] if "bias" in f.parameters else []
+    )
+    A = torch.cat(parts, 1)
+    return A if weights is None else weights.sqrt()[:, None] * A
+
+
+def delta(f: Dense, move) -> torch.Tensor:
+    """Δ as (n, out)."""
+    into = {name: torch.zeros_like(p) for name, p in f.parameters.items()}
+    move.subtract(into, {"unit": torch.ones(f.module.out_features, dtype=F64)}, -1.0)
+    return torch.cat([into[name].view(len(into[name]), -1) for name in ("weight", "bias") if name in into], 1).T
+
+
+def sigmoid_left(E, nu=0.7):
+    """E(H) of a layer with σ the logistic function: z such that E(0) = E for targets that fit."""
+    z = torch.linspace(-2.0, 2.0, E.numel(), dtype=F64).view(E.shape)
+    target = torch.sigmoid(z) - nu * E
+    return lambda H: (torch.sigmoid(z - nu * H) - target) / nu
+
+
+def problem(m, n, trained="weight and bias", weighted=False, seed=0):
+    torch.manual_seed(seed)
+    f = layer(n, 3, trained)
+    w = torch.rand(m, dtype=F64) + 0.2 if weighted else None
+    return f, 0.5 + torch.randn(m, n, dtype=F64), torch.randn(m, 3, dtype=F64), w
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("trained", TRAINED)
+@pytest.mark.parametrize("steps", [1, 4])
+@pytest.mark.parametrize(("m", "n"), [(4, 9), (9, 4), (6, 6), (1, 3), (5, 1)])
+def test_both_spaces_make_the_same_move(m, n, steps, trained, weighted):
+    """One block of all samples against the whole batch, and both against the system written out."""
+    f, X, E, w = problem(m, n, trained, weighted)
+    own = design(f, X, w, 100)
+    assert own.block == 0
+    left = sigmoid_left(E)
+    in_weights = dense_move(f, own, None, E, 0.3, left, steps)
+    one, k = Design(own.X, own.ones, own.root, m), own.columns
+    tau = 0.3 * m / k  # for the same t
+    in_samples = dense_move(f, one, metrics([one], tau)[0], E, tau, left, steps)
+    assert isinstance(in_weights, WeightMove) and isinstance(in_samples, SampleMove)
+    root = 1.0 if w is None else w.sqrt()[:, None]
+    A = rows(f, X, w)
+    expected, C, t, G = block_move(A, root * E, m, 0.3, lambda H: root * left(H / root), steps, dimension=k)
+    torch.testing.assert_close(delta(f, in_weights), expected, **TIGHT)
+    # The sizes are the same, and no smaller than the true one after the first step.
+    lengths = {"unit": torch.tensor([0.3, 1.0, 2.0], dtype=F64)}
+    size = in_weights.size(lengths)
+    assert size == pytest.approx(float((G * lengths["unit"]).square().mean().sqrt()), rel=1e-12)
+    assert in_samples.size(lengths) == pytest.approx(size, rel=1e-12)
+    assert float((A @ expected * lengths["unit"]).square().mean().sqrt()) <= size * (1.0 + 1e-12)
+    # Mean squares: ‖Δ‖²/n in weight space; in sample space (‖Δ‖² + t‖C‖²/m)/n.
+    torch.testing.assert_close(in_weights.units["unit"], expected.square().sum(0) / k, **TIGHT)
+    plain = (expected.square().sum(0) + t * C.square().sum(0) / m) / k
+    torch.testing.assert_close(in_samples.units["unit"], plain, **TIGHT)
+    torch.testing.assert_close(delta(f, in_samples), expected, **TIGHT)
+
+
+@pytest.mark.parametrize("trained", TRAINED)
+def test_a_filled_block_and_layers_in_one_call(trained):
+    """7 rows in blocks of 3, 3 and 1: three layers of two designs, each as if alone, by blocks solved one by one."""
+    group, solo = [], []
+    for seed in range(3):
+        f, X, E, w = problem(7, 8, trained, weighted=seed == 2, seed=seed)
+        own = design(f, X, w, 3)
+        assert own.block == 3 and own.filled and own.rows == 7
+        (group if seed < 2 else solo).append((f, X, E, w, own))
+    assert group[0][-1].key == group[1][-1].key != solo[0][-1].key
+    found = [*metrics([item[-1] for item in group], 0.2), *metrics([solo[0][-1]], 0.2)]
+    for (f, X, E, w, own), metric in zip(group + solo, found, strict=True):
+        A = rows(f, X, w)
+        root = torch.ones(7, 1, dtype=F64) if w is None else w.sqrt()[:, None]
+        expected = sum(
+            block_move(A[b : b + 3], (root * E)[b : b + 3], 3, 0.2)[0] * 3 / 7 for b in (0, 3, 6)
+        )  # fmt: skip
+        move = dense_move(f, own, metric, E, 0.2, sigmoid_left(E), 1)
+        torch.testing.assert_close(delta(f, move), expected, **TIGHT)
+        assert not move.fallback
+
+
+def test_whole_blocks_are_the_mean_of_separate_batches():
+    """8 rows in blocks of 4: Δ is the plain mean of the moves that two workers would make in weight space."""
+    f, X, E, _ = problem(8, 9)
+    own = design(f, X, None, 4)
+    together = delta(f, dense_move(f, own, metrics([own], 0.2)[0], E, 0.2, sigmoid_left(E), 1))
+    apart = [
+        delta(f, dense_move(f, design(f, X[part], None, 100), None, E[part], 0.2 * 10 / 4, sigmoid_left(E[part]), 1))
+        for part in (slice(0, 4), slice(4, 8))
+    ]
+    torch.testing.assert_close(together, (apart[0] + apart[1]) / 2, **TIGHT)
+    assert float((apart[0] - apart[1]).norm()) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("samples", "inputs", "block", "expected"),
+    [
+        (200, 784, 100, 100),
+        (20, 784, 100, 20),
+        (250, 784, 100, 84),  # three blocks of about the same size
+        (200, 120, 100, 50),  # four blocks of at most 60
+        (200, 100, 100, 0),
+        (7, 2, 1, 1),
+        (7, 3, 2, 1),
+    ],
+)
+def test_sizes_of_blocks(samples, inputs, block, expected):
+    own = design(layer(inputs, 1), torch.zeros(samples, inputs, dtype=F64), None, block)
+    assert own.block == expected
+
+
+@pytest.mark.parametrize("settings", [{"block": 3}, {"block": 5, "inner_steps": 2}, {"block": 3, "average": 0.0}])
+def test_layers_of_the_same_size_in_a_network(settings):
+    """Inputs 6, 6, 6, 9 and 6, one of them without a bias: steps of the solver against the oracle."""
+    torch.manual_seed(0)
+    sizes = [(6, 6), (6, 6), (6, 9), (9, 6), (6, 2)]
+    modules = [nn.Linear(a, b, bias=(a, b) != (9, 6)) for a, b in sizes]
+    model = nn.Sequential(*[part for module in modules for part in (module, nn.ReLU())][:-1]).double()
+    lifted = lb.lift(model, loss=lb.SquaredError())
+    X, Y = torch.randn(15, 6, dtype=F64), torch.randn(15, 2, dtype=F64)
+    solver = solvers.GramSweep(step_size=0.05, **settings)
+    oracle = Oracle(solver, linears(lifted), [relu] * 4 + [lambda z: z], [1.0] * 4)
+    assert_follows(solver, lifted, X, Y, oracle)
+
+
+# Inner steps
+
+
+def implicit(sigma: act.Activation, A, z, target, nu, t):
+    """Δ ↦ (1/ν²m) Σ [φ*(z - νAΔ) + <x⁺, νAΔ>] + (t/2)‖Δ‖² and its gradient -AᵀE(AΔ)/m + tΔ."""
+
+    def value(D):
+        D = torch.as_tensor(D, dtype=F64).view(A.shape[1], -1)
+        u = z - nu * A @ D
+        smooth = (sigma.conjugate(u).sum() + (target * (z - u)).sum()) / (nu**2 * len(A))
+        gradient = -A.T @ (sigma(u) - target) / (nu * len(A)) + t * D
+        return float(smooth + 0.5 * t * D.square().sum()), gradient.numpy().ravel()
+
+    return value
+
+
+@pytest.mark.parametrize("space", ["samples", "weights"])
+@pytest.mark.parametrize(
+    "sigma", [a for a in cases.ACTIVATIONS if not isinstance(a, act.FromScalar)], ids=cases.name
+)  # fmt: skip
+def test_inner_steps_decrease_the_implicit_problem_to_its_minimum(sigma, space):
+    torch.manual_seed(1)
+    nu, tau, m = 0.6, 0.3, 6
+    f, X = layer(7, 4), 0.4 + torch.randn(m, 7, dtype=F64)
+    z = 1.5 * torch.randn(m, 4, dtype=F64)
+    target = sigma(z - nu * torch.randn(m, 4, dtype=F64))
+    A = rows(f, X)
+    t = tau * float(A.square().sum()) / (m * (m if space == "samples" else A.shape[1]))
+    value = implicit(sigma, A, z, target, nu, t)
+    own = design(f, X, None, 100)
+    if space == "samples":
+        own = Design(own.X, own.ones, own.root, m)
+    metric = metrics([own], tau)[0] if space == "samples" else None
+
+    def after(steps):
+        move = dense_move(
+            f, own, metric, (sigma(z) - target) / nu, tau, lambda H: (sigma(z - nu * H) - target) / nu, steps
+        )
+        return value(delta(f, move))[0]
+
+    values = [value(torch.zeros(8, 4))[0], *(after(k) for k in range(1, 6))]
+    assert values[1] < values[0]
+    assert all(later <= earlier + 1e-13 * (1.0 + abs(earlier)) for earlier, later in pairwise(values))
+    best = minimize(
+        value, np.zeros(32), jac=True, method="L-BFGS-B", options={"ftol": 1e-16, "gtol": 1e-10, "maxiter": 5000}
+    )
+    assert after(800) == pytest.approx(best.fun, abs=1e-10)
+
+
+@pytest.mark.parametrize("block", [0, 5], ids=["weights", "samples"])
+def test_a_linear_layer_is_solved_by_one_step(block):
+    """Squared error: Θ - Δ is the ridge solution around Θ, and more steps change nothing."""
+    f, X, E, _ = problem(5, 8)
+    with torch.no_grad():
+        Y = f.apply(X) - E
+    own = design(f, X, None, 100)
+    own = Design(own.X, own.ones, own.root, block)
+    metric = metrics([own], 0.4)[0] if block else None
+    A, start = rows(f, X), torch.cat([f.module.weight.detach(), f.module.bias.detach()[:, None]], 1).T
+    t = 0.4 * float(A.square().sum()) / (5 * (5 if block else 9))
+    best = torch.linalg.solve(A.T @ A + 5 * t * torch.eye(9, dtype=F64), A.T @ Y + 5 * t * start)
+    for steps in (1, 2, 7):
+        move = dense_move(f, own, metric, E, 0.4, lambda H: E - H, steps)
+        torch.testing.assert_close(start - delta(f, move), best, **TIGHT)
+
+
+def test_the_limit_of_large_damping_is_the_gradient():
+    f, X, E, w = problem(5, 8, weighted=True)
+    own = design(f, X, w, 100)
+    A = rows(f, X, w)
+    plain = dense_move(f, own, None, E, math.inf, sigmoid_left(E), 1)
+    assert isinstance(plain, PlainMove)
+    gradient = A.T @ (w.sqrt()[:, None] * E) / 5
+    torch.testing.assert_close(delta(f, plain), gradient, **TIGHT)
+    near = dense_move(f, own, None, E, 1e9, sigmoid_left(E), 1)
+    t = 1e9 * float(A.square().sum()) / (5 * 9)
+    torch.testing.assert_close(t * delta(f, near), gradient, rtol=1e-7, atol=1e-7)
+
+
+def test_the_lengths_of_a_plain_move_are_those_of_orthogonal_rows():
+    """With orthogonal rows of one length the mean squares and the size are exact."""
+    torch.manual_seed(0)
+    X = 1.7 * torch.linalg.qr(torch.randn(9, 5, dtype=F64))[0].T
+    f, E = layer(9, 3, "weight"), torch.randn(5, 3, dtype=F64)
+    move = PlainMove(design(f, X, None, 100), E)
+    D = X.T @ E / 5
+    torch.testing.assert_close(move.units["unit"], D.square().mean(0), **TIGHT)
+    size = move.size({"unit": torch.ones(3, dtype=F64)})
+    assert size == pytest.approx(float((X @ D).square().mean().sqrt()), rel=1e-12)
+
+
+# Guards
+
+
+def test_a_metric_that_does_not_exist_is_a_multiple_of_the_identity(monkeypatch):
+    f, X, E, _ = problem(4, 9)
+    own = Design(X, torch.ones(4, 1, dtype=F64), None, 4)
+    real = torch.linalg.cholesky_ex
+    monkeypatch.setattr(torch.linalg, "cholesky_ex", lambda K: (real(K)[0], torch.ones(len(K), dtype=torch.int)))
+    (metric,) = metrics([own], 0.3)
+    A = rows(f, X)
+    trace = float(A.square().sum())
+    expected = torch.eye(4, dtype=F64) / (trace / 4 + 0.3 * trace / 16)
+    assert metric.fallback
+    torch.testing.assert_close(metric.inverse[0], expected, rtol=1e-13, atol=0)
+    assert SampleMove(own, metric, E, sigmoid_left(E), 1).fallback
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_metric_of_numbers_that_are_not_finite(bad):
+    _, X, _, _ = problem(4, 9)
+    X[2, 3] = bad
+    assert metrics([Design(X, None, None, 2)], 0.3)[0].fallback
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_tiny_damping_is_raised_to_the_size_of_rounding(dtype):
+    """Duplicates: t is 100 eps b of the mean eigenvalue, so that the Cholesky factor exists."""
+    X = torch.ones(40, 90, dtype=dtype)
+    (metric,) = metrics([Design(X, None, None, 40)], 1e-30)
+    assert not metric.fallback
+    assert float(metric.t) == pytest.approx(90 / 40 * 100 * torch.finfo(dtype).eps * 40, rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_a_block_of_zeros_moves_nothing(dtype):
+    """Neither itself nor the mean squares of the others; a quarter of the move is left by each of four blocks."""
+    torch.manual_seed(0)
+    X, E = torch.randn(8, 9).to(dtype), torch.randn(8, 3).to(dtype)
+    X[2:4] = 0.0
+    own = Design(X, None, None, 2)
+    (metric,) = metrics([own], 0.3)
+    assert isinstance(metric, Metric) and not metric.fallback
+    move = SampleMove(own, metric, E, lambda H: E, 1)
+    expected, along = torch.zeros(9, 3, dtype=F64), torch.zeros(3, dtype=F64)
+    for b in (0, 4, 6):
+        d, C, _, G = block_move(X[b : b + 2].double(), E[b : b + 2].double(), 2, 0.3)
+        expected, along = expected + d / 4, along + (C * G).sum(0)
+    tolerance = {"rtol": 1e-4, "atol": 1e-6} if dtype is torch.float32 else TIGHT
+    torch.testing.assert_close(move.units["unit"].double(), along / (8 * 9 * 4), **tolerance)
+    into = {"weight": torch.zeros(3, 9, dtype=dtype)}
+    move.subtract(into, {"unit": torch.ones(3, dtype=dtype)}, -1.0)
+    torch.testing.assert_close(into["weight"].T.double(), expected, **tolerance)
