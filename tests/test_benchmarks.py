@@ -39,6 +39,7 @@ CLASSIFIER = Task("classifier", (6, 5, 3), 7, dtype=torch.float64)
 
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("[!_]*.py") if "__main__" in path.read_text())
 SMALLEST = {"activations": [], "algorithm_1": ["--threads", "1", "--small"], "growth": ["--threads", "1", "--quick"]}
+SMALLEST["robustness"] = ["--threads", "1", "--epochs", "1"]
 TAKE_LONG = ("activations", "import_time", "training_loop")
 
 

@@ -178,7 +178,9 @@ class Oracle:
         own, k = self.settings, self.steps
         self.s[l] = own.memory * self.s.get(l, 0.0) + (1.0 - own.memory) * move.units
         corrected = self.s[l] / (1.0 - own.memory**k)
-        lengths = own.step_size / corrected.sqrt()
+        module = self.linears[l - 1]
+        inputs = module.in_features if module.weight.requires_grad else 1
+        lengths = own.step_size / (inputs * corrected).sqrt()
         lengths[corrected == 0.0] = 0.0  # units without a signal stay
         change = float((lengths**2 * move.squares).sum().sqrt()) * move.scale
         self.limited.append(change > own.trust * size)

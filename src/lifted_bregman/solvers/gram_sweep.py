@@ -54,9 +54,9 @@ class GramSweep(Solver[GramSweepState]):
 
     A dense layer moves by majorise-minimise steps of its implicit problem, in sample space where the batch has fewer
     samples than the layer has inputs.  The first is Δ = (AᵀA/m + tI)⁻¹ AᵀE_l/m with A = [x_{l-1} 1].  Then each unit j
-    gets the length η/√s_j, s_j being a running mean of the mean squares of its moves, and the whole layer is
-    shortened if it would change z_l by more than κ of its size.  Other maps move along the gradient.  So do parameters
-    with a penalty, all of a layer with one length, which is the step of the penalty's proximal map.
+    gets the length η/√(n s_j), n being its inputs and s_j a running mean of the mean squares of its moves, and the
+    whole layer is shortened if it would change z_l by more than κ of its size.  Other maps move along the gradient.  So
+    do parameters with a penalty, all of a layer with one length, which is the step of the penalty's proximal map.
 
     These steps move V.  Θ is where the next signals are read, between V and the average Θ̄ of V's path (weights ~ k^r):
 
@@ -66,7 +66,7 @@ class GramSweep(Solver[GramSweepState]):
     Θ + (Θ - V)(1 - β)/β.  A step costs the three products of a weight's size that back-propagation needs, and one
     tensor of that size is kept besides Θ.  Convergence is observed, not proven.
 
-    step_size        η > 0, the root mean square of the entries of a unit's move
+    step_size        η > 0, the norm of a unit's move; the norm of its weights is about 1 at the start
     trust            κ > 0, the largest relative change of a layer's pre-activations in a step
     damping          τ > 0, t over the mean eigenvalue of A Aᵀ/m, or of AᵀA/m; the larger, the nearer to the gradient,
                      and inf is the gradient
@@ -84,7 +84,7 @@ class GramSweep(Solver[GramSweepState]):
     minibatch: ClassVar[bool] = True
     weighted: ClassVar[bool] = True
 
-    step_size: float = 1.5e-3
+    step_size: float = 0.05
     trust: float = 0.15
     damping: float = 0.1
     nudge: float = 0.5
@@ -178,7 +178,8 @@ class GramSweep(Solver[GramSweepState]):
     def _take(self, problem: LiftedProblem, state: GramSweepState, layer: int, made: Move, size: float) -> None:
         """Gives the units their lengths, and moves V and Θ of a layer; `size` is that of z_l."""
         theta = {name: p.detach() for name, p in problem.network[layer].map.parameters.items()}
-        rate = self.step_size
+        inputs = max(p.numel() // len(p) for p in theta.values())  # 1 where only a bias is trained
+        rate = self.step_size / math.sqrt(inputs)
         if made.of_parameters:
             size = _rms_of(theta) + 10.0 * rate
         lengths = self._lengths(state, layer, made)
