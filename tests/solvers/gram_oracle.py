@@ -169,10 +169,11 @@ class Oracle:
             return root[places] * (sigma(flat - nudge * H / root[places]) - aim) / nudge
 
         settings = self.settings
+        narrow = module.in_features <= settings.block and not math.isinf(settings.damping)
+        tau = settings.narrow_damping if narrow else settings.damping
         return layer_move(
-            root * A, root * E.reshape(-1, width), module.in_features, settings.block, settings.damping, left,
-            settings.inner_steps,
-        )  # fmt: skip
+            root * A, root * E.reshape(-1, width), module.in_features, settings.block, tau, left, settings.inner_steps
+        )
 
     def _take(self, l: int, move: Blocks, size: float) -> None:
         own, k = self.settings, self.steps

@@ -60,7 +60,10 @@ def test_single_precision_with_inputs_of_deficient_rank(kind, damping, block, bi
     model = nn.Sequential(nn.Linear(20, 8, bias=bias), nn.ReLU(), nn.Linear(8, 3, bias=bias))
     problem = lb.lift(model, loss=lb.SquaredError())
     start = float(problem.objective(X, Y := torch.randn(len(X), 3)))
-    batch, solver = solvers.Batch.whole(problem, X, Y), GramSweep(block=block, damping=damping, step_size=1e-3)
+    batch, solver = (
+        solvers.Batch.whole(problem, X, Y),
+        GramSweep(block=block, damping=damping, narrow_damping=damping, step_size=1e-3),
+    )
     state = solver.init(problem, batch)
     for _ in range(10):
         state = solver.step(problem, state, batch)
@@ -77,7 +80,8 @@ def test_single_precision_with_inputs_of_deficient_rank(kind, damping, block, bi
     ("settings", "message"),
     [
         *[({n: v}, f"{n} is {v!r}; it must be a finite number greater than 0.")
-          for n in ("step_size", "trust", "nudge", "penalised_nudge") for v in (0.0, -1.0, math.inf, math.nan, "a")],
+          for n in ("step_size", "trust", "narrow_damping", "nudge", "penalised_nudge")
+          for v in (0.0, -1.0, math.inf, math.nan, "a")],
         *[({"damping": v}, f"damping is {v!r}; it must be a number above 0, or inf.") for v in (0.0, -1.0, math.nan)],
         *[({n: v}, f"{n} is {v!r}; it must be in [0, 1).")
           for n in ("average", "memory") for v in (1.0, -0.1, math.nan)],

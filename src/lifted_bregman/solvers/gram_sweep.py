@@ -70,6 +70,7 @@ class GramSweep(Solver[GramSweepState]):
     trust            κ > 0, the largest relative change of a layer's pre-activations in a step
     damping          τ > 0, t over the mean eigenvalue of A Aᵀ/m, or of AᵀA/m; the larger, the nearer to the gradient,
                      and inf is the gradient
+    narrow_damping   τ > 0 of layers with no more than `block` inputs, whose AᵀA/m a small batch knows badly
     nudge            ν > 0, shared by the hidden layers, ν_l = ν/(L-1); less where it would move z_l by 0.3 of its size
     penalised_nudge  ν_l > 0 of layers with a penalty on x_l; a small one keeps their zeros
     average          β in [0, 1), the share of the average in Θ
@@ -87,6 +88,7 @@ class GramSweep(Solver[GramSweepState]):
     step_size: float = 0.05
     trust: float = 0.15
     damping: float = 0.1
+    narrow_damping: float = 1.0
     nudge: float = 0.5
     penalised_nudge: float = 0.001
     average: float = 0.97
@@ -96,7 +98,7 @@ class GramSweep(Solver[GramSweepState]):
     block: int = 100
 
     def __post_init__(self) -> None:
-        for name in ("step_size", "trust", "nudge", "penalised_nudge"):
+        for name in ("step_size", "trust", "narrow_damping", "nudge", "penalised_nudge"):
             positive(getattr(self, name), name)
         if not self.damping > 0.0:
             raise SettingError(f"damping is {self.damping!r}; it must be a number above 0, or inf.")
@@ -134,7 +136,9 @@ class GramSweep(Solver[GramSweepState]):
             if layer in designs:
                 assert isinstance(f, Dense)
                 left = partial(_left, own, z[layer], target, nudge)
-                made = dense_move(f, designs[layer], factors.get(layer), E, self.damping, left, self.inner_steps)
+                metric = factors.get(layer)
+                damping = self.damping if metric is not None or math.isinf(self.damping) else self.narrow_damping
+                made = dense_move(f, designs[layer], metric, E, damping, left, self.inner_steps)
             elif f.parameters:
                 made = gradient_move(f, x[low], E, batch.weights, layer in problem.parameter_penalties)
             if made is not None:
