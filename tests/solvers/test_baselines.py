@@ -177,15 +177,23 @@ def test_iterates_are_those_of_torch(solver, optimiser):
     assert state.steps == len(sequence)
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_a_gradient_may_lie_in_memory_in_another_order_than_its_parameter(momentum):
+@pytest.mark.parametrize(
+    ("solver", "torch_optimiser"),
+    [
+        (baselines.SGD(0.05), lambda p: torch.optim.SGD(p, lr=0.05)),
+        (baselines.SGD(0.05, 0.9), lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9)),
+        (baselines.Adam(0.05), lambda p: torch.optim.Adam(p, lr=0.05)),
+    ],
+    ids=["SGD", "momentum", "Adam"],
+)
+def test_a_gradient_may_lie_in_memory_in_another_order_than_its_parameter(solver, torch_optimiser):
     """As that of a convolution does for channels-last images; torch's fused kernels would mix up its entries."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 2)).double()
     twin = copy.deepcopy(model)
     X, Y = torch.randn(8, 3, 6, 6, dtype=F64).to(memory_format=torch.channels_last), torch.randn(8, 2, dtype=F64)
-    problem, solver = lb.lift(model, loss=lb.SquaredError()), baselines.SGD(0.05, momentum)
-    optimiser, batch = torch.optim.SGD(twin.parameters(), lr=0.05, momentum=momentum), Batch.whole(problem, X, Y)
+    problem, optimiser = lb.lift(model, loss=lb.SquaredError()), torch_optimiser(twin.parameters())
+    batch = Batch.whole(problem, X, Y)
     state = solver.init(problem, batch)
     for _ in range(3):
         optimiser.zero_grad()

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +22,7 @@ from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments import demo_folder
 from lifted_bregman.experiments.build import build_problem
 from lifted_bregman.experiments.demo_folder import NOT_TUNED, Demo, DemoRecord, MethodRecord
-from lifted_bregman.experiments.environment import environment, load_average
+from lifted_bregman.experiments.environment import environment, load_average, threads
 from lifted_bregman.experiments.settings import Settings
 from lifted_bregman.experiments.solver_names import default_name
 from lifted_bregman.problem import LiftedProblem
@@ -137,7 +136,7 @@ def run_demo(settings: DemoSettings, out: Path, console: Console | None = None) 
     shown = {"train": _one_of_each(digits.train), "validation": _one_of_each(digits.test)}
     pictures = {part: digits.preparation.undo(images) for part, images in shown.items()}
     records = []
-    with _threads(settings.threads):
+    with threads(settings.threads):
         place = environment()
         for method in METHODS:
             resolved = settings.of_run(method)
@@ -213,16 +212,6 @@ class _Rows(Callback):
             difference = run.problem.model(self._X_validation) - self._X_validation
         row["validation_error"] = float(difference.square().mean())
         demo_folder.append_row(self._folder, self._key, row)
-
-
-@contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(before if count is None else count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _one_of_each(samples: data.Samples) -> Tensor:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -27,6 +29,17 @@ def environment() -> dict[str, str]:
 def available_cores() -> int:
     """The processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+@contextmanager
+def threads(count: int | None) -> Iterator[None]:
+    """So many threads of torch for a while; None for as many as there are."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if count is None else count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def load_average() -> float:

@@ -171,7 +171,8 @@ class SampleMove(Move):
             C = torch.bmm(metric.inverse, G)
         self._C, E = C.view(-1, width)[:m], G.view(-1, width)[:m]
         # The mean of independent moves is shorter than each of them by the root of their number.
-        self.units = {"unit": torch.linalg.vecdot(self._C, E, dim=0).div_(m * own.columns * len(G))}
+        along = torch.linalg.vecdot(self._C, E, dim=0).clamp_(min=0.0)  # rounding may leave less than 0
+        self.units = {"unit": along.div_(m * own.columns * len(G))}
         self._scale = 1.0 / math.sqrt(E.numel() * len(G))
         self._squares = torch.linalg.vecdot(E, E, dim=0)
 

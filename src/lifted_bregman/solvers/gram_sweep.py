@@ -52,8 +52,8 @@ class GramSweep(Solver[GramSweepState]):
     back-propagation; a larger ν also tells units that are switched off which way to go.  No activation is
     differentiated.
 
-    A dense layer moves by majorise-minimise steps of its implicit problem, in sample space where the batch has fewer
-    samples than the layer has inputs.  The first is Δ = (AᵀA/m + tI)⁻¹ AᵀE_l/m with A = [x_{l-1} 1].  Then each unit j
+    A dense layer moves by majorise-minimise steps of its implicit problem, in sample space where it has more inputs
+    than `block`.  The first is Δ = (AᵀA/m + tI)⁻¹ AᵀE_l/m with A = [x_{l-1} 1].  Then each unit j
     gets the length η/√(n s_j), n being its inputs and s_j a running mean of the mean squares of its moves, and the
     whole layer is shortened if it would change z_l by more than κ of its size.  Other maps move along the gradient.  So
     do parameters with a penalty, all of a layer with one length, which is the step of the penalty's proximal map.

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch
-
 from lifted_bregman.errors import SettingError
-from lifted_bregman.experiments.environment import environment, load_average
+from lifted_bregman.experiments.environment import environment, load_average, threads
 from lifted_bregman.experiments.race.competitors import Competitor
 from lifted_bregman.experiments.race.entries import Entry, enter, reference_of
 from lifted_bregman.experiments.race.lanes import Lane
@@ -110,17 +107,6 @@ def run_race(
         signals.received is not None,
         dict(rates.provenance),
     )
-
-
-@contextmanager
-def threads(count: int | None) -> Iterator[None]:
-    """So many threads of torch for a while."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(before if count is None else count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _record(problem: RaceProblem, entries: Sequence[Entry], samples: RaceData, reference: str) -> ProblemRecord:

@@ -15,13 +15,13 @@ from typing import Any
 
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments._write import write_whole
-from lifted_bregman.experiments.environment import environment
+from lifted_bregman.experiments.environment import environment, threads
 from lifted_bregman.experiments.race.competitors import Competitor
 from lifted_bregman.experiments.race.entries import reference_of
 from lifted_bregman.experiments.race.lanes import Lane
 from lifted_bregman.experiments.race.problems import RaceData, RaceProblem
 from lifted_bregman.experiments.race.rates import CRITERIA, Choice, Rates
-from lifted_bregman.experiments.race.running import Watch, threads
+from lifted_bregman.experiments.race.running import Watch
 from lifted_bregman.solvers import Outcome
 from lifted_bregman.training.signals import Signals
 

@@ -64,3 +64,10 @@ def backpropagate(
     work.parameter_gradients += depth
     state.metrics["batch_objective"] = float(value.detach())
     return state.gradient
+
+
+def fusible(parameters: Sequence[Tensor], *others: Sequence[Tensor]) -> bool:
+    """Whether torch's fused kernels may be used: they read all tensors of a parameter in the same order of memory."""
+    if parameters[0].device.type not in ("cpu", "cuda"):
+        return False
+    return all(len({t.stride() for t in alike}) == 1 for alike in zip(parameters, *others, strict=True))

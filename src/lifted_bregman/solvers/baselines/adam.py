@@ -14,7 +14,12 @@ from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.nested import trained_parameters
 from lifted_bregman.solvers._interface import Batch, Solver
-from lifted_bregman.solvers.baselines._backpropagation import BackpropState, backpropagate, require_differentiable
+from lifted_bregman.solvers.baselines._backpropagation import (
+    BackpropState,
+    backpropagate,
+    fusible,
+    require_differentiable,
+)
 
 
 @dataclass
@@ -70,7 +75,7 @@ class Adam(Solver[AdamState]):
     def step(self, problem: LiftedProblem, state: AdamState, batch: Batch) -> AdamState:
         parameters = trained_parameters(problem)
         gradient = backpropagate(problem, state, batch, parameters)
-        fused = parameters[0].device.type in ("cpu", "cuda")
+        fused = fusible(parameters, gradient, state.first, state.second)
         with torch.no_grad():
             adam(
                 parameters,

@@ -18,6 +18,7 @@ from lifted_bregman.solvers.baselines._backpropagation import (
     BackpropState,
     Normalisation,
     backpropagate,
+    fusible,
     require_differentiable,
     require_normalisation,
 )
@@ -78,11 +79,8 @@ class SGD(Solver[SGDState]):
         return state
 
     def _with_momentum(self, parameters: list[Tensor], gradient: list[Tensor], velocity: list[Tensor]) -> None:
-        """One pass over the memory in torch's fused kernel, which reads all three in the same order."""
-        alike = all(
-            p.stride() == g.stride() == v.stride() for p, g, v in zip(parameters, gradient, velocity, strict=True)
-        )
-        fused = alike and parameters[0].device.type in ("cpu", "cuda")
+        """One pass over the memory in torch's fused kernel, where it can be used."""
+        fused = fusible(parameters, gradient, velocity)
         sgd(
             parameters,
             gradient,
