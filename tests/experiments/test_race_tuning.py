@@ -29,7 +29,7 @@ from lifted_bregman.experiments.race import (
     tune,
 )
 from lifted_bregman.experiments.race.competitors import QUICK, Competitor
-from lifted_bregman.experiments.race.tuning import GridRun, choose
+from lifted_bregman.experiments.race.tuning import GridRun, _next_place, choose
 from lifted_bregman.problem.penalties import L1
 from lifted_bregman.solvers import ImplicitSGD, baselines
 from lifted_bregman.training import default_solver
@@ -213,7 +213,7 @@ def steps(log: list[Any]) -> int:
     return sum(event[0] == "step" for event in log)
 
 
-def test_every_point_is_run_the_reference_first_and_slow_ones_to_the_budget(clock: Clock, tmp_path: Path) -> None:
+def test_the_reference_walks_first_and_slow_ones_to_the_budget(clock: Clock, tmp_path: Path) -> None:
     """12 steps for batches of 20, 24 for those of 10.  Adam takes 12 s with its own batch size, so that the limit is
     18 s: five steps of 4 s.
     """
@@ -235,6 +235,45 @@ def test_every_point_is_run_the_reference_first_and_slow_ones_to_the_budget(cloc
     assert rates.provenance["seed"] == 2 and rates.provenance["epochs"] == {"tiny": 4}
     assert rates.provenance["grids"]["adam"] == {"setting": "learning_rate", "values": [0.1, 0.2]}
     assert rates.provenance["environment"]["torch"]
+
+
+@pytest.mark.parametrize(
+    ("best", "expected"),
+    [
+        # value 1, size 1 first; then the neighbours of the best point, as long as one of them is new
+        ((1, 1), {(1, 1), (0, 1), (2, 1), (1, 0), (1, 2)}),
+        ((3, 1), {(1, 1), (0, 1), (2, 1), (1, 0), (1, 2), (3, 1), (2, 0), (2, 2), (3, 0), (3, 2)}),
+        ((0, 0), {(1, 1), (0, 1), (2, 1), (1, 0), (1, 2), (0, 0), (0, 2)}),
+    ],
+)
+def test_a_walk_visits_all_neighbours_of_the_best(best: tuple[int, int], expected: set[tuple[int, int]]) -> None:
+    """The objective is the distance to `best`, which has no other minimum: the walk must find it, and stop there."""
+    sizes = (10, 20, 40)
+    grid = (0.1, 0.2, 0.3, 0.4)
+    walker = Competitor("a", "a", "lifted", lambda *_: default_solver(), "rate", grid, (0.5, 1.0, 2.0))
+    visited: dict[tuple[int, int], GridRun] = {}
+    while (place := _next_place(visited, walker, CLASSIFIER)) is not None:
+        assert place not in visited
+        far = float(abs(place[0] - best[0]) + abs(place[1] - best[1]))
+        visited[place] = GridRun("p", "a", "S", grid[place[0]], sizes[place[1]], 2, 0, far, far, 1.0, "FINISHED")
+    assert set(visited) <= expected and min(visited, key=lambda place: visited[place].objective) == best
+    around = {(best[0] + a, best[1] + b) for a, b in ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1))}
+    assert {(v, s) for v, s in around if 0 <= v < 4 and 0 <= s < 3} <= set(visited)
+
+
+def test_a_walk_follows_both_criteria_and_flees_divergence() -> None:
+    grid = (0.1, 0.2, 0.3, 0.4, 0.5)
+    walker = Competitor("a", "a", "lifted", lambda *_: default_solver(), "rate", grid)
+    visited: dict[tuple[int, int], GridRun] = {}
+    while (place := _next_place(visited, walker, CLASSIFIER)) is not None:
+        visited[place] = grid_run("a", grid[place[0]], -float(place[0]), float(place[0]))
+    assert set(visited) == {(value, 0) for value in range(5)}  # the objective leads up, the validation error down
+    visited = {}
+    while (place := _next_place(visited, walker, CLASSIFIER)) is not None:
+        visited[place] = grid_run("a", grid[place[0]], 0.0, 0.0, "FINISHED" if place[0] == 0 else "DIVERGED")
+    assert list(visited) == [(2, 0), (1, 0), (0, 0)]
+    visited = {(value, 0): grid_run("a", grid[value], 0.0, 0.0, "DIVERGED") for value in range(3)}
+    assert _next_place(visited, walker, CLASSIFIER) is None
 
 
 def test_a_tuning_that_was_ended_goes_on_where_it_stopped(clock: Clock, tmp_path: Path) -> None:
@@ -276,7 +315,7 @@ def test_a_real_grid_finds_the_better_rate(tmp_path: Path) -> None:
     seen: list[tuple[str, float]] = []
     rates = tune([CLASSIFIER], [sgd], TuneSettings(threads=1), tmp_path / "l.jsonl", lambda *s: seen.append(s))
     assert rates is not None and rates.chosen["tiny"]["sgd"]["objective"] == Choice(0.1, 20)
-    assert [part for _, part in seen] == [0.0, 0.5] and "sgd, learning_rate 0.1, batches of 20" in seen[1][0]
+    assert [part for _, part in seen] == [0.0, 0.0] and "sgd, learning_rate 0.1, batches of 20" in seen[1][0]
 
 
 def test_settings_of_a_tuning_are_checked(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def tune(
     threads: Threads = None,
     data_dir: Folder = None,
 ) -> int:
-    """Runs every point of every grid once, and writes which is best; goes on where it was ended.
+    """Walks over the grids of rates and batch sizes, and writes what is best; goes on where it was ended.
 
     \b
     lifted bench tune --out rates.json

@@ -1,4 +1,4 @@
-"""Tuning: every point of every grid is run once, alone, and the best becomes the rate that the race takes.
+"""Tuning: runs, each alone, that walk over a grid until no neighbour is better; the best becomes the race's rate.
 
 Finished runs are kept in a file of JSON lines, so that a tuning that was ended goes on where it stopped.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,13 @@ class GridRun:
         return (self.problem, self.solver, self.batch_size, self.epochs, self.seed)
 
 
+_MEASURES: dict[str, Callable[[GridRun], float]] = {
+    "objective": lambda run: run.objective,
+    "validation": lambda run: run.validation_error,
+}
+_Place = tuple[int, int]  # in the lists of values and of batch sizes
+
+
 def tune(
     problems: Sequence[RaceProblem],
     competitors: Sequence[Competitor],
@@ -97,7 +104,10 @@ def tune(
     log: Path,
     watch: Watch | None = None,
 ) -> Rates | None:
-    """Runs the grids and returns what they chose; None if it was interrupted.
+    """Walks over the grids and returns what was chosen; None if it was interrupted.
+
+    A walk begins in the middle of the competitor's values at the problem's own batch size, and goes on to neighbours
+    (the next value, the next batch size) of the best point of each criterion until all of them have been run.
 
     What `log` has of the same solver, batch size, epochs and seed is not run again.  A run ends after its epochs, or at
     `budget` times the median time of the reference's runs, which go first.
@@ -107,7 +117,7 @@ def tune(
         competitors: those without a grid are passed over.
         settings: what may be chosen.
         log: a file of JSON lines; made if it is missing, continued otherwise.
-        watch: called before every run with what it is, and the part that is over.
+        watch: called before every run with what it is, and the part of the walks that is over.
     """
     tuned = [competitor for competitor in competitors if competitor.tuned is not None]
     if not problems or not tuned:
@@ -115,32 +125,35 @@ def tune(
     reference = reference_of(tuned)
     tuned.sort(key=lambda competitor: competitor.name != reference)  # stable: the others keep their order
     finished = {run.key: run for run in _read(log)}
-    wanted: dict[tuple[object, ...], GridRun] = {}
-    points = [(problem, *point) for problem in problems for point in _points(problem, tuned)]
+    wanted: list[GridRun] = []
+    walks = [(problem, competitor) for problem in problems for competitor in tuned]
     samples: dict[str, RaceData] = {}
     with Signals() as signals, threads(settings.threads):
-        for number, (problem, competitor, value, batch_size) in enumerate(points):
-            solver = repr(competitor.make(value, problem))
-            key = (problem.name, solver, batch_size, problem.epochs, settings.seed)
-            if key in finished:
-                wanted[key] = finished[key]
-                continue
-            if watch is not None:
-                name = f"{problem.name}, {competitor.name}, {competitor.tuned} {value:g}, batches of {batch_size}"
-                watch(name, number / len(points))
-            if problem.name not in samples:
-                samples = {problem.name: problem.load(settings.seed, settings.data_dir)}
+        for number, (problem, competitor) in enumerate(walks):
             limit = math.inf
             if competitor.name != reference:
-                limit = settings.budget * _median_seconds(wanted.values(), problem, reference)
-            run = _run(problem, competitor, value, batch_size, settings.seed, samples[problem.name], limit, signals)
-            if run is None:
-                return None
-            wanted[run.key] = run
-            with log.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(run)) + "\n")
-        place = environment()
-    return Rates(choose(wanted.values()), _provenance(problems, tuned, settings, place))
+                limit = settings.budget * _median_seconds(wanted, problem, reference)
+            visited: dict[_Place, GridRun] = {}
+            while (place := _next_place(visited, competitor, problem)) is not None:
+                value, batch_size = competitor.grid[place[0]], competitor.batch_sizes(problem)[place[1]]
+                solver = competitor.make(value, problem)
+                run = finished.get((problem.name, repr(solver), batch_size, problem.epochs, settings.seed))
+                if run is None:
+                    if watch is not None:
+                        setting = f"{competitor.tuned} {value:g}, batches of {batch_size}"
+                        watch(f"{problem.name}, {competitor.name}, {setting}", number / len(walks))
+                    if problem.name not in samples:
+                        samples = {problem.name: problem.load(settings.seed, settings.data_dir)}
+                    own = samples[problem.name]
+                    run = _run(problem, competitor, value, batch_size, settings.seed, own, limit, signals)
+                    if run is None:
+                        return None
+                    with log.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps(asdict(run)) + "\n")
+                visited[place] = run
+            wanted.extend(visited.values())
+        machine = environment()
+    return Rates(choose(wanted), _provenance(problems, tuned, settings, machine))
 
 
 def choose(runs: Iterable[GridRun]) -> dict[str, dict[str, dict[str, Choice]]]:
@@ -156,20 +169,28 @@ def choose(runs: Iterable[GridRun]) -> dict[str, dict[str, dict[str, Choice]]]:
             raise SettingError(
                 f"'{competitor}' diverged on '{problem}' at every point of its grid: give it smaller values."
             )
-        best = {
-            "objective": min(group, key=lambda run: run.objective),
-            "validation": min(group, key=lambda run: run.validation_error),
-        }
+        best = {criterion: min(group, key=measure) for criterion, measure in _MEASURES.items()}
         choices = {criterion: Choice(best[criterion].value, best[criterion].batch_size) for criterion in CRITERIA}
         chosen.setdefault(problem, {})[competitor] = choices
     return chosen
 
 
-def _points(problem: RaceProblem, tuned: Sequence[Competitor]) -> Iterable[tuple[Competitor, float, int]]:
-    for competitor in tuned:
-        for batch_size in competitor.batch_sizes(problem):
-            for value in competitor.grid:
-                yield competitor, value, batch_size
+def _next_place(visited: dict[_Place, GridRun], competitor: Competitor, problem: RaceProblem) -> _Place | None:
+    """Where a walk goes on; None where it ends.  From points that all diverged it goes to smaller values."""
+    sizes = competitor.batch_sizes(problem)
+    if not visited:
+        own = min(range(len(sizes)), key=lambda place: abs(math.log(sizes[place] / problem.batch_size)))
+        return (len(competitor.grid) - 1) // 2, own
+    finite = {place: run for place, run in visited.items() if run.outcome != Outcome.DIVERGED.name}
+    if not finite:
+        value, size = min(visited)
+        return (value - 1, size) if value else None
+    for measure in _MEASURES.values():
+        value, size = min(finite, key=lambda place: measure(finite[place]))
+        for v, s in ((value - 1, size), (value + 1, size), (value, size - 1), (value, size + 1)):
+            if 0 <= v < len(competitor.grid) and 0 <= s < len(sizes) and (v, s) not in visited:
+                return v, s
+    return None
 
 
 def _run(
