@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 from typing import Any
 
 import pytest
@@ -95,6 +96,8 @@ def test_the_solvers_of_the_cases_are_built_from_plain_settings() -> None:
             solvers.ImplicitSGD(reading=solvers.Majorised(), space=solvers.Space.SAMPLES),
         ),
         ("gram-sweep", {"damping": 1, "inner_steps": 2}, solvers.GramSweep(damping=1.0, inner_steps=2)),
+        ("gram-sweep", {"damping": math.inf}, solvers.GramSweep(damping=math.inf)),
+        ("linbreg", {"penalties": "box:-inf:2"}, solvers.LinBreg(penalties=lb.penalties.Box(-math.inf, 2.0))),
         ("admm", {"balancing": "none"}, solvers.ADMM(balancing=None)),
         ("admm", {"sweep": "top-down", "monotone": False}, solvers.ADMM(sweep=solvers.TopDown(), monotone=False)),
         ("linbreg", {"penalties": "l1:0.001"}, solvers.LinBreg(penalties=lb.penalties.L1(0.001))),
@@ -129,6 +132,12 @@ def test_settings_of_every_kind(name: str, settings: dict[str, Any], expected: S
         ("implicit-sgd", {"order": 3}, "one of layer-by-layer, sweeps"),
         ("implicit-sgd", {"space": "both"}, "one of automatic, samples, weights"),
         ("gram-sweep", {"block": 1.5}, "a whole number"),
+        ("gram-sweep", {"damping": -math.inf}, "damping is -inf; it must be a number above 0, or inf"),
+        ("gram-sweep", {"damping": math.nan}, "damping of 'gram-sweep' is nan; it must be a number"),
+        ("gram-sweep", {"damping": 10**400}, "it must be a number"),
+        ("gram-sweep", {"step_size": math.inf}, "step_size is inf"),
+        ("gram-sweep", {"block": math.inf}, "a whole number"),
+        ("implicit-sgd", {"prox_weight": "growing:inf"}, "initial is inf"),
         ("gram-sweep", {"average": 1.0}, r"average is 1.0; it must be in \[0, 1\)"),
         ("implicit-sgd", {"coupling": "during"}, "one of before, after"),
         ("implicit-sgd", {"prox_weight": "top-down"}, "no prox_weight of 'implicit-sgd' 'top-down'"),

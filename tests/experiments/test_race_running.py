@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from lifted_bregman import solvers
-from lifted_bregman.errors import SettingError
+from lifted_bregman.errors import CheckpointError, SettingError
 from lifted_bregman.experiments.race import RaceSettings, Rates, run_race
 from lifted_bregman.experiments.race import lanes as lanes_module
 from lifted_bregman.experiments.race.entries import enter, reference_of
@@ -224,8 +224,66 @@ def test_ctrl_c_before_the_first_turn_leaves_an_empty_race(clock: Clock) -> None
             os.kill(os.getpid(), signal.SIGINT)
 
     log: list[Any] = []
-    result = race(paced("a", clock, 1.0, log, on_step=interrupt))
+    result = race(paced("a", clock, 1.0, log, on_step=interrupt), paced("b", clock, 1.0, log))
     assert result.interrupted and result.heats == () and result.problems == ()
+    assert steps_of(log, "b") == []  # nobody else warms up
+
+
+def test_every_repetition_is_kept_as_soon_as_it_is_whole(clock: Clock) -> None:
+    kept: list[tuple[int, Any]] = []
+    log: list[Any] = []
+    pair = paced("a", clock, 1.0, log, "back-propagation"), paced("b", clock, 1.0, log)
+    settings = RaceSettings(3)
+    result = run_race([CLASSIFIER], pair, NOTHING, settings, keep=lambda so_far: kept.append((len(log), so_far)))
+    assert [[heat.seed for heat in so_far.heats] for _, so_far in kept] == [[0], [0, 1], [0, 1, 2]]
+    assert [so_far.interrupted for _, so_far in kept] == [True, True, False]
+    assert kept[-1] == (len(log), result) and kept[0][1].problems == result.problems
+    assert len({events for events, _ in kept}) == 3  # each before the next one began
+
+
+def test_a_stored_part_is_not_run_again(clock: Clock) -> None:
+    log: list[Any] = []
+
+    def again(stored: Any, problems: Any = (CLASSIFIER,), **settings: Any) -> Any:
+        log.clear()
+        pair = paced("a", clock, 1.0, log, "back-propagation"), paced("b", clock, 1.0, log)
+        return run_race(problems, pair, NOTHING, RaceSettings(**({"repetitions": 3} | settings)), stored=stored)
+
+    whole = again(None)
+    events = len(log)
+    torn = replace(whole.heats[1], whole=False)
+    part = replace(whole, heats=(whole.heats[0], torn), interrupted=True, load_before=1e6)
+    result = again(part)
+    assert len(log) == events * 2 / 3 and not result.interrupted
+    assert result.heats[0] is whole.heats[0] and all(heat.whole for heat in result.heats)
+    assert [heat.traces for heat in result.heats] == [heat.traces for heat in whole.heats]  # the clock is ours
+    assert result.load_before == 1e6  # the busiest of its beginnings
+    assert again(whole).heats == whole.heats and log == []
+    assert [heat.seed for heat in again(whole, repetitions=5).heats] == [0, 1, 2, 3, 4]
+    assert len(log) == events * 2 / 3
+    other = replace(CLASSIFIER, name="again")
+    assert [heat.problem for heat in again(whole, (other, CLASSIFIER)).heats] == ["again"] * 3 + ["tiny"] * 3
+    for settings in ({"repetitions": 2}, {"first_seed": 1}, {"budget": 2.0}):
+        with pytest.raises(CheckpointError, match="the race that is stored is another one"):
+            again(whole, **settings)
+    assert log == []
+    with pytest.raises(CheckpointError, match="epochs was 4 and is 5"):
+        again(whole, (CLASSIFIER.with_epochs(5),))
+
+
+def test_an_interrupt_before_the_first_turn_loses_nothing_that_was_stored(clock: Clock) -> None:
+    def interrupt(solver: Any, problem: Any, state: Any) -> None:
+        if armed and armed.pop():
+            os.kill(os.getpid(), signal.SIGINT)
+
+    armed: list[bool] = []
+    log: list[Any] = []
+    competitor = paced("a", clock, 1.0, log, on_step=interrupt)
+    whole = race(competitor, repetitions=2)
+    part = replace(whole, heats=(whole.heats[0], replace(whole.heats[1], whole=False)), interrupted=True)
+    armed.append(True)
+    ended = run_race([CLASSIFIER], [competitor], NOTHING, RaceSettings(2), stored=part)
+    assert ended.heats == part.heats and ended.interrupted
 
 
 def test_progress_goes_from_0_to_1(clock: Clock) -> None:

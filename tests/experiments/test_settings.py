@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from lifted_bregman import solvers
 from lifted_bregman.errors import LiftedBregmanError, SettingError
 from lifted_bregman.experiments import Settings, as_toml, from_entries, read_settings, to_entries
+from lifted_bregman.experiments._typed import from_text
 from lifted_bregman.experiments.settings import names
 from lifted_bregman.experiments.settings_file import from_flag
 from lifted_bregman.training import default_solver
@@ -163,9 +165,18 @@ def test_no_setting_takes_another_type(name: str, wrong: Any) -> None:
 
 def test_numbers_must_be_finite() -> None:
     for name in ("time_limit", "code_penalty", "tolerance", "noise", "weights", "validation"):
-        for wrong in (float("nan"), float("inf")):
+        for wrong in (float("nan"), float("inf"), 10**400):
             with pytest.raises(SettingError, match=name):
                 Settings(data="digits", task="denoise", **{name: wrong})
+
+
+@pytest.mark.parametrize("written", ["inf", "Infinity", "+inf"])
+def test_a_solver_s_setting_may_be_infinite_and_survives_a_file(written: str, tmp_path: Path) -> None:
+    given_as = {"data": "digits", "solver": {"name": "gram-sweep", "damping": from_text(written)}}
+    settings = from_entries(given_as).resolved()
+    assert settings.make_solver() == solvers.GramSweep(damping=math.inf)
+    assert through_file(settings, tmp_path) == settings
+    assert "\ndamping = inf\n" in (tmp_path / "settings.toml").read_text()
 
 
 @given(

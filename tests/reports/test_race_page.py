@@ -11,11 +11,12 @@ import pytest
 
 from lifted_bregman.errors import CheckpointError, SettingError
 from lifted_bregman.experiments.race import write_race
+from lifted_bregman.experiments.race.results import Trace
 from lifted_bregman.reports import Curve
 from lifted_bregman.reports.race_charts import BandChart
 from lifted_bregman.reports.race_page import race_page
 from lifted_bregman.reports.race_rules import rules
-from lifted_bregman.reports.race_tables import arrival_rows, best_rows, frontier_rows, overview, plain_table
+from lifted_bregman.reports.race_tables import arrival_rows, best_rows, frontier_rows, halves, overview, plain_table
 from lifted_bregman.reports.report import write_report
 from tests.experiments.races import by_hand
 from tests.reports.svg import read_chart
@@ -146,6 +147,53 @@ def test_bands_that_do_not_fit_are_refused_and_many_curves_differ() -> None:
     assert len({(colour, kind) for _, colour, kind in many.legend()}) == 18
     below = BandChart("t", [curve], "s", "what", log=True, bands=[((0.0, 1.0), (4.0, 4.0))])
     assert not below.logarithmic and "<svg" in below.svg()
+
+
+def test_a_dash_stands_in_a_column_of_numbers() -> None:
+    page = html.unescape(race_page(RACE).html())
+    result = re.search(r"<table>.*?</table>", page, re.S)[0]  # type: ignore[index]
+    assert "-" in re.findall(r'<td class="number">(.*?)</td>', result)
+    assert re.findall(r"<td>(.*?)</td>", result) == [entry.name for entry in PROBLEM.entries]
+
+
+def test_counts_and_targets_are_those_of_the_race(page: str) -> None:
+    told = "Targets: objective: the last training objective of the reference; "
+    assert "1 problem, 2 repetitions each" in page and f"{told}validation: the lowest" in page
+    single = race_page(replace(by_hand(classify=True), heats=RACE.heats[:1])).html()
+    assert "1 problem, 1 repetition each" in single and f"{told}accuracy: the best" in single
+
+
+@pytest.mark.parametrize(
+    ("name", "epochs", "told"),
+    [
+        ("p", 3, "lifted bench race --problems p \\\n"),
+        ("fashion-1k", 50, "lifted bench race --problems fashion-1k \\\n"),
+        ("fashion-1k", 3, "lifted bench race --problems fashion-1k --epochs 3 \\\n"),
+        ("mnist-classify-10k", 8, "lifted bench race --quick \\\n"),
+        ("mnist-classify-10k", 2, "lifted bench race --quick --epochs 2 \\\n"),
+    ],
+)
+def test_the_command_that_runs_it_again(name: str, epochs: int, told: str) -> None:
+    heats = tuple(replace(heat, problem=name) for heat in RACE.heats)
+    shown = race_page(replace(RACE, problems=(replace(PROBLEM, name=name, epochs=epochs),), heats=heats)).html()
+    assert told in shown and "--competitors lifted,slow,adam \\\n    --repetitions 2 --threads 2 --json" in shown
+
+
+def test_short_times_have_milliseconds() -> None:
+    def quicker(trace: Trace) -> Trace:
+        return replace(trace, rows=tuple({**row, "seconds": row["seconds"] / 100} for row in trace.rows))
+
+    heats = tuple(replace(heat, traces=tuple(map(quicker, heat.traces))) for heat in RACE.heats)
+    _, rows = best_rows(replace(RACE, heats=heats), PROBLEM)
+    assert rows[0][2] == "0.060" and best_rows(RACE, PROBLEM)[1][0][2] == "6.00"
+
+
+def test_a_wide_table_in_halves() -> None:
+    (header, rows), (other, more) = halves(best_rows(RACE, PROBLEM))
+    assert header == ("entry", "epochs", "seconds", "last objective", "from", "to")
+    assert other == ("entry", "lowest validation error", "from", "to", "zeros there")
+    assert rows[0] == ("lifted", "3.0", "6.00", "2", "1", "3")
+    assert more[0] == ("lifted", "0.22500", "0.20000", "0.25000", "30.0 %")
 
 
 def test_a_busy_machine_and_an_early_end_are_told(tmp_path: Path) -> None:

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Annotated
 
 import typer
 
 from lifted_bregman.cli import _console
 from lifted_bregman.cli._errors import ExitCode
-from lifted_bregman.errors import SettingError
+from lifted_bregman.errors import CheckpointError, SettingError
 from lifted_bregman.experiments import race
 from lifted_bregman.experiments.environment import load_average
-from lifted_bregman.experiments.race.analysis import targets_of
+from lifted_bregman.experiments.race.analysis import TARGETS, reference_entry, targets_of
 from lifted_bregman.experiments.race.competitors import QUICK
+from lifted_bregman.experiments.race.continuing import require_part
 from lifted_bregman.experiments.race.running import IDLE, Watch
 from lifted_bregman.reports import race_tables
 from lifted_bregman.reports.race_page import race_page
-from lifted_bregman.reports.report import PAGE, require_drawing
+from lifted_bregman.reports.report import PAGE, RACE, require_drawing
+from lifted_bregman.training.signals import Signals
 
 app = typer.Typer(name="bench", help="Benchmarks: the race, its rates, its page.", no_args_is_help=True)
 
-_STORED = "race.json"
 _QUICK_REPETITIONS = 3
 Problems = Annotated[str, typer.Option(help="Names of problems, with commas. [default: all]")]
 Competitors = Annotated[str, typer.Option(help="Names of competitors, with commas. [default: all]")]
@@ -40,17 +43,23 @@ def run(
     repetitions: Annotated[int | None, typer.Option(help="Repetitions, each with its own seed. [default: 5]")] = None,
     epochs: Epochs = None,
     threads: Threads = None,
-    json: Annotated[Path | None, typer.Option(help="A file for everything that was measured.")] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="A file for everything that is measured, written after every repetition.")
+    ] = None,
     out: Out = None,
     data_dir: Folder = None,
     rates: Annotated[Path | None, typer.Option(help="A file of rates. [default: the library's own]")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="2 problems, 4 competitors, 3 repetitions; minutes.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew, and replace what the files hold.")] = False,
 ) -> int:
     """Lifted training against SGD, Adam and others: same weights, same batches, in turns, only steps timed.
 
     \b
     lifted bench race --quick
     lifted bench race --problems fashion-10k --competitors lifted,adam --out out/race
+
+    Ctrl-C stops after the present step. The same command, with the same --json or --out, then goes on with the
+    repetitions that are missing. It may ask for more problems and repetitions; files of another race are refused.
     """
     chosen = race.choose_competitors(_names(competitors) or (QUICK if quick else ()))
     named = _names(problems)
@@ -63,21 +72,32 @@ def run(
     found = race.read_rates(rates)
     if out is not None:
         require_drawing()
-    _require_writable(json, None if out is None else out / _STORED)
+    files = [path for path in (json, None if out is None else out / RACE) if path is not None]
+    _require_writable(*files)
+    stored = None if fresh else _stored(files, lambda held: require_part(held, raced, chosen, found, settings))
+    if stored is not None:
+        _tell(stored, len(raced) * count)
     load = load_average()
     if load > IDLE:
         sentence = f"the machine is not idle (load {load:.2f}): times will be longer, and ratios less sure."
         _console.say("warning", sentence, "bold yellow")
     with _console.downloads() as progress:
         race.fetch_missing(raced, data_dir, progress)
-    with _bar() as watch:
-        result = race.run_race(raced, chosen, found, settings, watch)
-    if json is not None:
-        race.write_race(json, result)
-    if out is not None:
-        race.write_race(out / _STORED, result)
+
+    def keep(result: race.Race) -> None:
+        for path in files:
+            race.write_race(path, result)
+
+    with Signals(terminate=True) as signals:
+        with _bar() as watch:
+            result = race.run_race(raced, chosen, found, settings, watch, stored=stored, keep=keep, signals=signals)
+        keep(result)
     _show(result, out)
-    return ExitCode.INTERRUPTED if result.interrupted else ExitCode.OK
+    if not result.interrupted:
+        return ExitCode.OK
+    how = f"{files[0]} keeps what is done, and the same command goes on" if files else "with --json it could go on"
+    _console.say("lifted", f"the race was ended early; {how}.", "bold yellow")
+    return _code(signals)
 
 
 @app.command()
@@ -92,7 +112,10 @@ def show(
     """
     if out is not None:
         require_drawing()
-    _show(race.read_race(stored / _STORED if stored.is_dir() else stored), out)
+    result = race.read_race(stored / RACE if stored.is_dir() else stored)
+    _show(result, out)
+    if result.interrupted:
+        _console.say("lifted", "the race was ended early, or is still going on.", "bold yellow")
 
 
 @app.command()
@@ -116,11 +139,11 @@ def tune(
     _require_writable(out)
     with _console.downloads() as progress:
         race.fetch_missing(raced, data_dir, progress)
-    with _bar() as watch:
-        rates = race.tune(raced, chosen, settings, log, watch)
+    with Signals(terminate=True) as signals, _bar() as watch:
+        rates = race.tune(raced, chosen, settings, log, watch, signals=signals)
     if rates is None:
         _console.say("lifted", f"stopped; the same command goes on, for {log} keeps what is done.", "bold yellow")
-        return ExitCode.INTERRUPTED
+        return _code(signals)
     rates.write(out)
     _console.output().print(f"rates: {out}")
     return ExitCode.OK
@@ -131,15 +154,16 @@ def _show(result: race.Race, out: Path | None) -> None:
     for problem in result.problems:
         console.print(f"{problem.name}: {problem.title}")
         for target in targets_of(problem):
-            console.print(f"\ntime to the {target} of {problem.reference}")
+            console.print(f"\ntime to {TARGETS[target].format(reference_entry(problem, target))}")
             _print(race_tables.arrival_rows(result, problem, target))
         console.print("\nreached at all")
-        _print(race_tables.best_rows(result, problem))
+        by_objective, by_error = race_tables.halves(race_tables.best_rows(result, problem))
+        _print(by_objective)
+        console.print("")
+        _print(by_error)
         console.print(f"\nreached by fractions of the time of {problem.reference}")
         _print(race_tables.frontier_rows(result, problem))
         console.print("")
-    if result.interrupted:
-        _console.say("lifted", "the race was ended early; what was done by then is kept.", "bold yellow")
     if out is not None:
         console.print(f"page: {race_page(result).write(out / PAGE)}")
 
@@ -149,18 +173,62 @@ def _print(table: race_tables.Rows) -> None:
         _console.output().print(line)
 
 
+def _stored(files: Sequence[Path], require: Callable[[race.Race], None]) -> race.Race | None:
+    """The race in the files, from the one that has come furthest; None if there is none yet."""
+    found: list[race.Race] = []
+    for path in files:
+        if path.exists() and path.stat().st_size:
+            held = _held(path)
+            try:
+                require(held)
+            except CheckpointError as error:
+                raise CheckpointError(f"{path}: {error}") from error
+            found.append(held)
+    furthest = max(found, key=_whole, default=None)
+    if furthest is not None and not all(h in furthest.heats for other in found for h in other.heats if h.whole):
+        named = " and ".join(map(str, files))
+        raise CheckpointError(f"{named} hold repetitions of different races: name one of them, or --fresh.")
+    return furthest
+
+
+def _held(path: Path) -> race.Race:
+    try:
+        return race.read_race(path)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error} Name another file, or replace this one: --fresh.") from error
+
+
+def _tell(stored: race.Race, wanted: int) -> None:
+    """Says how much of the race is there already."""
+    if _whole(stored) == wanted:
+        _console.say("lifted", "the whole race is stored already; --fresh runs it anew.", "bold yellow")
+    else:
+        _console.messages().print(f"{_whole(stored)} of {wanted} repetitions are stored; the others follow.")
+
+
+def _whole(stored: race.Race) -> int:
+    return sum(heat.whole for heat in stored.heats)
+
+
+def _code(signals: Signals) -> ExitCode:
+    """Of a command that was told to stop."""
+    return ExitCode.TERMINATED if signals.received == signal.SIGTERM else ExitCode.INTERRUPTED
+
+
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _require_writable(*paths: Path | None) -> None:
-    """Makes the folders of files that will be written, so that nobody finds out after the race."""
+    """Makes the folders of files that will be written, and tries them, so that nobody finds out after the race."""
     for path in paths:
         if path is None:
             continue
         if path.is_dir():
             raise SettingError(f"{path} is a folder: name a file in it.")
         path.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=path.parent):
+            pass
 
 
 @contextmanager

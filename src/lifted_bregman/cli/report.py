@@ -12,13 +12,16 @@ from lifted_bregman.reports.report import require_drawing, write_report
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="What 'lifted demo' or 'lifted train' was given as --out.")],
+    folder: Annotated[
+        Path, typer.Argument(help="What 'lifted demo', 'lifted train' or 'lifted bench race' was given as --out.")
+    ],
 ) -> None:
-    """Make the page of a demonstration or of a run from its stored rows, without training.
+    """Make the page of a demonstration, of a run or of a race from its stored rows, without training.
 
     \b
     lifted report out/demo
     lifted report runs/a
+    lifted report out/race
     """
     require_drawing()
     _console.output().print(f"page: {write_report(folder)}")

@@ -110,7 +110,11 @@ def train(
     ] = None,
     solver: Annotated[
         str | None,
-        _flag("implicit-sgd, adabreg, proximal-gradient, admm, sgd, adam, ...", default=default_name(), metavar="NAME"),
+        _flag(
+            "gram-sweep, implicit-sgd, adabreg, proximal-gradient, admm, sgd, adam, ...",
+            default=default_name(),
+            metavar="NAME",
+        ),
     ] = None,
     set_: Annotated[
         list[str] | None,

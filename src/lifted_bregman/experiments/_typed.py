@@ -38,10 +38,17 @@ def members(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
-def plain(value: Any, kind: Any) -> Any:
-    """`value` as a finite int, float, str or bool, or None if it is none."""
-    if kind is float and type(value) in (int, float) and math.isfinite(value):
-        return float(value)
+def plain(value: Any, kind: Any, infinite: bool = False) -> Any:
+    """`value` as an int, float, str or bool, or None if it is none.
+
+    NaN is no number, and infinity is one only where it may be `infinite`.
+    """
+    if kind is float and type(value) in (int, float):
+        try:
+            number = float(value)
+        except OverflowError:
+            return None
+        return number if math.isfinite(number) or (infinite and not math.isnan(number)) else None
     return value if type(value) is kind and kind in (int, str, bool) else None
 
 

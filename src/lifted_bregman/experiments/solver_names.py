@@ -1,7 +1,8 @@
 """Solvers by name, with settings from plain values: {"inner_steps": 3, "prox_weight": "growing:5"}.
 
 The settings are the fields of the solver's class.  A field that takes an object, such as a sweep or a schedule, is
-given as a spec (see `specs`), one that takes a member of an enumeration by its name.
+given as a spec (see `specs`), one that takes a member of an enumeration by its name.  A number may be inf where the
+solver takes it.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def _value(solver: str, key: str, value: Any, hint: Any) -> Any:
     if value in (None, "none") and type(None) in options:
         return None
     for option in options:
-        if (made := plain(value, option)) is not None:
+        if (made := plain(value, option, infinite=True)) is not None:
             return made
         if get_origin(option) is tuple and isinstance(value, list) and len(value) == len(get_args(option)):
             return tuple(value)

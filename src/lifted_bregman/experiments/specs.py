@@ -1,6 +1,7 @@
 """Small objects named in text: "relu", "soft-threshold:0.09", "box:-1:1", "growing:5".
 
-A spec is a name in kebab case and the object's settings in the order of its fields, each after a colon.
+A spec is a name in kebab case and the object's settings in the order of its fields, each after a colon.  A number may
+be inf or -inf; whether it is in range the object itself says.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def make(spec: str, known: Mapping[str, Any], what: str) -> Any:
     settings = {}
     for (field, hint), text in zip(fields.items(), parts, strict=False):
         value = from_text(text)
-        made = next((m for option in members(hint) if (m := plain(value, option)) is not None), None)
+        made = next((m for option in members(hint) if (m := plain(value, option, infinite=True)) is not None), None)
         if made is None and not (text == "none" and type(None) in members(hint)):
             raise SettingError(f"the {what} is '{spec}', but its {field} is '{text}': write {form}.")
         settings[field] = made

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from lifted_bregman.experiments.race import analysis
+from lifted_bregman.experiments.race import PROBLEMS, analysis, quick_problems
 from lifted_bregman.experiments.race.analysis import TARGETS
 from lifted_bregman.experiments.race.results import EntryRecord, ProblemRecord, Race
+from lifted_bregman.experiments.race.running import IDLE
 from lifted_bregman.reports.charts import Charts, Curve
 from lifted_bregman.reports.page import Block, Listing, Page, Section, Table, Text
 from lifted_bregman.reports.race_charts import BandChart
@@ -12,16 +13,23 @@ from lifted_bregman.reports.race_rules import rules
 from lifted_bregman.reports.race_tables import arrival_rows, best_rows, frontier_rows, overview
 
 _POINTS = 60  # of a curve
-_IDLE = 0.5  # a load above it means that somebody else was using the machine
+
+
+class _Numbers(Table):
+    """A table in which a dash stands for a number."""
+
+    def is_numeric(self, column: int) -> bool:
+        told = [row for row in self.rows if row[column] not in ("-", "")]
+        return Table(self.header, told, self.caption).is_numeric(column)
 
 
 def race_page(race: Race) -> Page:
     """The page with the verdict, curves and frontiers, the rules and the grids."""
     repetitions = max((len(race.heats_of(problem.name)) for problem in race.problems), default=0)
+    counted = f"{_count(len(race.problems), 'problem')}, {_count(repetitions, 'repetition')} each"
     summary = (
-        f"{len(race.problems)} problems, {repetitions} repetitions each. All competitors start from the same weights, "
-        "see the same samples in the same order, and take turns. Times are compared inside a "
-        "repetition only, as ratios."
+        f"{counted}. All competitors start from the same weights, see the same samples in the same order, and take "
+        "turns. Times are compared inside a repetition only, as ratios."
     )
     if race.interrupted:
         summary += " The race was ended early; what was done by then is shown."
@@ -32,7 +40,10 @@ def race_page(race: Race) -> Page:
             Section("Result", [*_overview(race), *_warning(race)]),
             *(Section(problem.title, _problem(race, problem)) for problem in race.problems),
             Section("Rules", [Text(rule) for rule in rules(race)]),
-            Section("Grids and choices", [*(_choices(problem) for problem in race.problems), Text(_provenance(race))]),
+            Section(
+                "Grids and choices",
+                [*(block for problem in race.problems for block in _choices(problem)), Text(_provenance(race))],
+            ),
             Section("Machine", [_machine(race)]),
             Section("How to rerun", _commands(race)),
         ],
@@ -43,18 +54,19 @@ def _overview(race: Race) -> list[Block]:
     if not race.problems:
         return [Text("Nothing was finished.")]
     header, rows = overview(race)
-    told = "; ".join(f"{key}: {words.format('the reference')}" for key, words in TARGETS.items())
+    used = {target for problem in race.problems for target in analysis.targets_of(problem)}
+    told = "; ".join(f"{key}: {words.format('the reference')}" for key, words in TARGETS.items() if key in used)
     caption = (
         "Time to each target over the time of the reference, medians over the repetitions; below 1 is faster, and a "
         f"dash was not reached. Targets: {told}."
     )
     turned = list(zip(header, *rows, strict=True))  # one row for each entry: telephones are narrow
     names = [f"{problem} {target}" for problem, target in zip(turned[0][1:], turned[1][1:], strict=True)]
-    return [Table(("", *names), turned[2:], caption)]
+    return [_Numbers(("", *names), turned[2:], caption)]
 
 
 def _warning(race: Race) -> list[Block]:
-    if race.load_before is None or race.load_before <= _IDLE:
+    if race.load_before is None or race.load_before <= IDLE:
         return []
     return [Text(f"The machine was not idle before the race (load {race.load_before:.2f}): repeat it when it is.")]
 
@@ -71,12 +83,12 @@ def _problem(race: Race, problem: ProblemRecord) -> list[Block]:
         caption = (
             f"Time and epochs to {TARGETS[target].format(leader)}: ratio to the time of {leader}, with its spread."
         )
-        blocks.append(Table(*arrival_rows(race, problem, target), caption))
+        blocks.append(_Numbers(*arrival_rows(race, problem, target), caption))
     error = "validation error: mean squared error per output" if not problem.classify else "accuracy: of the test part"
-    blocks.append(Table(*best_rows(race, problem), f"What was reached at all ({error}), with its spread."))
+    blocks.append(_Numbers(*best_rows(race, problem), f"What was reached at all ({error}), with its spread."))
     blocks.append(_charts(race, problem))
     caption = f"The frontier: what was reached by fractions of the time of {problem.reference}, medians."
-    blocks.append(Table(*frontier_rows(race, problem), caption))
+    blocks.append(_Numbers(*frontier_rows(race, problem), caption))
     return blocks
 
 
@@ -105,19 +117,21 @@ def _charts(race: Race, problem: ProblemRecord) -> Charts:
     )
 
 
-def _choices(problem: ProblemRecord) -> Table:
-    rows = [
+def _choices(problem: ProblemRecord) -> list[Block]:
+    chosen = [
         (
             entry.name,
-            entry.title,
             f"{entry.tuned} = {entry.value:g}" if entry.value is not None else "not tuned",
             f"{entry.batch_size}",
             " and ".join(entry.chosen_by) or "-",
-            _grid(entry),
         )
         for entry in problem.entries
     ]
-    return Table(("entry", "what", "rate", "batch", "chosen by", "grid"), rows, f"{problem.title}.")
+    grids = [(entry.name, entry.title, _grid(entry)) for entry in problem.entries]
+    return [
+        Table(("entry", "rate", "batch", "chosen by"), chosen, f"{problem.title}: what was chosen."),
+        Table(("entry", "what", "grid"), grids, f"{problem.title}: what it was chosen from."),
+    ]
 
 
 def _grid(entry: EntryRecord) -> str:
@@ -150,23 +164,39 @@ def _machine(race: Race) -> Table:
             rows.append((f"load on {problem.name}", f"{min(loads):.2f} to {max(loads):.2f}"))
     caption = (
         "Where it ran. Load: processes that wanted to run in the last minute, on average. Above the number of threads, "
-        "and before the race above 0, the machine was not idle."
+        f"and before the race above {IDLE:g}, the machine was not idle."
     )
     return Table(("what", "value"), rows, caption)
 
 
 def _commands(race: Race) -> list[Block]:
-    problems = ",".join(problem.name for problem in race.problems)
     names = dict.fromkeys(entry.competitor for problem in race.problems for entry in problem.entries)
+    repetitions = max((len(race.heats_of(problem.name)) for problem in race.problems), default=1)
     threads = race.environment.get("threads", "1")
     return [
         Listing(
-            f"lifted bench race --problems {problems} \\\n    --competitors {','.join(names)} \\\n"
-            f"    --threads {threads} --json race.json --out out/race\n"
+            f"lifted bench race {_chosen(race)} \\\n    --competitors {','.join(names)} \\\n"
+            f"    --repetitions {repetitions} --threads {threads} --json race.json --out out/race\n"
             "lifted bench show race.json --out out/race\nlifted bench tune --out rates.json"
         ),
         Text(
-            "The first command runs everything again, the second one makes tables and page from the stored rows, and "
-            "the third one finds the rates."
+            "The first command runs everything again; with a file that holds this race already it goes on with what "
+            "is missing there. The second one makes tables and page from the stored rows, and the third one finds the "
+            "rates, which the first one takes with --rates."
         ),
     ]
+
+
+def _chosen(race: Race) -> str:
+    """The options that choose the race's problems, and their epochs where those are not their own."""
+    listed = f"--problems {','.join(problem.name for problem in race.problems)}"
+    quick = quick_problems()[1]
+    options = "--quick" if quick.name in [problem.name for problem in race.problems] else listed
+    own = {**PROBLEMS, quick.name: quick}
+    changed = any(p.name in own and p.epochs != own[p.name].epochs for p in race.problems)
+    epochs = {problem.epochs for problem in race.problems}
+    return f"{options} --epochs {epochs.pop()}" if changed and len(epochs) == 1 else options
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -33,8 +33,8 @@ def arrival_rows(race: Race, problem: ProblemRecord, target: str) -> Rows:
     rows = []
     for arrival in analysis.arrivals(race, problem, target):
         ratio, seconds, epochs = arrival.ratio, arrival.seconds, arrival.epochs
-        numbers = (f"{x:.2f}" for x in (ratio.median, ratio.low, ratio.high, seconds.median))
-        cells = [*numbers, f"{epochs.median:.1f}"]
+        numbers = (f"{x:.2f}" for x in (ratio.median, ratio.low, ratio.high))
+        cells = [*numbers, _seconds(seconds.median), f"{epochs.median:.1f}"]
         rows.append((arrival.entry, *map(_or_dash, cells), f"{arrival.reached} of {arrival.repetitions}"))
     return header, rows
 
@@ -52,8 +52,17 @@ def best_rows(race: Race, problem: ProblemRecord) -> Rows:
         shown = (_error(problem, x) for x in (errors.median, errors.low, errors.high))
         name = best.entry if not best.diverged else f"{best.entry} (diverged {best.diverged} times)"
         zeros = f"{100 * best.sparsity.median:.1f} %"
-        rows.append((name, f"{best.epochs.median:.1f}", f"{best.seconds.median:.2f}", *objective, *shown, zeros))
+        rows.append((name, f"{best.epochs.median:.1f}", _seconds(best.seconds.median), *objective, *shown, zeros))
     return header, rows
+
+
+def halves(best: Rows) -> tuple[Rows, Rows]:
+    """The table of `best_rows` as two, of the objective and of the error, which terminals are wide enough for."""
+    header, rows = best
+    return (header[:6], [row[:6] for row in rows]), (
+        (header[0], *header[6:]),
+        [(row[0], *row[6:]) for row in rows],
+    )
 
 
 def frontier_rows(race: Race, problem: ProblemRecord) -> Rows:
@@ -66,7 +75,7 @@ def frontier_rows(race: Race, problem: ProblemRecord) -> Rows:
         rows.append(
             (
                 f"{at.fraction:g}",
-                f"{at.seconds:.2f}",
+                _seconds(at.seconds),
                 at.entry,
                 f"{at.epochs:.1f}",
                 f"{at.objective:.4g}",
@@ -87,6 +96,11 @@ def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[st
         cells = zip(line, widths, words, strict=True)
         lines.append("  ".join(c.ljust(width) if left else c.rjust(width) for c, width, left in cells).rstrip())
     return lines
+
+
+def _seconds(value: float) -> str:
+    """Milliseconds too where it is short."""
+    return f"{value:.2f}" if value >= 1.0 else f"{value:.3f}"
 
 
 def _or_dash(cell: str) -> str:

@@ -65,11 +65,11 @@ def run_page(folder: Path) -> Page:
 
 def _rows(folder: Path) -> Rows:
     if not folder.is_dir():
-        raise CheckpointError(f"there is no folder {folder}: name that of a run or of a demonstration.")
+        raise CheckpointError(f"there is no folder {folder}: name that of a run, of a demonstration or of a race.")
     if not (folder / "history.jsonl").is_file():
         raise CheckpointError(
-            f"{folder} holds neither a run (it has no history.jsonl) nor a finished demonstration: name the folder "
-            "that 'lifted train' or 'lifted demo' was given as --out."
+            f"{folder} holds neither a run (it has no history.jsonl) nor a finished demonstration nor a race: name the "
+            "folder that 'lifted train', 'lifted demo' or 'lifted bench race' was given as --out."
         )
     rows: list[Any] = RunFolder(folder).history()
     if not rows:

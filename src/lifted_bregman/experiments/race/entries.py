@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from lifted_bregman.experiments.race.competitors import REFERENCE, Competitor
-from lifted_bregman.experiments.race.problems import RaceProblem
+from lifted_bregman.experiments.race.problems import RaceData, RaceProblem
 from lifted_bregman.experiments.race.rates import CRITERIA, Rates
-from lifted_bregman.experiments.race.results import EntryRecord
+from lifted_bregman.experiments.race.results import EntryRecord, ProblemRecord
 from lifted_bregman.solvers import Solver
+
+_RECORDED = (  # of a problem's settings
+    "data",
+    "task",
+    "prepare",
+    "noise",
+    "validation",
+    "hidden",
+    "activation",
+    "loss",
+    "code_threshold",
+    "code_penalty",
+    "weights",
+    "dtype",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +61,27 @@ def reference_of(competitors: Sequence[Competitor]) -> str:
     names = [competitor.name for competitor in competitors]
     other = [competitor.name for competitor in competitors if competitor.kind == "back-propagation"]
     return REFERENCE if REFERENCE in names else (other or names)[0]
+
+
+def problem_record(
+    problem: RaceProblem, entries: Sequence[Entry], reference: str, samples: RaceData | None = None
+) -> ProblemRecord:
+    """What a race keeps of a problem; without `samples` nothing about them."""
+    resolved = asdict(problem.settings.resolved())
+    return ProblemRecord(
+        problem.name,
+        problem.title,
+        problem.classify,
+        problem.epochs,
+        problem.batch_size,
+        0 if samples is None else len(samples.train[0]),
+        0 if samples is None else len(samples.validation[0]),
+        "" if samples is None else samples.source,
+        {name: list(value) if isinstance(value := resolved[name], tuple) else value for name in _RECORDED},
+        reference,
+        tuple(entry.record for entry in entries),
+        problem.rows,
+    )
 
 
 def _entry(

@@ -66,6 +66,7 @@ class ProblemRecord:
         settings: data and network, by name.
         reference: the competitor whose results are the targets.
         entries: who ran.
+        rows: evaluations in the time that the reference takes; 0 where a file does not say.
     """
 
     name: str
@@ -79,6 +80,7 @@ class ProblemRecord:
     settings: Mapping[str, Any]
     reference: str
     entries: tuple[EntryRecord, ...]
+    rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ class Race:
         environment: versions, threads, hardware.
         load_before: processes that wanted to run in the minute before, on average; None where nobody says.
         budget: the most time of a run, as a multiple of the reference's.
-        interrupted: whether somebody ended it early.
+        interrupted: whether somebody ended it before all its repetitions were whole.
         provenance: how the rates were found.
     """
 
@@ -152,7 +154,7 @@ class Race:
 def write_race(path: Path, race: Race) -> None:
     """Writes the file, whole or not at all; numbers that JSON does not know become null."""
     entries = {"kind": KIND, **asdict(race)}
-    write_whole(path, (json.dumps(_finite(entries), indent=1, allow_nan=False) + "\n").encode())
+    write_whole(path, (json.dumps(finite(entries), indent=1, allow_nan=False) + "\n").encode())
 
 
 def read_race(path: Path) -> Race:
@@ -206,9 +208,10 @@ def _require_consistent(race: Race) -> None:
             raise ValueError(f"a run of '{heat.problem}' has no rows")
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The same value as JSON has it: mappings, lists, and null for what is no finite number."""
     if isinstance(value, Mapping):
-        return {key: _finite(entry) for key, entry in value.items()}
+        return {key: finite(entry) for key, entry in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_finite(entry) for entry in value]
+        return [finite(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

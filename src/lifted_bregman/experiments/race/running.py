@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments.environment import environment, load_average, threads
+from lifted_bregman.experiments.race._checks import check_settings
 from lifted_bregman.experiments.race.competitors import Competitor
-from lifted_bregman.experiments.race.entries import Entry, enter, reference_of
+from lifted_bregman.experiments.race.continuing import require_part, require_same_samples
+from lifted_bregman.experiments.race.entries import Entry, enter, problem_record, reference_of
 from lifted_bregman.experiments.race.lanes import Lane
 from lifted_bregman.experiments.race.problems import RaceData, RaceProblem
 from lifted_bregman.experiments.race.rates import Rates
-from lifted_bregman.experiments.race.results import Heat, ProblemRecord, Race, Trace
+from lifted_bregman.experiments.race.results import Heat, Race, Trace
 from lifted_bregman.solvers import Callback, Outcome
 from lifted_bregman.training.signals import Signals
 
@@ -43,13 +46,12 @@ class RaceSettings:
     data_dir: Path | None = None
 
     def __post_init__(self) -> None:
-        for name, least in {"repetitions": 1, "first_seed": 0, "threads": 1}.items():
-            value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if not (whole and value >= least) and not (value is None and name == "threads"):
-                raise SettingError(f"{name} is {value!r}; it must be a whole number of at least {least}.")
-        if not 1.0 <= self.budget < math.inf:
-            raise SettingError(f"budget is {self.budget!r}; it must be a number of at least 1.")
+        check_settings(self, repetitions=1, first_seed=0)
+
+    @property
+    def seeds(self) -> range:
+        """One for each repetition."""
+        return range(self.first_seed, self.first_seed + self.repetitions)
 
 
 def run_race(
@@ -58,6 +60,10 @@ def run_race(
     rates: Rates,
     settings: RaceSettings,
     watch: Watch | None = None,
+    *,
+    stored: Race | None = None,
+    keep: Callable[[Race], None] | None = None,
+    signals: Signals | None = None,
 ) -> Race:
     """Runs every competitor on every problem, and returns all that was measured.
 
@@ -70,61 +76,58 @@ def run_race(
         rates: what each tuned competitor runs with.
         settings: what may be chosen.
         watch: called after every turn.
+        stored: a part of the same race; its whole repetitions are not run again.
+        keep: called after every repetition with the race so far.
+        signals: those that end it, already listened to; Ctrl-C if None.
     """
     if not problems or not competitors:
         raise SettingError("a race needs at least one problem and one competitor: name them, or leave the names out.")
     entered = {problem.name: enter(problem, competitors, rates) for problem in problems}  # refuses before any work
+    if stored is not None:
+        require_part(stored, problems, competitors, rates, settings)
     reference = reference_of(competitors)
-    load_before = _load()
-    records, heats = [], []
-    with Signals() as signals, threads(settings.threads):
+    records = {} if stored is None else {record.name: record for record in stored.problems}
+    heats = {} if stored is None else {(heat.problem, heat.seed): heat for heat in stored.heats}
+    wanted = [(problem, seed) for problem in problems for seed in settings.seeds]
+    loads = [load for load in (_load(), None if stored is None else stored.load_before) if load is not None]
+    listening = Signals() if signals is None else nullcontext(signals)
+    with listening as signals, threads(settings.threads):
         place = environment()
-        for number, problem in enumerate(problems):
-            entries = entered[problem.name]
-            for repetition in range(settings.repetitions):
-                if signals.received is not None:
-                    break
-                seed = settings.first_seed + repetition
-                samples = problem.load(seed, settings.data_dir)
-                done = number + repetition / settings.repetitions
 
-                def show(part: float, done: float = done, name: str = f"{problem.name}, seed {seed}") -> None:
-                    if watch is not None:
-                        watch(name, (done + part / settings.repetitions) / len(problems))
+        def so_far() -> Race:
+            done = tuple(heats[key] for problem, seed in wanted if (key := (problem.name, seed)) in heats)
+            return Race(
+                tuple(records[problem.name] for problem in problems if problem.name in records),
+                done,
+                place,
+                max(loads, default=None),
+                settings.budget,
+                sum(heat.whole for heat in done) < len(wanted),
+                dict(rates.provenance),
+            )
 
-                heat = _heat(problem, entries, samples, seed, reference, settings.budget, signals, show)
-                if not (heat.whole or any(len(trace.rows) > 1 for trace in heat.traces)):
-                    break  # interrupted before anything was reached
-                heats.append(heat)
-                if repetition == 0:
-                    records.append(_record(problem, entries, samples, reference))
-    return Race(
-        tuple(records),
-        tuple(heats),
-        place,
-        load_before,
-        settings.budget,
-        signals.received is not None,
-        dict(rates.provenance),
-    )
+        for number, (problem, seed) in enumerate(wanted):
+            key = (problem.name, seed)
+            if signals.received is not None:
+                break
+            if key in heats and heats[key].whole:
+                continue
+            samples, entries = problem.load(seed, settings.data_dir), entered[problem.name]
+            if problem.name in records:
+                require_same_samples(records[problem.name], samples)
 
+            def show(part: float, number: int = number, name: str = f"{problem.name}, seed {seed}") -> None:
+                if watch is not None:
+                    watch(name, (number + part) / len(wanted))
 
-def _record(problem: RaceProblem, entries: Sequence[Entry], samples: RaceData, reference: str) -> ProblemRecord:
-    kept = ("data", "task", "prepare", "hidden", "activation", "loss", "code_threshold", "code_penalty", "dtype")
-    resolved = asdict(problem.settings.resolved())
-    return ProblemRecord(
-        problem.name,
-        problem.title,
-        problem.classify,
-        problem.epochs,
-        problem.batch_size,
-        len(samples.train[0]),
-        len(samples.validation[0]),
-        samples.source,
-        {name: list(value) if isinstance(value := resolved[name], tuple) else value for name in kept},
-        reference,
-        tuple(entry.record for entry in entries),
-    )
+            heat = _heat(problem, entries, samples, seed, reference, settings.budget, signals, show)
+            if not (heat.whole or any(len(trace.rows) > 1 for trace in heat.traces)):
+                break  # interrupted before anything was reached
+            heats[key] = heat
+            records.setdefault(problem.name, problem_record(problem, entries, reference, samples))
+            if keep is not None:
+                keep(so_far())
+        return so_far()
 
 
 def _heat(
@@ -152,6 +155,8 @@ def _heat(
     leader_place = next(place for place, entry in enumerate(entries) if entry.record.competitor == reference)
     quantum = 0.0
     for place, entry in enumerate(entries):  # what is done for the first time takes longer, and nobody pays for it
+        if signals.received is not None:
+            break
         trial = lane(entry)
         trial.advance(steps=_WARM_UP)
         if place == leader_place:

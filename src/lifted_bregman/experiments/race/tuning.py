@@ -9,6 +9,7 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments._write import write_whole
 from lifted_bregman.experiments.environment import environment, threads
+from lifted_bregman.experiments.race._checks import check_settings
 from lifted_bregman.experiments.race.competitors import Competitor
 from lifted_bregman.experiments.race.entries import reference_of
 from lifted_bregman.experiments.race.lanes import Lane
@@ -45,13 +47,7 @@ class TuneSettings:
     data_dir: Path | None = None
 
     def __post_init__(self) -> None:
-        for name, least in {"seed": 0, "threads": 1}.items():
-            value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if not (whole and value >= least) and not (value is None and name == "threads"):
-                raise SettingError(f"{name} is {value!r}; it must be a whole number of at least {least}.")
-        if not 1.0 <= self.budget < math.inf:
-            raise SettingError(f"budget is {self.budget!r}; it must be a number of at least 1.")
+        check_settings(self, seed=0)
 
 
 @dataclass(frozen=True)
@@ -103,6 +99,8 @@ def tune(
     settings: TuneSettings,
     log: Path,
     watch: Watch | None = None,
+    *,
+    signals: Signals | None = None,
 ) -> Rates | None:
     """Walks over the grids and returns what was chosen; None if it was interrupted.
 
@@ -118,6 +116,7 @@ def tune(
         settings: what may be chosen.
         log: a file of JSON lines; made if it is missing, continued otherwise.
         watch: called before every run with what it is, and the part of the walks that is over.
+        signals: those that end it after the present step, already listened to; Ctrl-C if None.
     """
     tuned = [competitor for competitor in competitors if competitor.tuned is not None]
     if not problems or not tuned:
@@ -128,7 +127,8 @@ def tune(
     wanted: list[GridRun] = []
     walks = [(problem, competitor) for problem in problems for competitor in tuned]
     samples: dict[str, RaceData] = {}
-    with Signals() as signals, threads(settings.threads):
+    listening = Signals() if signals is None else nullcontext(signals)
+    with listening as signals, threads(settings.threads):
         for number, (problem, competitor) in enumerate(walks):
             limit = math.inf
             if competitor.name != reference:

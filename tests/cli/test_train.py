@@ -1,0 +1,43 @@
+"""`lifted train` with settings of the solver that are infinite, and its help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from lifted_bregman.experiments.solver_names import default_name
+from tests.cli.program import call
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_an_infinite_setting_of_the_solver(tmp_path: Path, capsys: Capture) -> None:
+    """With damping inf GramSweep follows the gradient: stored, repeated from the file and continued as such."""
+    pytest.importorskip("sklearn")
+    run, again, finite = (tmp_path / name for name in ("run", "again", "finite"))
+    chosen = ["--data", "digits-60", "--hidden", "5", "--batch-size", "20", "--threads", "1", "--quiet"]
+    infinite = ["--solver", "gram-sweep", "--set", "damping=inf"]
+    assert call(capsys, "train", *chosen, *infinite, "--epochs", 1, "--out", run).code == 0
+    assert "\ndamping = inf\n" in (run / "settings.toml").read_text()
+    called = call(capsys, "train", "--config", run / "settings.toml", "--epochs", 2, "--quiet", "--out", again)
+    assert called.code == 0 and call(capsys, "resume", run, "--epochs", 2, "--quiet").code == 0
+    assert call(capsys, "train", *chosen, "--set", "damping=1e9", "--epochs", 2, "--out", finite).code == 0
+    weights = [load_file(folder / "model.safetensors") for folder in (run, again, finite)]
+    for name, value in weights[0].items():
+        assert value.equal(weights[1][name])
+    assert any(not value.equal(weights[2][name]) for name, value in weights[0].items())
+    assert "Infinity" not in "".join(path.read_text() for path in run.rglob("*.json"))
+
+
+@pytest.mark.parametrize("wrong", ["damping=nan", "damping=-inf", "step_size=inf", "block=inf", f"damping={10**400}"])
+def test_what_is_no_number_there_is_refused(wrong: str, tmp_path: Path, capsys: Capture) -> None:
+    called = call(capsys, "train", "--data", "digits", "--set", wrong, "--out", tmp_path / "run")
+    assert called.code == 2 and called.err.count("\n") == 1 and wrong.partition("=")[0] in called.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_help_begins_with_the_default_solver(capsys: Capture) -> None:
+    shown = " ".join(call(capsys, "train", "--help").out.split())
+    assert f"--solver NAME {default_name()}, implicit-sgd" in shown
