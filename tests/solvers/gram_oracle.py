@@ -181,7 +181,7 @@ class Oracle:
         corrected = self.s[l] / (1.0 - own.memory**k)
         module = self.linears[l - 1]
         inputs = module.in_features if module.weight.requires_grad else 1
-        lengths = own.step_size / (inputs * corrected).sqrt()
+        lengths = own.step_size / (inputs * corrected * (1.0 + k / own.horizon)).sqrt()
         lengths[corrected == 0.0] = 0.0  # units without a signal stay
         change = float((lengths**2 * move.squares).sum().sqrt()) * move.scale
         self.limited.append(change > own.trust * size)

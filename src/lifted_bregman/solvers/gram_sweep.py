@@ -54,7 +54,7 @@ class GramSweep(Solver[GramSweepState]):
 
     A dense layer moves by majorise-minimise steps of its implicit problem, in sample space where it has more inputs
     than `block`.  The first is Δ = (AᵀA/m + tI)⁻¹ AᵀE_l/m with A = [x_{l-1} 1].  Then each unit j
-    gets the length η/√(n s_j), n being its inputs and s_j a running mean of the mean squares of its moves, and the
+    gets the length η_k/√(n s_j), n being its inputs and s_j a running mean of the mean squares of its moves, and the
     whole layer is shortened if it would change z_l by more than κ of its size.  Other maps move along the gradient.  So
     do parameters with a penalty, all of a layer with one length, which is the step of the penalty's proximal map.
 
@@ -66,7 +66,9 @@ class GramSweep(Solver[GramSweepState]):
     Θ + (Θ - V)(1 - β)/β.  A step costs the three products of a weight's size that back-propagation needs, and one
     tensor of that size is kept besides Θ.  Convergence is observed, not proven.
 
-    step_size        η > 0, the norm of a unit's move; the norm of its weights is about 1 at the start
+    step_size        η > 0; in step k the norm of a unit's move is η_k = η/√(1 + k/K), that of its weights at the start
+                     about 1
+    horizon          K > 0, the steps after which moves begin to shorten; inf for a constant length
     trust            κ > 0, the largest relative change of a layer's pre-activations in a step
     damping          τ > 0, t over the mean eigenvalue of A Aᵀ/m, or of AᵀA/m; the larger, the nearer to the gradient,
                      and inf is the gradient
@@ -85,9 +87,10 @@ class GramSweep(Solver[GramSweepState]):
     minibatch: ClassVar[bool] = True
     weighted: ClassVar[bool] = True
 
-    step_size: float = 0.05
+    step_size: float = 0.06
+    horizon: float = 600.0
     trust: float = 0.15
-    damping: float = 0.1
+    damping: float = 0.15
     narrow_damping: float = 1.0
     nudge: float = 0.5
     penalised_nudge: float = 0.001
@@ -100,8 +103,9 @@ class GramSweep(Solver[GramSweepState]):
     def __post_init__(self) -> None:
         for name in ("step_size", "trust", "narrow_damping", "nudge", "penalised_nudge"):
             positive(getattr(self, name), name)
-        if not self.damping > 0.0:
-            raise SettingError(f"damping is {self.damping!r}; it must be a number above 0, or inf.")
+        for name in ("horizon", "damping"):
+            if not getattr(self, name) > 0.0:
+                raise SettingError(f"{name} is {getattr(self, name)!r}; it must be a number above 0, or inf.")
         require_count(self.block, "block")
         for name in ("average", "memory"):
             if not 0.0 <= getattr(self, name) < 1.0:
@@ -183,7 +187,7 @@ class GramSweep(Solver[GramSweepState]):
         """Gives the units their lengths, and moves V and Θ of a layer; `size` is that of z_l."""
         theta = {name: p.detach() for name, p in problem.network[layer].map.parameters.items()}
         inputs = max(p.numel() // len(p) for p in theta.values())  # 1 where only a bias is trained
-        rate = self.step_size / math.sqrt(inputs)
+        rate = self.step_size / math.sqrt(inputs * (1.0 + state.steps / self.horizon))
         if made.of_parameters:
             size = _rms_of(theta) + 10.0 * rate
         lengths = self._lengths(state, layer, made)
