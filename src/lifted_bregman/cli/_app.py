@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lifted_bregman.cli import apply, bench, checkpoint, data, demo, doctor, report, train
+from lifted_bregman.cli import apply, bench, checkpoint, data, demo, doctor, report, reproduce, train
 
 app = typer.Typer(
     name="lifted",
@@ -49,6 +49,7 @@ app.command()(apply.encode)
 app.command()(apply.reconstruct)
 app.add_typer(data.app)
 app.command()(report.report)
+app.command()(reproduce.reproduce)
 app.add_typer(bench.app)
 app.add_typer(checkpoint.app)
 app.command()(doctor.doctor)

@@ -1,0 +1,89 @@
+"""What is measured in a reproduction besides the history of `fit`: losses apart from penalties, zeros, linear units."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from lifted_bregman.experiments.run_data import Pair
+from lifted_bregman.networks._no_graph import no_graph
+from lifted_bregman.problem import LiftedProblem, energies
+from lifted_bregman.problem.blocks import code_layer, hidden_layers
+from lifted_bregman.solvers import Batch, Callback, Run
+from lifted_bregman.solvers._loop import Diverged
+from lifted_bregman.training.inputs import read_inputs
+
+_AT_ONCE = 4096  # samples, which bounds the memory
+KEPT = ("epoch", "step", "seconds", "inner_iterations", "objective", "loss", "sparsity", "accuracy")
+"""Entries of a stored row, besides those that begin with "validation", "linear" and "always_linear"."""
+
+
+@no_graph
+def measured(problem: LiftedProblem, data: Batch, classify: bool) -> dict[str, float]:
+    """The nested network on `data`.
+
+    "objective" with penalties and "loss" without, means over samples; "sparsity", the fraction of exact zeros in the
+    middle hidden layer; with `classify` "accuracy".  For each hidden layer l, in per cent: "linear_l", the pairs
+    (sample, unit) with σ(z) = z, for ReLU z >= 0, and "always_linear_l", the units for which that holds on all samples.
+    """
+    sums = dict.fromkeys(("objective", "loss", "sparsity", "accuracy"), 0.0)
+    hidden, depth = hidden_layers(problem.depth), problem.depth
+    pairs = dict.fromkeys(hidden, 0.0)
+    always: dict[int, Tensor] = {}
+    for start in range(0, len(data), _AT_ONCE):
+        piece = data.slice(start, start + _AT_ONCE)
+        state = problem.forward_state(piece.X, check=False)
+        point = problem.point(state, piece.X, piece.Y, piece.weights)
+        share = len(piece) / len(data)
+        sums["objective"] += share * float(energies.objective(problem, point))
+        sums["loss"] += share * float(problem.loss.per_sample(point.z(depth), piece.Y).mean())
+        sums["sparsity"] += share * float((state[code_layer(depth)] == 0).double().mean())
+        if classify:
+            hits = point.z(depth).argmax(1) == piece.Y.argmax(1)
+            sums["accuracy"] += share * float(hits.double().mean())
+        for l in hidden:
+            linear = point.z(l) == state[l]
+            pairs[l] += share * float(linear.double().mean())
+            always[l] = linear.all(0) & always[l] if l in always else linear.all(0)
+    values = {name: value for name, value in sums.items() if classify or name != "accuracy"}
+    values |= {f"linear_{l}": 100.0 * pairs[l] for l in hidden}
+    return values | {f"always_linear_{l}": 100.0 * float(always[l].double().mean()) for l in hidden}
+
+
+class Observer(Callback):
+    """Adds what `measured` finds on both parts to every row of the history, on the network of `problem`."""
+
+    def __init__(self, problem: LiftedProblem, train: Pair, validation: Pair) -> None:
+        inputs, held_out = read_inputs(problem, train), read_inputs(problem, validation, "validation")
+        self.problem, self.classify = problem, inputs.labels
+        self.train, self.validation = inputs.batch(problem), held_out.batch(problem)
+
+    def recorded(self, run: Run, row: dict[str, float]) -> None:
+        counted = run.problem.work.as_dict()
+        row |= measured(self.problem, self.train, self.classify)
+        reached = measured(self.problem, self.validation, self.classify)
+        row |= {f"validation_{name}": value for name, value in reached.items() if not name.startswith("always")}
+        for name, value in kept(row).items():
+            if not math.isfinite(value):
+                raise Diverged(f"{name} is {value} after epoch {int(row['epoch'])}")
+        row["inner_iterations"] = run.state.steps * int(getattr(run.solver, "inner_steps", 1))
+        run.problem.work.reset(counted)
+
+
+def kept(row: dict[str, float]) -> dict[str, float]:
+    """The entries of a row of the history that are stored."""
+    begins = ("validation", "linear", "always_linear")
+    return {name: value for name, value in row.items() if name in KEPT or name.startswith(begins)}
+
+
+@no_graph
+def edge_error(outputs: Tensor, targets: Tensor) -> float:
+    """‖∇u - ∇v‖² / ‖∇v‖² of outputs u and targets v, (samples, height, width): 0 for outputs with every edge in place.
+
+    ∇ are differences of neighbouring pixels.  A blurred image loses edges, a noisy one adds some; both count.
+    """
+    wrong = sum(float(torch.diff(outputs - targets, dim=dim).double().square().sum()) for dim in (1, 2))
+    size = sum(float(torch.diff(targets, dim=dim).double().square().sum()) for dim in (1, 2))
+    return wrong / size if size > 0.0 else 0.0

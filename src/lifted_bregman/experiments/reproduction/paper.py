@@ -1,0 +1,101 @@
+"""Papers: recipes and claims that belong together, found through an entry point, so that others can add theirs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+
+from lifted_bregman.errors import SettingError
+from lifted_bregman.experiments._typed import unknown
+from lifted_bregman.experiments.reproduction.claims import Claim
+from lifted_bregman.experiments.reproduction.recipe import Recipe
+
+GROUP = "lifted_bregman.papers"
+"""The entry-point group; an entry is a function without arguments that returns a `Paper`."""
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class Paper:
+    """What a paper claims and how it is checked.
+
+    Args:
+        name: as it is chosen on the command line.
+        title: as people read it.
+        recipes: the runs, in the order in which they are worth having.
+        claims: what is judged by them.
+    """
+
+    name: str
+    title: str
+    recipes: tuple[Recipe, ...]
+    claims: tuple[Claim, ...]
+
+    def __post_init__(self) -> None:
+        for what, names in (("recipes", self.recipes), ("claims", self.claims)):
+            twice = [name for name, count in Counter(entry.name for entry in names).items() if count > 1]
+            if twice:
+                raise SettingError(f"two {what} of '{self.name}' are called '{twice[0]}': give each its own name.")
+        known = {recipe.name for recipe in self.recipes}
+        for claim in self.claims:
+            for name in claim.recipes:
+                if name not in known:
+                    raise SettingError(f"the claim '{claim.name}' needs the recipe '{name}', which there is not.")
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """The tables and figures, in the order of the claims."""
+        named = [claim.figure for claim in self.claims] + [name for one in self.recipes for name in one.figures]
+        return tuple(dict.fromkeys(named))
+
+    def recipes_of(self, figure: str) -> tuple[Recipe, ...]:
+        """What has to be run for a figure, or for "all"."""
+        if figure == ALL:
+            return self.recipes
+        if figure not in self.figures:
+            raise SettingError(
+                unknown(f"table or figure in '{self.name}' that is called", figure, (*self.figures, ALL))
+            )
+        needed = {name for claim in self.claims_of(figure) for name in claim.recipes}
+        return tuple(recipe for recipe in self.recipes if figure in recipe.figures or recipe.name in needed)
+
+    def claims_of(self, figure: str) -> tuple[Claim, ...]:
+        """The claims about a figure, or "all"."""
+        return tuple(claim for claim in self.claims if figure in (ALL, claim.figure))
+
+    def claims_served(self, recipe: str) -> tuple[Claim, ...]:
+        """The claims that a recipe is needed for."""
+        return tuple(claim for claim in self.claims if recipe in claim.recipes)
+
+
+def find_papers() -> dict[str, Paper]:
+    """The papers of all installed packages, by name."""
+    found: dict[str, Paper] = {}
+    for entry in entry_points(group=GROUP):
+        try:
+            paper = entry.load()()
+        except (ImportError, AttributeError) as error:
+            raise SettingError(f"the paper '{entry.name}' ({entry.value}) cannot be loaded: {error}.") from error
+        found[paper.name] = paper
+    return found
+
+
+def choose_paper(papers: dict[str, Paper], name: str | None = None) -> Paper:
+    """The paper of this name; the only one if None."""
+    if not papers:
+        raise SettingError(
+            f"no package offers a paper to reproduce (entry-point group {GROUP}): install lifted-bregman again."
+        )
+    if name is None:
+        if len(papers) > 1:
+            raise SettingError(f"there are several papers: choose one with --paper, {_listed(papers)}.")
+        return next(iter(papers.values()))
+    if name not in papers:
+        raise SettingError(unknown("paper", name, papers))
+    return papers[name]
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)

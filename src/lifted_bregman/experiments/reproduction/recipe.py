@@ -1,0 +1,127 @@
+"""A recipe: one run that a paper's claims are judged by, as frozen settings with a tiny variant of the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from pathlib import Path
+
+from lifted_bregman import data
+from lifted_bregman.data.naming import parse
+from lifted_bregman.errors import SettingError
+from lifted_bregman.experiments.settings import Settings
+from lifted_bregman.problem import LiftedProblem
+
+SMOKE_SET = "digits"  # comes with scikit-learn; taken where the set itself is not on this machine
+_SHORT = 600.0  # seconds; what takes less is run with more seeds
+_SEEDS, _SEEDS_OF_SHORT_RUNS = 3, 5
+
+
+class Priority(IntEnum):
+    """In which order runs are worth having."""
+
+    CORE = 0
+    """One run of the main reading, so that every claim is answered once."""
+    SEEDS = 1
+    """The same with other seeds, for the spread."""
+    READINGS = 2
+    """What else the paper's text can mean, and methods that it does not have; one seed."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One run.
+
+    Args:
+        name: in lower case with hyphens, unlike that of any other recipe; it names files.
+        title: as people read it.
+        settings: everything about the run but seed, folder of the data and threads, which are the job's.
+        smoke: the same on a few samples, in seconds.
+        figures: the tables and figures that it belongs to.
+        seconds: how long the run takes on one thread, about; > 0.
+        priority: `CORE` or `READINGS`; the seeds of a core recipe follow by themselves.
+        reading: how the paper was read where it leaves a choice, in a sentence.
+        relaxed: what is trained in place of the lifted problem, on the same parameters; None for the problem itself.
+            What is measured is always the network of the problem itself.
+        pictures: whether a few outputs and a code are stored, which needs images as targets.
+    """
+
+    name: str
+    title: str
+    settings: Settings
+    smoke: Settings
+    figures: tuple[str, ...]
+    seconds: float
+    priority: Priority = Priority.CORE
+    reading: str = ""
+    relaxed: Callable[[LiftedProblem], LiftedProblem] | None = None
+    pictures: bool = False
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", self.name):
+            raise SettingError(f"the recipe '{self.name}' names files: write lower case, digits and hyphens only.")
+        if not self.figures:
+            raise SettingError(f"the recipe '{self.name}' belongs to no figure: name at least one, such as table1.")
+        if not self.seconds > 0.0:
+            raise SettingError(f"seconds of the recipe '{self.name}' is {self.seconds:g}; it must be above 0.")
+        if self.priority is Priority.SEEDS:
+            raise SettingError(f"the priority of the recipe '{self.name}' is SEEDS; it must be CORE or READINGS.")
+        if self.pictures and not self.settings.autoencoder:
+            raise SettingError(f"the recipe '{self.name}' asks for pictures, and its outputs are none: leave them out.")
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """0 for a reading; of a core recipe 3, or 5 where a run takes under ten minutes."""
+        if self.priority is Priority.READINGS:
+            return (0,)
+        return tuple(range(_SEEDS_OF_SHORT_RUNS if self.seconds < _SHORT else _SEEDS))
+
+    def priority_of(self, seed: int) -> Priority:
+        """What a run with this seed is for."""
+        return Priority.SEEDS if self.priority is Priority.CORE and seed > 0 else self.priority
+
+
+@dataclass(frozen=True)
+class Job:
+    """A recipe with a seed, and as a smoke run or in full.
+
+    Args:
+        recipe: what is run.
+        seed: of samples, weights, order and noise.
+        smoke: whether it is the tiny variant.
+        data_dir: a folder that holds data sets; None for the cache.
+        threads: of torch, >= 1.
+    """
+
+    recipe: Recipe
+    seed: int = 0
+    smoke: bool = False
+    data_dir: Path | None = None
+    threads: int = 1
+
+    @property
+    def name(self) -> str:
+        """ "recipe/seed", as the files of the job are called."""
+        return f"{self.recipe.name}/{self.seed}"
+
+    @property
+    def priority(self) -> Priority:
+        """What it is for."""
+        return self.recipe.priority_of(self.seed)
+
+    @property
+    def settings(self) -> Settings:
+        """The resolved settings."""
+        chosen = self.recipe.smoke if self.smoke else self.recipe.settings
+        name = chosen.data
+        if self.smoke and not is_here(name, self.data_dir):
+            name = f"{SMOKE_SET}-{parse(name)[1] or 200}"
+        folder = None if self.data_dir is None else str(self.data_dir)
+        return replace(chosen, data=name, seed=self.seed, data_dir=folder, threads=self.threads).resolved()
+
+
+def is_here(name: str, data_dir: Path | None) -> bool:
+    """Whether a data set is on this machine."""
+    return data.whereabouts(parse(name)[0], data_dir).startswith("in ")

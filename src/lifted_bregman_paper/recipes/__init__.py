@@ -1,0 +1,23 @@
+"""The runs of Section 6, by experiment.
+
+Three choices hold for all of them.  The main reading of Algorithm 1 takes N sweeps from the top layer down with steps
+below 2 over the Lipschitz constants, x after Θ: it is proximal gradient descent on the sub-problem of a batch, which is
+what the text says the inner iterations are, and the only reading under which that objective is known to decrease.  The
+printed step sizes and loops are readings of their own.  Images are centred by the mean image of the training part.
+Losses are means over samples of half the squared error, summed over features.
+"""
+
+from __future__ import annotations
+
+from lifted_bregman.experiments.reproduction import Recipe
+from lifted_bregman_paper.recipes import classification, denoising, sparse_autoencoder
+
+RECIPES: tuple[Recipe, ...] = (
+    *sparse_autoencoder.RECIPES,
+    *(recipe for recipe in denoising.RECIPES if "10k" not in recipe.name),
+    *classification.RECIPES,
+    *(recipe for recipe in denoising.RECIPES if "10k" in recipe.name),
+)
+"""All runs; those of the same priority in the order in which they are worth having, short ones first."""
+
+__all__ = ["RECIPES"]
