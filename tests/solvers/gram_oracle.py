@@ -79,6 +79,10 @@ def layer_move(A: Tensor, E: Tensor, inputs: int, block: int, tau: float, left, 
     return Blocks(delta.T, along / (m * n * len(places)), squares, (m * width * len(places)) ** -0.5)
 
 
+# All steps up to 16, every 2nd up to 32, every 4th up to 64, and so on.
+LOOKS = {*range(1, 16), *range(16, 32, 2), *range(32, 64, 4), *range(64, 128, 8)}
+
+
 @dataclass
 class Oracle:
     """Steps on dense layers with the settings of a `GramSweep`.
@@ -102,12 +106,15 @@ class Oracle:
     limited: list[bool] = field(default_factory=list)
     """Whether the trust limit was binding, for each move."""
     residual: float = 0.0
+    distance: float = 0.0
 
     def __post_init__(self) -> None:
         self.linears = copy.deepcopy(self.linears)
         self.theta = [self._packed(module) for module in self.linears]
         self.fast = [theta.clone() for theta in self.theta]
         self.mean = [theta.clone() for theta in self.theta]
+        self.origin = [theta.clone() for theta in self.theta]
+        self.distance = self.settings.step_size
 
     def _packed(self, module: nn.Linear) -> Tensor:
         """[W b], what is frozen or missing included (as zeros)."""
@@ -122,6 +129,10 @@ class Oracle:
     def step(self, X: Tensor, Y: Tensor, w: Tensor | None = None) -> None:
         own, L = self.settings, len(self.linears)
         self.steps += 1
+        if self.steps in LOOKS:
+            trained = [i for i, module in enumerate(self.linears) if self._trained(module)]
+            away = [float((self.fast[i] - self.origin[i]).square().sum()) / len(self.origin[i]) for i in trained]
+            self.distance = max(self.distance, math.sqrt(sum(away) / len(away)))
         x, z = [X], [X]
         for l in range(L):
             z.append(x[l] @ self.theta[l][:, :-1].T + self.theta[l][:, -1])
@@ -181,7 +192,7 @@ class Oracle:
         corrected = self.s[l] / (1.0 - own.memory**k)
         module = self.linears[l - 1]
         inputs = module.in_features if module.weight.requires_grad else 1
-        lengths = own.step_size / (inputs * corrected * (1.0 + k / own.horizon)).sqrt()
+        lengths = self.distance / (inputs * corrected * (1.0 + k)).sqrt()
         lengths[corrected == 0.0] = 0.0  # units without a signal stay
         change = float((lengths**2 * move.squares).sum().sqrt()) * move.scale
         self.limited.append(change > own.trust * size)
@@ -219,4 +230,5 @@ def assert_follows(solver, problem, X, Y, oracle: Oracle, weights=None, batches=
                 torch.testing.assert_close(packed(module, state.fast.get(l, {})), oracle.fast[l - 1], **TIGHT)
     assert bool(state.fast) == (solver.average > 0.0)  # without an average Θ is V, and nothing is kept
     assert state.steps == len(batches) and state.fallbacks == 0 and state.metrics["fallbacks"] == 0.0
+    assert state.metrics["distance"] == pytest.approx(oracle.distance, rel=1e-9)
     assert state.metrics["output_residual"] == pytest.approx(oracle.residual, rel=1e-9)

@@ -152,9 +152,7 @@ def test_sizes_of_blocks(samples, inputs, block, expected):
     assert own.block == expected
 
 
-@pytest.mark.parametrize(
-    "settings", [{"block": 3}, {"block": 5, "inner_steps": 2, "horizon": 2.0}, {"block": 3, "average": 0.0}]
-)
+@pytest.mark.parametrize("settings", [{"block": 3}, {"block": 5, "inner_steps": 2}, {"block": 3, "average": 0.0}])
 def test_layers_of_the_same_size_in_a_network(settings):
     """Inputs 6, 6, 6, 9 and 6, one of them without a bias: steps of the solver against the oracle."""
     torch.manual_seed(0)

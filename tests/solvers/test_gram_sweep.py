@@ -37,8 +37,8 @@ def network(sigma: act.Activation, seed=0):
 
 SETTINGS = [
     GramSweep(step_size=0.02, narrow_damping=0.3),
-    GramSweep(step_size=0.3, horizon=1.5, block=4, average=0.6, power=0.5, memory=0.5),
-    GramSweep(step_size=0.02, block=2, inner_steps=3, average=0.0, damping=0.7, memory=0.0, horizon=math.inf),
+    GramSweep(step_size=0.3, block=4, average=0.6, power=0.5, memory=0.5),
+    GramSweep(step_size=0.02, block=2, inner_steps=3, average=0.0, damping=0.7, memory=0.0),
     GramSweep(step_size=0.1, block=5, inner_steps=2, average=0.8, power=0.0, nudge=3.0),
     GramSweep(step_size=0.02, damping=math.inf, trust=0.02),
 ]
@@ -74,12 +74,22 @@ def test_every_step_with_activations_by_hand(name, by_hand):
 @pytest.mark.parametrize("settings", SETTINGS[:3], ids=cases.name)
 def test_the_trust_limit(settings, trust):
     """Binding at every move, at some of them, and never."""
-    settings = dataclasses.replace(settings, trust=trust, step_size=0.003)
+    settings = dataclasses.replace(settings, trust=trust, step_size=0.005)
     problem, X, Y = network(act.ReLU())
     oracle = Oracle(settings, linears(problem), [relu, torch.tanh, lambda z: z], [0.7, 1.6])
     assert_follows(settings, problem, X, Y, oracle)
     share = sum(oracle.limited) / len(oracle.limited)
     assert {0.001: share == 1.0, 0.006: 0.0 < share < 1.0, 100.0: share == 0.0}[trust], share
+
+
+@pytest.mark.parametrize("average", [0.0, 0.9])
+def test_the_distance_is_looked_at_more_rarely_as_steps_go_on(average):
+    """70 steps, the oracle looking at the steps that are written out there; it grows a hundredfold meanwhile."""
+    settings = GramSweep(step_size=1e-3, average=average)
+    problem, X, Y = network(act.ReLU())
+    oracle = Oracle(settings, linears(problem), [relu, torch.tanh, lambda z: z], [0.7, 1.6])
+    assert_follows(settings, problem, X, Y, oracle, batches=[(k % 8, k % 8 + 7) for k in range(70)])
+    assert oracle.distance > 0.1
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=cases.name)
@@ -298,9 +308,9 @@ def test_a_convolution_moves_along_its_gradient():
     conv = model[0]
     before, slope = conv.weight.detach().clone(), conv.weight.grad.clone()
     bias_before, bias_slope = conv.bias.detach().clone(), conv.bias.grad.clone()
-    solver = GramSweep(nudge=1e-6, step_size=1e-3, horizon=0.5, trust=1e6)
+    solver = GramSweep(nudge=1e-6, step_size=1e-3, trust=1e6)
     solver.step(problem, solver.init(problem, batch), batch)
-    length = 1e-3 / math.sqrt(18.0 * 3.0)  # of 2 x 3 x 3 inputs, in step 1
+    length = 1e-3 / math.sqrt(18.0 * 2.0)  # of 2 x 3 x 3 inputs, in step 1
     rms = slope.square().mean((1, 2, 3), keepdim=True).sqrt()
     torch.testing.assert_close(before - conv.weight.detach(), length * slope / rms, rtol=1e-5, atol=1e-9)
     torch.testing.assert_close(bias_before - conv.bias.detach(), length * bias_slope.sign(), rtol=1e-5, atol=1e-9)
@@ -313,10 +323,10 @@ def test_the_trust_limit_of_a_convolution_is_that_of_its_parameters():
     problem = lb.lift(model, loss=lb.SquaredError())
     batch = solvers.Batch.whole(problem, torch.randn(6, 2, 5, dtype=F64), torch.randn(6, 2, dtype=F64))
     before = torch.cat([p.detach().flatten() for p in model[0].parameters()])
-    solver = GramSweep(step_size=0.5, horizon=math.inf, trust=0.05, average=0.0)
+    solver = GramSweep(step_size=0.5, trust=0.05, average=0.0)
     solver.step(problem, solver.init(problem, batch), batch)
     move = torch.cat([p.detach().flatten() for p in model[0].parameters()]) - before
-    size = float(before.square().mean().sqrt()) + 5.0 / math.sqrt(6.0)
+    size = float(before.square().mean().sqrt()) + 5.0 / math.sqrt(6.0 * 2.0)
     assert float(move.square().mean().sqrt()) == pytest.approx(0.05 * size, rel=1e-10)
 
 
@@ -329,15 +339,16 @@ def test_parameters_with_a_penalty(penalty, average):
     problem = lb.lift(model, loss=lb.SquaredError(), parameter_penalties={1: penalty})
     X, Y = torch.randn(9, 5, dtype=F64), torch.randn(9, 4, dtype=F64)
     batch = solvers.Batch.whole(problem, X, Y)
-    solver = GramSweep(step_size=0.2, horizon=10.0, average=average, trust=100.0, memory=0.9)
+    solver = GramSweep(step_size=0.3, average=average, trust=100.0, memory=0.9)
     state = solver.init(problem, batch)
     theta = packed(model[0], {})
-    fast, mean, s = theta.clone(), theta.clone(), 0.0
+    start, fast, mean, s, distance = theta.clone(), theta.clone(), theta.clone(), 0.0, 0.3
     A = torch.cat([X, torch.ones(9, 1, dtype=F64)], 1)
     for k in range(1, 6):
         g = (A @ theta.T - Y).T @ A / 9
         s = 0.9 * s + 0.1 * float(g.square().mean())
-        t = 0.2 / math.sqrt((1.0 + k / 10.0) * 5.0 * s / (1.0 - 0.9**k))
+        distance = max(distance, float((fast - start).square().sum() / 4.0) ** 0.5)
+        t = distance / math.sqrt((1.0 + k) * 5.0 * s / (1.0 - 0.9**k))
         fast = fast - t * g
         W = fast[:, :-1]
         fast[:, :-1] = soft(0.3 * t)(W) if isinstance(penalty, lb.penalties.L1) else relu(W)

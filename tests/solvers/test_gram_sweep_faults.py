@@ -82,8 +82,7 @@ def test_single_precision_with_inputs_of_deficient_rank(kind, damping, block, bi
         *[({n: v}, f"{n} is {v!r}; it must be a finite number greater than 0.")
           for n in ("step_size", "trust", "narrow_damping", "nudge", "penalised_nudge")
           for v in (0.0, -1.0, math.inf, math.nan, "a")],
-        *[({n: v}, f"{n} is {v!r}; it must be a number above 0, or inf.")
-          for n in ("damping", "horizon") for v in (0.0, -1.0, math.nan)],
+        *[({"damping": v}, f"damping is {v!r}; it must be a number above 0, or inf.") for v in (0.0, -1.0, math.nan)],
         *[({n: v}, f"{n} is {v!r}; it must be in [0, 1).")
           for n in ("average", "memory") for v in (1.0, -0.1, math.nan)],
         *[({"power": v}, f"power is {v!r}; it must be a number of at least 0.") for v in (-0.1, math.inf, math.nan)],

@@ -18,7 +18,7 @@ from lifted_bregman.networks._no_graph import no_graph
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.blocks import below, hidden_layers, layers
 from lifted_bregman.problem.composite import composite_prox
-from lifted_bregman.solvers._anchor import Anchor, copied
+from lifted_bregman.solvers._anchor import Anchor, copied, live
 from lifted_bregman.solvers._gram_moves import Design, Metric, Move, dense_move, design, gradient_move, metrics
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState
 from lifted_bregman.solvers._persistent import require_count
@@ -29,10 +29,14 @@ _TINY = 1e-30  # added to squared sizes that are divided by
 
 @dataclass
 class GramSweepState(SolverState):
-    """The fast iterate, the sizes of the units' moves, and how often a linear system could not be solved."""
+    """The fast iterate, where it began, the sizes of the units' moves, and the systems that could not be solved."""
 
     fast: Anchor = field(default_factory=dict)
-    """V, of which Θ is nearly the average."""
+    """V, of which Θ is nearly the average; empty where there is no average, and V is Θ."""
+    origin: Anchor = field(default_factory=dict)
+    """V⁰."""
+    distance: float = 0.0
+    """r_k, the farthest that units were seen from V⁰."""
     units: Anchor = field(default_factory=dict)
     """The averaged mean squares of the units' moves."""
     fallbacks: int = 0
@@ -63,12 +67,20 @@ class GramSweep(Solver[GramSweepState]):
         V ← V - Δ     Θ̄ ← (1 - c_k) Θ̄ + c_k V     Θ ← (1 - β) V + β Θ̄          c_k = (1 + r)/(k + r)
 
     so that the batches' noise averages out without a schedule that has to know the end.  Θ̄ is not kept: it is
-    Θ + (Θ - V)(1 - β)/β.  A step costs the three products of a weight's size that back-propagation needs, and one
-    tensor of that size is kept besides Θ.  Convergence is observed, not proven.
+    Θ + (Θ - V)(1 - β)/β.
 
-    step_size        η > 0; in step k the norm of a unit's move is η_k = η/√(1 + k/K), that of its weights at the start
+    How far units move in a step follows from how far they have come,
+
+        η_k = r_k/√(1 + k)          r_k² = max_{i<=k} mean_l ‖V_l^i - V_l⁰‖²/m_l   and at least r_0² ,
+
+    a rule that asks for no rate: a first guess r_0 that is too small grows within some steps.  The distance is looked
+    at in the first 15 steps, then in every 2nd, 4th, 8th, ... as their number doubles: looking costs nothing.
+
+    A step costs the three products of a weight's size that back-propagation needs, and two tensors of that size are
+    kept besides Θ.  Convergence is observed, not proven.
+
+    step_size        r_0 > 0, how far the units are thought to move at least; the norm of their weights at the start is
                      about 1
-    horizon          K > 0, the steps after which moves begin to shorten; inf for a constant length
     trust            κ > 0, the largest relative change of a layer's pre-activations in a step
     damping          τ > 0, t over the mean eigenvalue of A Aᵀ/m, or of AᵀA/m; the larger, the nearer to the gradient,
                      and inf is the gradient
@@ -87,8 +99,7 @@ class GramSweep(Solver[GramSweepState]):
     minibatch: ClassVar[bool] = True
     weighted: ClassVar[bool] = True
 
-    step_size: float = 0.06
-    horizon: float = 600.0
+    step_size: float = 0.1
     trust: float = 0.15
     damping: float = 0.15
     narrow_damping: float = 1.0
@@ -103,9 +114,8 @@ class GramSweep(Solver[GramSweepState]):
     def __post_init__(self) -> None:
         for name in ("step_size", "trust", "narrow_damping", "nudge", "penalised_nudge"):
             positive(getattr(self, name), name)
-        for name in ("horizon", "damping"):
-            if not getattr(self, name) > 0.0:
-                raise SettingError(f"{name} is {getattr(self, name)!r}; it must be a number above 0, or inf.")
+        if not self.damping > 0.0:
+            raise SettingError(f"damping is {self.damping!r}; it must be a number above 0, or inf.")
         require_count(self.block, "block")
         for name in ("average", "memory"):
             if not 0.0 <= getattr(self, name) < 1.0:
@@ -115,11 +125,13 @@ class GramSweep(Solver[GramSweepState]):
             raise SettingError(f"power is {self.power!r}; it must be a number of at least 0.")
 
     def init(self, problem: LiftedProblem, batch: Batch) -> GramSweepState:
-        return GramSweepState(fast=copied(problem) if self.average else {})
+        fast = copied(problem) if self.average else {}
+        return GramSweepState(fast=fast, origin=copied(problem), distance=self.step_size)
 
     @no_graph
     def step(self, problem: LiftedProblem, state: GramSweepState, batch: Batch) -> GramSweepState:
         state.steps += 1
+        _look(problem, state)
         network, top = problem.network, problem.depth
         x, z = [batch.X], [batch.X]
         for layer in layers(top):
@@ -187,7 +199,7 @@ class GramSweep(Solver[GramSweepState]):
         """Gives the units their lengths, and moves V and Θ of a layer; `size` is that of z_l."""
         theta = {name: p.detach() for name, p in problem.network[layer].map.parameters.items()}
         inputs = max(p.numel() // len(p) for p in theta.values())  # 1 where only a bias is trained
-        rate = self.step_size / math.sqrt(inputs * (1.0 + state.steps / self.horizon))
+        rate = state.distance / math.sqrt(inputs * (1.0 + state.steps))
         if made.of_parameters:
             size = _rms_of(theta) + 10.0 * rate
         lengths = self._lengths(state, layer, made)
@@ -219,6 +231,21 @@ class GramSweep(Solver[GramSweepState]):
             else:
                 running[name] = square * (1.0 - self.memory)
         return {name: s.add(_TINY).rsqrt_() for name, s in running.items()}
+
+
+def _look(problem: LiftedProblem, state: GramSweepState) -> None:
+    """r_k, at the steps where it is looked at."""
+    k = state.steps
+    if k % (1 << max(0, k.bit_length() - 4)):
+        return
+    places = state.fast or live(problem)
+    squares = []
+    for layer, origin in state.origin.items():
+        if origin:
+            away = math.fsum(float(torch.dist(places[layer][name], start)) ** 2 for name, start in origin.items())
+            squares.append(away / max(len(start) for start in origin.values()))
+    state.distance = max(state.distance, math.sqrt(math.fsum(squares) / max(1, len(squares))))
+    state.metrics["distance"] = state.distance
 
 
 def _left(layer: Layer, z: Tensor, target: Tensor, nudge: float, H: Tensor) -> Tensor:
