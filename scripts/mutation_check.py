@@ -116,7 +116,7 @@ MUTATIONS = [
     Mutation("gram sweep: the tangent of the layer above with the wrong sign", GRAM, "v = torch.sub(z, pulled, alpha=nudge)", "v = torch.add(z, pulled, alpha=nudge)", SWEEP),
     Mutation("gram sweep: signals not divided by the nudge", GRAM, "E = torch.sub(x[low], target).div_(nudge)", "E = torch.sub(x[low], target)", SWEEP),
     Mutation("gram sweep: no trust limit", GRAM, "if change > self.trust * size:", "if False:", SWEEP),
-    Mutation("gram sweep: lengths that never shorten", GRAM, "(inputs * (1.0 + state.steps))", "(inputs * 2.0)", SWEEP),
+    Mutation("gram sweep: lengths that never shorten", GRAM, "sums[name].add_(square)", "sums[name].copy_(square)", SWEEP),
     Mutation("gram sweep: the distance is forgotten", GRAM, "max(state.distance, math.sqrt(", "max(0.0, math.sqrt(", SWEEP),
     Mutation("gram sweep: average not recovered from Θ and V", GRAM, "(beta - 1.0) / beta)", "0.0)", SWEEP),
     Mutation("gram sweep: the share of the average one step late", GRAM, "(state.steps + self.power)", "(state.steps + 1 + self.power)", SWEEP),

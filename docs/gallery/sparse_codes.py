@@ -18,22 +18,22 @@ X, X_test = images.train.X, images.test.X[:200]
 
 # %%
 # The paper's recipe at a smaller size: ReLU, a soft threshold for the code, ReLU, and a linear output. Threshold and
-# penalty are two settings; the paper has 0.09 for both.
+# penalty are two settings; the paper has 0.09 for both, and more gives sparser codes.
 
 torch.manual_seed(0)
 encoder = nn.Sequential(
     nn.Linear(784, 256),
     nn.ReLU(),
     nn.Linear(256, 256),
-    nn.Softshrink(0.09),
+    nn.Softshrink(0.12),
 )
 decoder = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 784))
 autoencoder = nn.Sequential(encoder, decoder)
-on_the_code = {2: lb.penalties.L1(0.09)}
+on_the_code = {2: lb.penalties.L1(0.12)}
 problem = lb.lift(autoencoder, loss=lb.SquaredError(), penalties=on_the_code)
 
 training, new = (X, X), (X_test, X_test)
-result = lb.fit(problem, training, epochs=25, batch_size=50, seed=0, validation=new)
+result = lb.fit(problem, training, epochs=30, batch_size=50, seed=0, validation=new)
 
 with torch.no_grad():
     codes = encoder(X_test)
@@ -79,4 +79,4 @@ assert sparsity > 0.7
 assert left_over < 0.5
 with torch.no_grad():
     before = encoder[:-1](X_test)  # the soft threshold cuts off exactly what is below it
-assert torch.equal(codes == 0, before.abs() <= 0.09)
+assert torch.equal(codes == 0, before.abs() <= 0.12)

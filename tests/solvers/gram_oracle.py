@@ -188,12 +188,11 @@ class Oracle:
 
     def _take(self, l: int, move: Blocks, size: float) -> None:
         own, k = self.settings, self.steps
-        self.s[l] = own.memory * self.s.get(l, 0.0) + (1.0 - own.memory) * move.units
-        corrected = self.s[l] / (1.0 - own.memory**k)
+        self.s[l] = total = self.s.get(l, 0.0) + move.units
         module = self.linears[l - 1]
         inputs = module.in_features if module.weight.requires_grad else 1
-        lengths = self.distance / (inputs * corrected * (1.0 + k)).sqrt()
-        lengths[corrected == 0.0] = 0.0  # units without a signal stay
+        lengths = self.distance / (inputs * total).sqrt()
+        lengths[total == 0.0] = 0.0  # units without a signal stay
         change = float((lengths**2 * move.squares).sum().sqrt()) * move.scale
         self.limited.append(change > own.trust * size)
         if self.limited[-1]:

@@ -84,7 +84,7 @@ def test_single_precision_with_inputs_of_deficient_rank(kind, damping, block, bi
           for v in (0.0, -1.0, math.inf, math.nan, "a")],
         *[({"damping": v}, f"damping is {v!r}; it must be a number above 0, or inf.") for v in (0.0, -1.0, math.nan)],
         *[({n: v}, f"{n} is {v!r}; it must be in [0, 1).")
-          for n in ("average", "memory") for v in (1.0, -0.1, math.nan)],
+          for n in ("average",) for v in (1.0, -0.1, math.nan)],
         *[({"power": v}, f"power is {v!r}; it must be a number of at least 0.") for v in (-0.1, math.inf, math.nan)],
         *[({n: v}, f"{n} is {v!r}; it must be a whole number of at least 1.")
           for n in ("inner_steps", "block") for v in (0, -3, 1.5)],
@@ -97,4 +97,4 @@ def test_settings_out_of_range(settings, message):
 
 
 def test_settings_at_the_ends_of_their_ranges():
-    GramSweep(average=0.0, memory=0.0, power=0.0, damping=math.inf, inner_steps=1, block=1, step_size=1e-300)
+    GramSweep(average=0.0, power=0.0, damping=math.inf, inner_steps=1, block=1, step_size=1e-300)

@@ -38,7 +38,7 @@ class GramSweepState(SolverState):
     distance: float = 0.0
     """r_k, the farthest that units were seen from V⁰."""
     units: Anchor = field(default_factory=dict)
-    """The averaged mean squares of the units' moves."""
+    """The sums of the mean squares of the units' moves."""
     fallbacks: int = 0
     """Moves in which a gradient step replaced the solution of a linear system."""
 
@@ -57,10 +57,16 @@ class GramSweep(Solver[GramSweepState]):
     differentiated.
 
     A dense layer moves by majorise-minimise steps of its implicit problem, in sample space where it has more inputs
-    than `block`.  The first is Δ = (AᵀA/m + tI)⁻¹ AᵀE_l/m with A = [x_{l-1} 1].  Then each unit j
-    gets the length η_k/√(n s_j), n being its inputs and s_j a running mean of the mean squares of its moves, and the
-    whole layer is shortened if it would change z_l by more than κ of its size.  Other maps move along the gradient.  So
-    do parameters with a penalty, all of a layer with one length, which is the step of the penalty's proximal map.
+    than `block`.  The first is Δ = (AᵀA/m + tI)⁻¹ AᵀE_l/m with A = [x_{l-1} 1].  Other maps move along the gradient.
+    So do parameters with a penalty, all of a layer with one length, which is the step of the penalty's proximal map.
+
+    Each unit j gets a length that follows from how far units have come and from all of its moves so far,
+
+        r_k Δ_j/√(n Σ_{i<=k} s_j^i)          r_k² = max_{i<=k} mean_l ‖V_l^i - V_l⁰‖²/m_l   and at least r_0² ,
+
+    n being its inputs and s_j the mean squares of its Δ_j.  This asks for no rate: a first guess r_0 that is too small
+    grows within some steps.  (The distance is looked at in the first 15 steps, then in every 2nd, 4th, 8th, ... as
+    their number doubles.)  A whole layer is shortened if it would change z_l by more than κ of its size.
 
     These steps move V.  Θ is where the next signals are read, between V and the average Θ̄ of V's path (weights ~ k^r):
 
@@ -68,13 +74,6 @@ class GramSweep(Solver[GramSweepState]):
 
     so that the batches' noise averages out without a schedule that has to know the end.  Θ̄ is not kept: it is
     Θ + (Θ - V)(1 - β)/β.
-
-    How far units move in a step follows from how far they have come,
-
-        η_k = r_k/√(1 + k)          r_k² = max_{i<=k} mean_l ‖V_l^i - V_l⁰‖²/m_l   and at least r_0² ,
-
-    a rule that asks for no rate: a first guess r_0 that is too small grows within some steps.  The distance is looked
-    at in the first 15 steps, then in every 2nd, 4th, 8th, ... as their number doubles: looking costs nothing.
 
     A step costs the three products of a weight's size that back-propagation needs, and two tensors of that size are
     kept besides Θ.  Convergence is observed, not proven.
@@ -89,7 +88,6 @@ class GramSweep(Solver[GramSweepState]):
     penalised_nudge  ν_l > 0 of layers with a penalty on x_l; a small one keeps their zeros
     average          β in [0, 1), the share of the average in Θ
     power            r >= 0; the larger, the sooner the average forgets
-    memory           in [0, 1), of s_j
     inner_steps      majorise-minimise steps for each layer and batch, >= 1
     block            >= 1; batches are cut into blocks of at most so many samples, and half as many as a layer has
                      inputs, whose moves are averaged; layers with no more inputs than that take the metric of the whole
@@ -99,7 +97,7 @@ class GramSweep(Solver[GramSweepState]):
     minibatch: ClassVar[bool] = True
     weighted: ClassVar[bool] = True
 
-    step_size: float = 0.1
+    step_size: float = 0.3
     trust: float = 0.15
     damping: float = 0.15
     narrow_damping: float = 1.0
@@ -107,7 +105,6 @@ class GramSweep(Solver[GramSweepState]):
     penalised_nudge: float = 0.001
     average: float = 0.97
     power: float = 2.0
-    memory: float = 0.99
     inner_steps: int = 1
     block: int = 100
 
@@ -117,9 +114,8 @@ class GramSweep(Solver[GramSweepState]):
         if not self.damping > 0.0:
             raise SettingError(f"damping is {self.damping!r}; it must be a number above 0, or inf.")
         require_count(self.block, "block")
-        for name in ("average", "memory"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise SettingError(f"{name} is {getattr(self, name)!r}; it must be in [0, 1).")
+        if not 0.0 <= self.average < 1.0:
+            raise SettingError(f"average is {self.average!r}; it must be in [0, 1).")
         require_count(self.inner_steps, "inner_steps")
         if not 0.0 <= self.power < math.inf:
             raise SettingError(f"power is {self.power!r}; it must be a number of at least 0.")
@@ -199,11 +195,10 @@ class GramSweep(Solver[GramSweepState]):
         """Gives the units their lengths, and moves V and Θ of a layer; `size` is that of z_l."""
         theta = {name: p.detach() for name, p in problem.network[layer].map.parameters.items()}
         inputs = max(p.numel() // len(p) for p in theta.values())  # 1 where only a bias is trained
-        rate = state.distance / math.sqrt(inputs * (1.0 + state.steps))
+        rate = state.distance / math.sqrt(inputs)
         if made.of_parameters:
-            size = _rms_of(theta) + 10.0 * rate
+            size = _rms_of(theta) + rate
         lengths = self._lengths(state, layer, made)
-        rate *= math.sqrt(1.0 - self.memory**state.steps)  # the running means began at 0
         change = rate * made.size(lengths)
         if change > self.trust * size:
             rate *= self.trust * size / change
@@ -223,14 +218,14 @@ class GramSweep(Solver[GramSweepState]):
             torch._foreach_lerp_(own, fast, 1.0 - beta * (1.0 - share))
 
     def _lengths(self, state: GramSweepState, layer: int, made: Move) -> dict[str, Tensor]:
-        """1/√s_j."""
-        running = state.units.setdefault(layer, {})
+        """1/√Σ s_j."""
+        sums = state.units.setdefault(layer, {})
         for name, square in made.units.items():
-            if name in running:
-                running[name].lerp_(square, 1.0 - self.memory)
+            if name in sums:
+                sums[name].add_(square)
             else:
-                running[name] = square * (1.0 - self.memory)
-        return {name: s.add(_TINY).rsqrt_() for name, s in running.items()}
+                sums[name] = square.clone()
+        return {name: s.add(_TINY).rsqrt_() for name, s in sums.items()}
 
 
 def _look(problem: LiftedProblem, state: GramSweepState) -> None:
