@@ -91,6 +91,8 @@ _MEASURES: dict[str, Callable[[GridRun], float]] = {
     "validation": lambda run: run.validation_error,
 }
 _Place = tuple[int, int]  # in the lists of values and of batch sizes
+# Larger batches want larger rates, so that the diagonal along which both grow belongs to it.
+_NEIGHBOURS: tuple[_Place, ...] = ((-1, 0), (1, 0), (0, -1), (0, 1), (-1, -1), (1, 1))
 
 
 def tune(
@@ -105,7 +107,8 @@ def tune(
     """Walks over the grids and returns what was chosen; None if it was interrupted.
 
     A walk begins in the middle of the competitor's values at the problem's own batch size, and goes on to neighbours
-    (the next value, the next batch size) of the best point of each criterion until all of them have been run.
+    (the next value, the next batch size, or both larger or smaller) of the best point of each criterion until all of
+    them have been run.
 
     What `log` has of the same solver, batch size, epochs and seed is not run again.  A run ends after its epochs, or at
     `budget` times the median time of the reference's runs, which go first.
@@ -187,7 +190,8 @@ def _next_place(visited: dict[_Place, GridRun], competitor: Competitor, problem:
         return (value - 1, size) if value else None
     for measure in _MEASURES.values():
         value, size = min(finite, key=lambda place: measure(finite[place]))
-        for v, s in ((value - 1, size), (value + 1, size), (value, size - 1), (value, size + 1)):
+        for up, along in _NEIGHBOURS:
+            v, s = value + up, size + along
             if 0 <= v < len(competitor.grid) and 0 <= s < len(sizes) and (v, s) not in visited:
                 return v, s
     return None
