@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import random
+from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 
-from lifted_bregman.activations import _newton
+from lifted_bregman.activations import _newton, piecewise
 from tests import cases
 from tests.activations import oracles
 
@@ -103,3 +105,19 @@ def test_no_autograd_and_input_untouched(activation):
         assert not value.requires_grad
     assert torch.equal(z.detach(), before)
     assert activation(z).data_ptr() != z.data_ptr()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+def test_thresholds_are_split_exactly(dtype):
+    """Two numbers of the dtype, rounded down, and the rest of the product in float64; the same when asked again."""
+    generator, number = random.Random(3), {torch.float32: np.float32, torch.float64: np.float64}[dtype]
+    products = [(10.0 ** generator.uniform(-20, 15), 10.0 ** generator.uniform(-20, 15)) for _ in range(200)]
+    for threshold, scale in [(0.09, 1.0), (0.25, 0.5), (1.5e-45, 1.0), *products]:
+        exact = Fraction(threshold) * Fraction(scale)
+        for _ in range(2):
+            coarse, middle, fine = piecewise._split(threshold, scale, dtype)
+            for part, whole in ((coarse, exact), (middle, exact - Fraction(coarse))):
+                assert float(number(part)) == part and Fraction(part) <= whole
+                assert Fraction(float(np.nextafter(number(part), number(np.inf)))) > whole
+            rest = exact - Fraction(coarse) - Fraction(middle)
+            assert abs(rest - Fraction(fine)) <= rest / 2**53 + Fraction(math.ulp(0.0))
