@@ -61,7 +61,7 @@ def layer_move(A: Tensor, E: Tensor, inputs: int, block: int, tau: float, left, 
     if math.isinf(tau):
         squares, inputs_squared = (E * E).sum(0), float((A * A).sum())
         return Blocks(
-            E.T @ A / m, squares * inputs_squared / (m**3 * n), squares, inputs_squared / m**2 / (m * width) ** 0.5
+            E.T @ A / m, squares * inputs_squared / (m**3 * n), squares, inputs_squared / m / (m * width) ** 0.5
         )
     if inputs <= block:
         delta, _, _, G = block_move(A, E, m, tau, left, steps, dimension=n)

@@ -246,15 +246,16 @@ def test_the_limit_of_large_damping_is_the_gradient():
 
 
 def test_the_lengths_of_a_plain_move_are_those_of_orthogonal_rows():
-    """With orthogonal rows of one length the mean squares and the size are exact."""
+    """With orthogonal rows of one length the mean squares are exact, with equal rows the size."""
     torch.manual_seed(0)
     X = 1.7 * torch.linalg.qr(torch.randn(9, 5, dtype=F64))[0].T
     f, E = layer(9, 3, "weight"), torch.randn(5, 3, dtype=F64)
     move = PlainMove(design(f, X, None, 100), E)
     D = X.T @ E / 5
     torch.testing.assert_close(move.units["unit"], D.square().mean(0), **TIGHT)
-    size = move.size({"unit": torch.ones(3, dtype=F64)})
-    assert size == pytest.approx(float((X @ D).square().mean().sqrt()), rel=1e-12)
+    X, E = X[:1].expand(5, 9), E[:1].expand(5, 3)
+    size = PlainMove(design(f, X, None, 100), E).size({"unit": torch.ones(3, dtype=F64)})
+    assert size == pytest.approx(float((X @ X.T @ E / 5).square().mean().sqrt()), rel=1e-12)
 
 
 # Guards
@@ -309,3 +310,24 @@ def test_a_block_of_zeros_moves_nothing(dtype):
     into = {"weight": torch.zeros(3, 9, dtype=dtype)}
     move.subtract(into, {"unit": torch.ones(3, dtype=dtype)}, -1.0)
     torch.testing.assert_close(into["weight"].T.double(), expected, **tolerance)
+
+
+@pytest.mark.parametrize("damping", [0.3, math.inf])
+@pytest.mark.parametrize(("inputs", "block"), [(12, 4), (3, 100)])
+def test_the_size_bounds_the_change_of_the_pre_activations(damping, inputs, block):
+    """Also for rows that all point the same way, where the plain gradient changes most; equal lengths of all units."""
+    torch.manual_seed(5)
+    f = layer(inputs, 4)
+    for spread in (0.01, 1.0):
+        x = torch.ones(9, inputs, dtype=F64) + spread * torch.randn(9, inputs, dtype=F64)
+        E = torch.randn(9, 4, dtype=F64) + 1.0
+        own = design(f, x, None, block)
+        metric = metrics([own], damping)[0] if own.block and math.isfinite(damping) else None
+        move = dense_move(f, own, metric, E, damping, torch.zeros_like, 1)
+        lengths = {"unit": torch.ones(4, dtype=F64)}
+        size = move.size(lengths)
+        into = {"weight": torch.zeros(4, inputs, dtype=F64), "bias": torch.zeros(4, dtype=F64)}
+        move.subtract(into, lengths, 1.0)
+        change = x @ into["weight"].T + into["bias"]
+        blocks = 1 if metric is None else len(metric.inverse)
+        assert float(change.square().mean().sqrt()) <= size * math.sqrt(blocks) * (1.0 + 1e-12)

@@ -98,3 +98,15 @@ def test_settings_out_of_range(settings, message):
 
 def test_settings_at_the_ends_of_their_ranges():
     GramSweep(average=0.0, power=0.0, damping=math.inf, inner_steps=1, block=1, step_size=1e-300)
+
+
+def test_a_signal_that_overflows_ends_the_run_as_diverged():
+    """The signal of the layer above is infinite in float32; the penalty's proximal map still gets a scale above 0."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Softshrink(0.1), nn.Linear(4, 3))
+    with torch.no_grad():
+        model[2].weight.fill_(1e30)
+    problem = lb.lift(model, loss=lb.SquaredError(), penalties={1: lb.penalties.L1(0.1)})
+    data = torch.randn(8, 4), torch.randn(8, 3)
+    result = lb.fit(problem, data, GramSweep(), epochs=1, batch_size=8)
+    assert result.outcome is solvers.Outcome.DIVERGED

@@ -184,7 +184,7 @@ class SampleMove(Move):
 
 
 class PlainMove(Move):
-    """AᵀE/m, the limit τ → ∞; its units' lengths are those for rows of A that are orthogonal to each other."""
+    """AᵀE/m, the limit τ → ∞; its units' mean squares are those for rows of A that are orthogonal to each other."""
 
     def __init__(self, own: Design, E: Tensor) -> None:
         m = len(E)
@@ -194,7 +194,7 @@ class PlainMove(Move):
             inputs += m if own.root is None else float(own.ones.square().sum())
         self._squares = torch.linalg.vecdot(E, E, dim=0)
         self.units = {"unit": self._squares * (inputs / (m**3 * own.columns))}
-        self._scale = inputs / (m * m * math.sqrt(E.numel()))
+        self._scale = inputs / (m * math.sqrt(E.numel()))  # ‖AAᵀE‖ <= ‖A‖²‖E‖
 
     def size(self, lengths: Lengths) -> float:
         return _weighted_norm(self._squares, lengths["unit"]) * self._scale

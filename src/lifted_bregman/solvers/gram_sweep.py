@@ -189,7 +189,8 @@ class GramSweep(Solver[GramSweepState]):
         """ν_l/λ_l; `size` and `pulled` are those of z_l and of J_xᵀ E_{l+1}."""
         shared = self.nudge / len(hidden_layers(problem.depth))
         nudge = (self.penalised_nudge if layer in problem.penalties else shared) / problem.weight(layer)
-        return min(nudge, _LARGEST_NUDGE * (size + _TINY) / (pulled + _TINY))
+        # Above 0 also where a signal has overflowed, which the loop notices after the step.
+        return max(min(nudge, _LARGEST_NUDGE * (size + _TINY) / (pulled + _TINY)), _TINY)
 
     def _take(self, problem: LiftedProblem, state: GramSweepState, layer: int, made: Move, size: float) -> None:
         """Gives the units their lengths, and moves V and Θ of a layer; `size` is that of z_l."""
