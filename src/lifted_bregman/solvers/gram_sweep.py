@@ -80,7 +80,8 @@ class GramSweep(Solver[GramSweepState]):
 
     step_size        r_0 > 0, how far the units are thought to move at least; the norm of their weights at the start is
                      about 1
-    trust            κ > 0, the largest relative change of a layer's pre-activations in a step
+    trust            κ > 0, about the largest relative change of a layer's pre-activations in a step (the moves of
+                     blocks count as independent), or of its parameters where it has no metric
     damping          τ > 0, t over the mean eigenvalue of A Aᵀ/m, or of AᵀA/m; the larger, the nearer to the gradient,
                      and inf is the gradient
     narrow_damping   τ > 0 of layers with no more than `block` inputs, whose AᵀA/m a small batch knows badly
