@@ -27,7 +27,6 @@ from torch import Tensor
 
 from lifted_bregman.networks import Dense, LayerMap
 from lifted_bregman.solvers._ridge import rows, unpacked
-from lifted_bregman.solvers._sample_space import GuardedFactor
 
 Left = Callable[[Tensor], Tensor]
 """H ↦ E(H), the error signal once the pre-activations have changed by H."""
@@ -142,19 +141,24 @@ def metrics(designs: Sequence[Design], damping: float) -> list[Metric]:
             part.add_(column * column.mT)
     if first.ones is not None and not (first.filled or first.root is not None):
         K.add_(1.0)
-    diagonal = K.div_(b).diagonal(dim1=1, dim2=2)
+    inverse, t, fallback = _inverse(K.div_(b), damping)
+    parts = zip(inverse.split(each), t.split(each), strict=True)
+    return [Metric(M, own, fallback) for M, own in parts]
+
+
+def _inverse(K: Tensor, damping: float) -> tuple[Tensor, Tensor, bool]:
+    """(K + tI)⁻¹ for a stack K (k, n, n) that it uses up, t (k, 1, 1), and whether a multiple of I stands for it."""
+    n = K.shape[-1]
+    diagonal = K.diagonal(dim1=1, dim2=2)
     mean = diagonal.mean(1, keepdim=True)
-    t = mean * max(damping, 100.0 * torch.finfo(K.dtype).eps * b)
-    t.masked_fill_(mean < _NOTHING, 1.0 / _NOTHING)  # blocks of zeros move nothing
+    t = mean * max(damping, 100.0 * torch.finfo(K.dtype).eps * n)
+    t.masked_fill_(mean < _NOTHING, 1.0 / _NOTHING)  # inputs that are 0 move nothing
     diagonal.add_(t)
     factor, info = torch.linalg.cholesky_ex(K)
-    fallback = bool(info.any())  # nothing finite
-    if fallback:
-        inverse = torch.eye(b, dtype=K.dtype, device=K.device) / (b * mean + t)[:, :, None]
-    else:
-        inverse = torch.cholesky_inverse(factor)
-    parts = zip(inverse.split(each), t.unsqueeze(2).split(each), strict=True)
-    return [Metric(M, own, fallback) for M, own in parts]
+    if not info.any():
+        return torch.cholesky_inverse(factor), t[:, :, None], False
+    identity = torch.eye(n, dtype=K.dtype, device=K.device)  # nothing finite
+    return identity / (n * mean + t)[:, :, None], t[:, :, None], True
 
 
 class SampleMove(Move):
@@ -208,16 +212,14 @@ class WeightMove(Move):
 
     def __init__(self, f: Dense, own: Design, E: Tensor, damping: float, left: Left, steps: int) -> None:
         m, A = len(E), torch.cat([part for part in (own.X, own.ones) if part is not None], 1)
-        S = A.t() @ A
-        mean = float(S.diagonal().mean()) / m
-        factor = GuardedFactor(S, 1.0 / m, 1.0 / _NOTHING if mean < _NOTHING else damping * mean)
+        inverse, _, self.fallback = _inverse((A.t() @ A).div_(m)[None], damping)
         G = E
-        delta = factor.solve(A.t() @ G / m)  # (n, out)
+        delta = inverse[0] @ (A.t() @ G).div_(m)  # (n, out)
         for _ in range(steps - 1):
             H = A @ delta
             G = H + left(H)
-            delta = factor.solve(A.t() @ G / m)
-        self._f, self._delta, self.fallback = f, delta, factor.fallback
+            delta = inverse[0] @ (A.t() @ G).div_(m)
+        self._f, self._delta = f, delta
         self.units = {"unit": delta.square().mean(0)}
         self._squares = torch.linalg.vecdot(G, G, dim=0)
         self._scale = 1.0 / math.sqrt(G.numel())

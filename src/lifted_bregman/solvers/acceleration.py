@@ -106,6 +106,8 @@ class Anderson(Acceleration):
     def __post_init__(self) -> None:
         if not (isinstance(self.history, int) and self.history >= 1):
             raise SettingError(f"history is {self.history!r}; it must be a whole number of at least 1.")
+        if not 0.0 <= self.ridge < math.inf:
+            raise SettingError(f"ridge is {self.ridge!r}; it must be a number of at least 0.")
 
     def before(self, problem: LiftedProblem, point: Evaluation, memory: Memory) -> dict[str, Values] | None:
         memory["start"] = _flat(_iterate(problem, point))

@@ -101,7 +101,7 @@ class GramSweep(Solver[GramSweepState]):
     step_size: float = 0.3
     trust: float = 0.15
     damping: float = 0.15
-    narrow_damping: float = 1.0
+    narrow_damping: float = 3.0
     nudge: float = 0.5
     penalised_nudge: float = 0.001
     average: float = 0.97

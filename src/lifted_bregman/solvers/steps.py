@@ -137,7 +137,7 @@ class Backtracking(StepRule):
     def __post_init__(self) -> None:
         positive(self.initial, "initial")
         positive(self.floor, "floor")
-        if not (0.0 < self.shrink < 1.0 and self.grow >= 1.0):
+        if not (0.0 < self.shrink < 1.0 and 1.0 <= self.grow < math.inf):
             raise SettingError(f"shrink is {self.shrink!r}, grow {self.grow!r}; they must be in (0, 1) and at least 1.")
 
     def update(
