@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint docs bench figures format clean
+.PHONY: help setup demo test test-all lint docs bench report figures format clean
 
 help:
 	@echo 'make demo      lifted training against SGD and Adam in about a minute: a table, and a page (out/demo)'
@@ -20,6 +20,7 @@ help:
 	@echo 'make test-all  the same, the long tests and the mutation check'
 	@echo 'make docs      build the documentation (docs/_build/html)'
 	@echo 'make bench     the benchmarks'
+	@echo 'make report    what came of reproducing the paper, from stored rows: a page (out/reproduction), and docs'
 	@echo 'make format    lay out and tidy the source'
 	@echo 'make clean     remove everything the commands above wrote, except .venv'
 
@@ -52,6 +53,11 @@ docs: $(STAMP)
 
 bench: $(STAMP)
 	@for file in benchmarks/[!_]*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; echo; done
+
+# From the rows in results/, without training; README.md has its headline table once it has a place for it.
+report: $(STAMP)
+	@$(BIN)/lifted report results --out out/reproduction --summary docs/reproduction-results.md \
+		$$(grep -q 'headline of the reproduction: begin' README.md && echo --headline README.md)
 
 # The paper's theory figures; one of them is the picture in the README.
 figures: $(STAMP)

@@ -1,4 +1,6 @@
-"""The page of a short `lifted demo` in a real browser: what a reader sees, on a telephone or a desk, light or dark.
+"""Pages in a real browser: what a reader sees, on a telephone or a desk, light or dark.
+
+They are those of a short `lifted demo` and of a reproduction.
 
 Where there is no chromium the tests are skipped; `LIFTED_BREGMAN_BROWSER=required` makes that a failure.
 """
@@ -11,7 +13,10 @@ from typing import Any
 import pytest
 
 from lifted_bregman import reports
+from lifted_bregman.reports.report import write_paper_report
+from lifted_bregman_paper.paper import paper
 from tests.reports.chromium import Browser, browser, executable
+from tests.reports.paper_stores import whole_world
 from tests.reports.short_demo import ShortDemo, one_short_demo
 
 CHROMIUM = executable()
@@ -80,19 +85,28 @@ def fits(tab: Browser) -> bool:
     return page <= width
 
 
-def test_nothing_sticks_out_to_the_right(view: Browser) -> None:
+def nothing_sticks_out(tab: Browser) -> None:
     # What is wider than the window has to scroll in a box of its own.
     sticking_out = """[...document.querySelectorAll('body *')].filter(e => !e.closest('.scroll, pre, svg *')
         && e.getBoundingClientRect().right > document.documentElement.clientWidth + 0.5)
         .map(e => e.outerHTML.slice(0, 80))"""
-    assert view.evaluate(sticking_out) == []
-    assert fits(view)
+    assert tab.evaluate(sticking_out) == []
+    assert fits(tab)
+
+
+def test_nothing_sticks_out_to_the_right(view: Browser) -> None:
+    nothing_sticks_out(view)
     # The result itself needs no scrolling.
     assert view.evaluate("(s => s.scrollWidth <= s.clientWidth)(document.querySelector('.scroll'))") is True
 
 
 def test_the_words_in_charts_can_be_read(view: Browser) -> None:
-    boxes: list[list[dict[str, Any]]] = view.evaluate("""[...document.querySelectorAll('svg')].map(s =>
+    words_can_be_read(view)
+
+
+def words_can_be_read(tab: Browser) -> None:
+    """Those of charts are large enough and do not overlap."""
+    boxes: list[list[dict[str, Any]]] = tab.evaluate("""[...document.querySelectorAll('svg')].map(s =>
         [...s.querySelectorAll('text')].map(t => { const b = t.getBoundingClientRect();
             return {text: t.textContent, left: b.left, right: b.right, top: b.top, bottom: b.bottom}; }))""")
     for texts in boxes:
@@ -125,18 +139,69 @@ def contrast(one: str, other: str) -> float:
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_text_and_curves_stand_out_from_the_paper(tab: Browser, short_demo: ShortDemo, dark: bool) -> None:
     tab.show(short_demo.page, 1280, dark=dark)
-    paper = tab.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert (luminance(paper) < 0.1) is dark
+    assert colours_of_curves(tab, dark) == 3
+
+
+def colours_of_curves(tab: Browser, dark: bool) -> int:
+    """How many there are; words, curves and legends stand out from the paper, and curves have the legends' colours."""
+    ground = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (luminance(ground) < 0.1) is dark
     words = tab.evaluate("""[...new Set([...document.querySelectorAll('body *')]
         .filter(e => [...e.childNodes].some(n => n.nodeType == 3 && n.data.trim()))
         .map(e => e.closest('svg') ? getComputedStyle(e).fill : getComputedStyle(e).color))]""")
     assert len(words) >= 3
-    assert min(contrast(colour, paper) for colour in words) >= 4.5
+    assert min(contrast(colour, ground) for colour in words) >= 4.5
     curves = tab.evaluate("""[...new Set([...document.querySelectorAll('svg path')].filter(p =>
-        p.getAttribute('style').includes('--curve')).map(p => getComputedStyle(p).stroke))]""")
+        p.getAttribute('style')?.includes('stroke: var(--curve')).map(p => getComputedStyle(p).stroke))]""")
     keys = tab.evaluate("[...document.querySelectorAll('.legend i')].map(i => getComputedStyle(i).borderTopColor)")
-    assert sorted(curves) == sorted(set(keys)) and len(curves) == 3
-    assert min(contrast(colour, paper) for colour in curves) >= 3.0
+    assert sorted(curves) == sorted(set(keys))
+    assert min(contrast(colour, ground) for colour in curves) >= 3.0
+    return len(curves)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of the paper in a world in which all that it says is true, of two seeds."""
+    return write_paper_report(whole_world(paper()), tmp_path_factory.mktemp("report"))
+
+
+@pytest.mark.parametrize(("width", "dark"), VIEWS, ids=lambda value: str(value))
+def test_the_report_of_a_reproduction_can_be_read(tab: Browser, report: Path, width: int, dark: bool) -> None:
+    tab.show(report, width, dark=dark)
+    assert tab.complaints() == []
+    outside = [address for address in tab.addresses() if not address.startswith("data:image/png;base64,")]
+    assert outside == [report.absolute().as_uri()]
+    listed = tab.evaluate("[...document.querySelectorAll('nav a')].map(a => a.innerText)")
+    assert listed == tab.evaluate("[...document.querySelectorAll('h2')].map(h => h.innerText)")
+    assert {"Verdicts", "Table 1: classification", "Files that were ignored", "How to rerun"} <= set(listed)
+    assert len(listed) == 14
+    pictures = tab.evaluate("[...document.images].map(i => [i.complete, i.naturalWidth, i.clientWidth])")
+    assert len(pictures) >= 25 and all(done and real > 0 and shown >= 250 for done, real, shown in pictures)
+    charts = tab.evaluate(
+        "[...document.querySelectorAll('svg')].map(s => [s.getBoundingClientRect().width, s.getBBox().width])"
+    )
+    assert len(charts) >= 15 and all(shown >= 300 and drawn >= 250 for shown, drawn in charts)
+    nothing_sticks_out(tab)
+    words_can_be_read(tab)
+    colours_of_curves(tab, dark)
+
+
+def test_claims_are_paragraphs_and_tables_stand_beside_the_papers(tab: Browser, report: Path) -> None:
+    tab.show(report, 1280)
+    claims = tab.evaluate("[...document.querySelectorAll('.claim')].map(c => [c.innerText, c.offsetHeight])")
+    assert len(claims) + 12 + 18 == len(paper().claims)  # the numbers of the two tables are rows
+    assert all(height >= 60 and "lifted re" in text and "\n" in text for text, height in claims)
+    tables = tab.evaluate("""[...document.querySelectorAll('table')].map(t => [...t.rows].map(r =>
+        [...r.cells].map(c => c.innerText.replaceAll('\u00a0', ' '))))""")
+    assert tables[1][:3] == [
+        ["", "", "MNIST train", "MNIST test", "Fashion train", "Fashion test"],
+        ["classical lifted", "paper", "85.6", "86.3", "81.4", "80.0"],
+        ["", "here, 2 seeds", "85.65 ± 0.07 ✓", "86.35 ± 0.07 ✓", "81.45 ± 0.07 ✓", "80.05 ± 0.07 ✓"],
+    ]
+    wide = "[...document.querySelectorAll('.scroll')].slice(0, 2).map(s => s.scrollWidth <= s.clientWidth)"
+    assert tab.evaluate(wide) == [True, True]  # verdicts and Table 1 need no scrolling on a desk
+    text = tab.evaluate("document.body.innerText")
+    assert "classify-mnist-sgd/9.jsonl" in text and "its hash is not that of its settings" in text
 
 
 @pytest.mark.parametrize("width", [390, 1280])

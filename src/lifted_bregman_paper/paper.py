@@ -5,8 +5,10 @@ from __future__ import annotations
 from lifted_bregman.experiments.reproduction import Paper
 from lifted_bregman_paper.claims import CLAIMS
 from lifted_bregman_paper.recipes import RECIPES
+from lifted_bregman_paper.report import EXHIBITS, NOTES
 
 
 def paper() -> Paper:
-    """Recipes and claims of "Lifted Bregman Training of Neural Networks"."""
-    return Paper("wang2023lifted", "Lifted Bregman Training of Neural Networks", RECIPES, CLAIMS)
+    """Recipes, claims and exhibits of "Lifted Bregman Training of Neural Networks"."""
+    title = "Lifted Bregman Training of Neural Networks"
+    return Paper("wang2023lifted", title, RECIPES, CLAIMS, EXHIBITS, NOTES)

@@ -29,7 +29,8 @@ from tests.experiments.test_names import REQUIRED
 
 Capture = pytest.CaptureFixture[str]
 EVERYDAY = ("adabreg", "implicit-sgd", "admm", "saga", "sgd", "bregman-iterations")  # one of each family
-COMMANDS = ["train", "resume", "predict", "encode", "reconstruct", "checkpoint verify", "doctor", "data list"]
+COMMANDS = ["train", "resume", "predict", "encode", "reconstruct", "checkpoint verify", "doctor", "data list", "report"]
+COMMANDS += ["reproduce"]
 
 
 @pytest.fixture(scope="module")
@@ -304,7 +305,8 @@ def test_every_command_has_help_with_an_example(command: str, capsys: Capture) -
     called = call(capsys, *command.split(), "--help")
     assert called.code == 0 and "Usage:" in called.out and "\x1b" not in called.out
     if command not in ("doctor", "data list"):
-        assert f"lifted {command} runs/" in called.out or f"lifted {command} --" in called.out
+        examples = {"reproduce": ("table1", "all")}.get(command, ("runs/", "--"))
+        assert any(f"lifted {command} {example}" in called.out for example in examples)
 
 
 def test_every_setting_has_a_flag(capsys: Capture) -> None:

@@ -20,9 +20,9 @@ def rules(race: Race) -> tuple[str, ...]:
         "alike.",
         "Fastest form. Back-propagation is torch's autograd; Adam and momentum are torch's fused kernels, and SGD "
         "without momentum adds the gradient in place. All run in float32 on the same threads.",
-        "Tuned. A competitor's rate is the best of a grid, found beforehand with another seed by a walk that ends where "
-        "no neighbour is better: once by the last training objective, once by the lowest validation error. Adam's "
-        "batch size is tuned too. Where the rates are listed it is said how they were found, and which are not yet. "
+        "Tuned. A competitor's rate is the best of a grid, found beforehand with another seed by a walk that ends "
+        "where no neighbour is better: once by the last training objective, once by the lowest validation error. "
+        "Adam's batch size is tuned too. Where the rates are listed it is said which were found so, and which not yet. "
         "Where the two choices differ both run, the second as NAME-validation. 'lifted' is what fit does when no "
         "solver is named, with the same settings on all problems.",
         f"Targets. They are set by {reference} in the same repetition: its last training objective, by the entry tuned "

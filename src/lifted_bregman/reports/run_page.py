@@ -65,11 +65,15 @@ def run_page(folder: Path) -> Page:
 
 def _rows(folder: Path) -> Rows:
     if not folder.is_dir():
-        raise CheckpointError(f"there is no folder {folder}: name that of a run, of a demonstration or of a race.")
+        raise CheckpointError(
+            f"there is no folder {folder}: name that of a run, of a demonstration, of a race or of a reproduction, "
+            "which 'lifted reproduce' makes."
+        )
     if not (folder / "history.jsonl").is_file():
         raise CheckpointError(
-            f"{folder} holds neither a run (it has no history.jsonl) nor a finished demonstration nor a race: name the "
-            "folder that 'lifted train', 'lifted demo' or 'lifted bench race' was given as --out."
+            f"{folder} holds neither a run (it has no history.jsonl) nor rows of a reproduction nor a finished "
+            "demonstration nor a race: name the folder that 'lifted reproduce', 'lifted train', 'lifted demo' or "
+            "'lifted bench race' was given as --out."
         )
     rows: list[Any] = RunFolder(folder).history()
     if not rows:

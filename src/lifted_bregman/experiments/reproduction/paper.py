@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments._typed import unknown
 from lifted_bregman.experiments.reproduction.claims import Claim
+from lifted_bregman.experiments.reproduction.exhibits import Exhibit
 from lifted_bregman.experiments.reproduction.recipe import Recipe
 
 GROUP = "lifted_bregman.papers"
@@ -26,12 +27,16 @@ class Paper:
         title: as people read it.
         recipes: the runs, in the order in which they are worth having.
         claims: what is judged by them.
+        exhibits: what a report shows besides the claims, in its order.
+        notes: what was tried where a claim was not reproduced, by the claim's name.
     """
 
     name: str
     title: str
     recipes: tuple[Recipe, ...]
     claims: tuple[Claim, ...]
+    exhibits: tuple[Exhibit, ...] = ()
+    notes: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for what, names in (("recipes", self.recipes), ("claims", self.claims)):
@@ -43,6 +48,19 @@ class Paper:
             for name in claim.recipes:
                 if name not in known:
                     raise SettingError(f"the claim '{claim.name}' needs the recipe '{name}', which there is not.")
+        self._check_report(known)
+
+    def _check_report(self, recipes: set[str]) -> None:
+        names = Counter(exhibit.figure for exhibit in self.exhibits)
+        for exhibit in self.exhibits:
+            if names[exhibit.figure] > 1:
+                raise SettingError(f"two exhibits of '{self.name}' are about '{exhibit.figure}': make them one.")
+            for name in exhibit.recipes:
+                if name not in recipes:
+                    raise SettingError(f"the exhibit '{exhibit.figure}' shows the recipe '{name}', which there is not.")
+        for name in self.notes:
+            if name not in {claim.name for claim in self.claims}:
+                raise SettingError(f"there is a note on the claim '{name}', which there is not.")
 
     @property
     def figures(self) -> tuple[str, ...]:

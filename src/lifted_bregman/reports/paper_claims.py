@@ -1,0 +1,83 @@
+"""Claims as a reader meets them: what the paper says, what was found, why it is judged so, and how to run it again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from lifted_bregman.experiments.reproduction import All, Claim, Status
+from lifted_bregman.reports.page import Text
+from lifted_bregman.reports.paper_results import Results
+from lifted_bregman.reports.paper_tables import told
+
+_COLOURS = {
+    Status.REPRODUCED: "curve-3",
+    Status.NOT_REPRODUCED: "curve-2",
+    Status.NOT_APPLICABLE: "curve-5",
+    Status.NOT_RUN: "rule",
+}
+
+
+def command(claim: Claim) -> str:
+    """What runs again whatever a claim is judged by, as far as it is not stored."""
+    return f"lifted reproduce {claim.figure} --priority seeds" if claim.recipes else "lifted report results"
+
+
+def claim_block(results: Results, claim: Claim) -> Text:
+    """Verdict and statement, and below them what was found, why it is judged so, what was tried, name and command."""
+    from markupsafe import Markup
+
+    verdict = results.verdicts[claim.name]
+    found = sentence(verdict.sentence)
+    smaller = [
+        *(re.split(r"(?<=\.) ", found) if isinstance(claim.rule, All) else [found]),
+        f"Judged by: {sentence(claim.why)}",
+        tried(results, claim),
+    ]
+    names = (Markup("<code>{}</code>").format(word) for word in (claim.name, command(claim)))
+    return Text(
+        Markup(
+            '<span class="claim" style="display: block; border-left: .3rem solid var(--{}); padding-left: .9rem">'
+            '<strong>{}</strong> · {}<br><span style="color: var(--soft); font-size: .95rem">{}</span></span>'
+        ).format(
+            _COLOURS[verdict.status],
+            told(verdict.status),
+            claim.statement,
+            Markup("<br>").join([*filter(None, smaller), *names]),
+        )
+    )
+
+
+def failure_block(results: Results, claim: Claim) -> Text:
+    """A claim that was not reproduced: statement, what was found, what was tried."""
+    from markupsafe import Markup
+
+    found = (claim.statement, sentence(results.verdicts[claim.name].sentence), tried(results, claim))
+    return Text(Markup("<strong>{}</strong> {}").format(claim.name, " ".join(filter(None, found))))
+
+
+def tried(results: Results, claim: Claim) -> str:
+    """What was tried for a claim that was not reproduced; empty where nothing is noted."""
+    note = results.paper.notes.get(claim.name, "")
+    return f"What was tried: {sentence(note)}" if note else ""
+
+
+def heading(text: str) -> Text:
+    """A line that stands out, inside a section."""
+    from markupsafe import Markup
+
+    return Text(Markup("<strong>{}</strong>").format(text))
+
+
+def reasons(claims: Iterable[Claim]) -> dict[str, list[str]]:
+    """Every reason once, with the names of the claims that have it."""
+    found: dict[str, list[str]] = {}
+    for claim in claims:
+        found.setdefault(claim.why, []).append(claim.name)
+    return found
+
+
+def sentence(text: str) -> str:
+    """With a capital after every full stop, and a full stop at the end."""
+    capital = re.sub(r"(^|\. )([a-z])", lambda found: found[1] + found[2].upper(), text)
+    return capital if capital.endswith((".", "!", "?")) else f"{capital}."

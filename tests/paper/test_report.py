@@ -1,0 +1,159 @@
+"""What the report shows of the paper, and that README and documentation say what the stored rows say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lifted_bregman.experiments.reproduction import Evidence, Priority, plan
+from lifted_bregman.experiments.reproduction.exhibits import Drawing, ShownCharts, ShownImages, ShownTable
+from lifted_bregman.reports.paper_results import Results, is_results, load_results
+from lifted_bregman.reports.paper_summary import BEGIN, between_marks, headline, headline_recipes, summary
+from lifted_bregman.reports.paper_tables import shown_rows
+from lifted_bregman_paper.paper import paper
+from tests.paper.worlds import ROWS
+from tests.reports.paper_stores import whole_world
+
+ROOT = Path(__file__).parents[2]
+PAPER = paper()
+EXHIBITS = {exhibit.figure: exhibit for exhibit in PAPER.exhibits}
+
+
+def test_every_table_and_figure_is_shown_with_its_runs() -> None:
+    assert set(PAPER.figures) <= set(EXHIBITS)
+    shown = {name for exhibit in PAPER.exhibits for name in exhibit.recipes}
+    assert shown == {recipe.name for recipe in PAPER.recipes}
+    for figure in PAPER.figures:
+        core = {one.name for one in PAPER.recipes_of(figure) if one.priority is Priority.CORE and figure in one.figures}
+        elsewhere = {name for other in PAPER.figures if other != figure for name in EXHIBITS[other].recipes}
+        assert core <= set(EXHIBITS[figure].recipes) | elsewhere
+
+
+@pytest.mark.parametrize(("figure", "columns"), [("table1", slice(0, 2)), ("table2", slice(2, 5))])
+def test_the_first_table_is_the_papers(figure: str, columns: slice) -> None:
+    """The rows "paper" have the published numbers, transcribed apart from the claims, in the order of the columns."""
+    table = EXHIBITS[figure].shown[0]
+    assert isinstance(table, ShownTable)
+    _, rows = shown_rows(whole_world(PAPER), table)
+    published = [row for row in rows if row[1] == "paper"]
+    for method, row in zip(("classical", "lifted", "sgd"), published, strict=True):
+        expected = [number for key in ("mnist", "fashion") for number in ROWS[f"classify-{key}-{method}"][columns]]
+        assert [float(cell) for cell in row[2:]] == expected
+    measured = [row for row in rows if row[1] == "here, 2 seeds"]
+    assert len(measured) == 3 and all(cell.endswith(" ✓") for row in measured for cell in row[2:])
+
+
+def test_errors_are_drawn_on_log_axes_and_zeros_are_not() -> None:
+    charts = [
+        chart
+        for exhibit in PAPER.exhibits
+        for shown in exhibit.shown
+        if isinstance(shown, ShownCharts)
+        for chart in shown.charts
+    ]
+    assert len(charts) >= 15
+    assert len({(chart.title, chart.x_label) for chart in charts}) == len(charts)
+    for chart in charts:
+        zeros = all(curve.column == "sparsity" for curve in chart.curves)
+        assert (chart.log, chart.fraction) == (not zeros, zeros)
+
+
+@pytest.mark.parametrize(
+    ("figure", "start", "methods"),
+    [
+        ("fig-sparse-ae", "sparse-ae", {"lbn-s", "lbn-d", "sgd", "gd"}),
+        ("fig-denoising-1k", "denoise-1k", {"lbn", "isgd", "sgd"}),
+        ("fig-denoising-10k", "denoise-10k", {"lbn", "isgd", "sgd"}),
+        ("fig-denoising-1500", "denoise-10k", {"lbn", "isgd", "sgd-1500"}),
+        ("fig-undercomplete", "denoise-10k", {"lbn", "sgd", "uae-lbn", "uae-sgd"}),
+    ],
+)
+def test_the_first_charts_have_the_curves_of_the_papers_figure(figure: str, start: str, methods: set[str]) -> None:
+    charts, *others = EXHIBITS[figure].shown
+    assert isinstance(charts, ShownCharts)
+    expected = {f"{start}-{method}" for method in methods}
+    for chart in charts.charts:
+        assert {curve.recipe for curve in chart.curves} == expected
+        levels = {curve.recipe for curve in chart.curves if curve.level}
+        assert levels == ({"denoise-10k-lbn", "denoise-10k-isgd"} if figure == "fig-denoising-1500" else set())
+    drawn = [curve.column for chart in charts.charts for curve in chart.curves]
+    kinds = (
+        {"loss", "validation_loss"} if figure == "fig-undercomplete" else {"objective", "validation_loss", "sparsity"}
+    )
+    assert set(drawn) == kinds
+    parts = {
+        one.part: set(one.recipes) for one in others if isinstance(one, ShownImages) and expected >= set(one.recipes)
+    }
+    if figure not in ("fig-undercomplete", "fig-denoising-10k"):
+        assert parts == {"train": expected, "validation": expected}
+
+
+def test_images_come_from_runs_that_store_them() -> None:
+    pictured = {recipe.name for recipe in PAPER.recipes if recipe.pictures}
+    noisy = {recipe.name for recipe in PAPER.recipes if recipe.settings.noise is not None}
+    blocks = [one for exhibit in PAPER.exhibits for one in exhibit.shown if isinstance(one, ShownImages)]
+    assert {block.part for block in blocks} == {"train", "validation"}
+    for block in blocks:
+        assert set(block.recipes) <= pictured
+        assert all((name in noisy) is block.inputs for name in block.recipes)
+
+
+def test_the_theory_figures_are_drawn(tmp_path: Path) -> None:
+    drawings = [one for one in EXHIBITS["theory"].shown if isinstance(one, Drawing)]
+    assert len(drawings) == 2
+    path = drawings[1].draw(tmp_path / "losses.png", True)
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_notes_are_on_claims_and_end_in_full_stops() -> None:
+    assert set(PAPER.notes) <= {claim.name for claim in PAPER.claims}
+    assert all(note.endswith(".") for note in PAPER.notes.values())
+
+
+def stored() -> Results:
+    """What this repository holds."""
+    folder = ROOT / "results"
+    return (
+        load_results(folder, PAPER.name)
+        if is_results(folder)
+        else Results(PAPER, Evidence(()), {}, plan(PAPER.recipes))
+    )
+
+
+def check_headline(readme: str, results: Results) -> str | None:
+    """What is wrong with the headline of a README; None if nothing is."""
+    found = between_marks(readme)
+    missing = [name for name in headline_recipes(results) if not results.evidence.runs(name)]
+    if found is None:
+        return None if missing else f"README.md lacks the headline table: add {BEGIN} ..., then make report"
+    return None if found == headline(results) else "README.md and the stored rows differ: make report"
+
+
+def test_the_readme_says_what_the_stored_rows_say() -> None:
+    results, text = stored(), (ROOT / "README.md").read_text(encoding="utf-8")
+    missing = [name for name in headline_recipes(results) if not results.evidence.runs(name)]
+    if between_marks(text) is None and missing:
+        pytest.skip(f"results has no rows of {missing[0]} yet, and the README no table")
+    assert check_headline(text, results) is None
+
+
+def test_a_readme_that_drifts_would_be_noticed() -> None:
+    full = whole_world(PAPER)
+    right = f"# Title\n{BEGIN}\n{headline(full)}\n<!-- headline of the reproduction: end -->\n"
+    assert check_headline(right, full) is None
+    assert check_headline(right.replace("96.8", "96.9", 1), full) is not None
+    assert check_headline("# Title\n", full) is not None  # all rows are there, and no table
+    partly = Results(
+        PAPER, Evidence(tuple(run for run in full.evidence.found if "fashion" not in run.recipe)), {}, full.jobs
+    )
+    assert check_headline("# Title\n", partly) is None
+    assert check_headline(right, partly) is not None
+
+
+def test_the_summary_in_the_documentation_says_what_the_stored_rows_say() -> None:
+    results, text = stored(), (ROOT / "docs" / "reproduction-results.md").read_text(encoding="utf-8")
+    assert all(claim.name in text for claim in PAPER.claims)
+    if not results.evidence.found:
+        pytest.skip("results has no rows yet, and nothing but its absence to say")
+    assert text == summary(results), "docs/reproduction-results.md and the stored rows differ: make report"
