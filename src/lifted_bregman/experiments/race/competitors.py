@@ -101,7 +101,7 @@ COMPETITORS: dict[str, Competitor] = {
             lambda rate, _: baselines.Adam(rate),
             "learning_rate",
             _ADAPTIVE,
-            (0.25, 0.5, 1.0, 2.0),
+            (0.5, 1.0, 2.0),
         ),
         Competitor(
             "implicit-backprop",
