@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -33,11 +34,13 @@ from lifted_bregman.experiments.reproduction.quantities import (
     Final,
     FinalOverLowest,
     LowestEpoch,
+    OrInfinite,
     Oscillation,
     Quantity,
     Ratio,
     Scaled,
     SecondsPerEpoch,
+    spread,
 )
 from tests.experiments.reproductions import CLASSIFIER, CODES, DIGITS, OTHER, PAPER
 
@@ -69,6 +72,7 @@ TWO = run("two", [10.0, 8.0, 4.0, 5.0])
         (Oscillation("one", "a"), 3.0 + 1.0 + 0.5 - 2.5),
         (Oscillation("two", "a"), 2.0 + 4.0 + 1.0 - 5.0),
         (SecondsPerEpoch("one"), 10.0),
+        (OrInfinite(AtEpoch("one", "a", 4)), 2.0),
         (Difference(Final("two", "a"), Final("one", "a")), 2.5),
         (Ratio(Final("two", "a"), Final("one", "a")), 2.0),
         (Scaled(Final("one", "a"), -2.0, 10.0), 5.0),
@@ -85,6 +89,9 @@ def test_changes_correlate_by_the_textbook_formula() -> None:
 
     found = ChangeCorrelation("one", "a", "b").values(evidence(ONE))[0]
     assert found == pytest.approx(np.corrcoef([-3.0, 1.0, -0.5], [-1.0, 0.5, -0.25])[0, 1], rel=1e-12)
+    relative = ChangeCorrelation("one", "a", "b", log=True).values(evidence(ONE))[0]
+    logs = np.diff(np.log([5.0, 2.0, 3.0, 2.5]))
+    assert relative == pytest.approx(np.corrcoef(logs, [-1.0, 0.5, -0.25])[0, 1], rel=1e-12) != pytest.approx(found)
     flat = run("flat", [1.0, 1.0, 1.0], others=[1.0, 2.0, 3.0])
     assert ChangeCorrelation("flat", "a", "b").values(evidence(flat)) == {0: 0.0}
 
@@ -144,6 +151,50 @@ def test_a_diverged_run_reproduces_nothing() -> None:
     diverged = replace(ONE, outcome="DIVERGED", message="W is not finite.")
     verdict = claim(Near(Final("one", "a"), 2.5, 0.5)).verdict(evidence(diverged))
     assert verdict.status is Status.NOT_REPRODUCED and "W is not finite" in verdict.sentence
+
+
+def test_a_run_that_diverged_is_above_any_other_where_that_is_asked_for() -> None:
+    lost = replace(TWO, outcome="DIVERGED", rows=())
+    quantity = OrInfinite(AtEpoch("two", "a", 8))
+    assert quantity.recipes == ("two",) and quantity.values(evidence(lost)) == {0: math.inf}
+    rule = Less(Final("one", "a"), quantity, "one", "two")
+    assert judged(rule, ONE) is Status.NOT_RUN
+    verdict = claim(rule).verdict(evidence(ONE, lost))
+    assert (verdict.status, verdict.measured, verdict.sentence) == (
+        Status.REPRODUCED,
+        2.5,
+        "one 2.5, two diverged; 1 seed",
+    )
+    assert judged(rule, replace(ONE, outcome="DIVERGED"), TWO) is Status.NOT_REPRODUCED
+    worse = Less(quantity, Final("one", "a"), "two", "one")
+    assert judged(worse, ONE, lost) is Status.NOT_REPRODUCED
+    low = [run("two", [0.0, 0.0, 0.0, 0.0], seed) for seed in (1, 2)]
+    ones = [replace(ONE, seed=seed) for seed in range(3)]
+    verdict = claim(rule).verdict(evidence(*ones, lost, *low))
+    assert verdict.status is Status.REPRODUCED and "two diverged with 1 of 3 seeds; 3 seeds" in verdict.sentence
+    assert judged(rule, *ones, *low) is Status.NOT_REPRODUCED
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([0.1, 0.1, 0.1], 0.0),
+        ([0.7] * 5, 0.0),
+        ([0.0, 0.0], 0.0),
+        ([0.3, 0.1 + 0.2], 0.0),  # they differ in the last bit
+        ([1.0, 1.0 + 1e-12], 1e-12 / math.sqrt(2.0)),
+        ([1.0, 2.0, 3.0], 1.0),
+        ([1.0], None),
+        ([1.0, math.inf], None),
+    ],
+)
+def test_a_spread_is_a_standard_deviation_and_never_rounding(values: list[float], expected: float | None) -> None:
+    assert spread(values) == (None if expected is None else pytest.approx(expected, rel=1e-3, abs=0.0))
+
+
+def test_equal_seeds_have_no_spread_in_words() -> None:
+    same = [run("one", [0.1], seed) for seed in range(3)]
+    assert claim(Near(Final("one", "a"), 0.1, 0.5)).verdict(evidence(*same)).sentence.startswith("0.1 ± 0;")
 
 
 def test_a_column_that_is_not_there_is_named() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -34,7 +36,18 @@ from lifted_bregman.experiments.reproduction import (
 from lifted_bregman.experiments.reproduction.observing import Observer, edge_error, measured
 from lifted_bregman.experiments.reproduction.pictures import final_measures, pack, unpack
 from lifted_bregman.experiments.reproduction.running import load_job_data, run_job
-from tests.experiments.reproductions import CODES, DIGITS, OTHER, STEPS, StopAfter, places
+from lifted_bregman.experiments.run_data import RunData
+from lifted_bregman.experiments.settings import Settings
+from tests.experiments.reproductions import (
+    CLASSIFIER,
+    CODES,
+    DIGITS,
+    LIFTED,
+    OTHER,
+    STEPS,
+    StopAfter,
+    places,
+)
 
 pytest.importorskip("sklearn")
 QUIET = Console(quiet=True)
@@ -121,6 +134,43 @@ def test_a_diverged_run_is_a_result(tmp_path: Path) -> None:
     assert run_job(Job(huge), places(tmp_path), Deadline(None), QUIET) is JobState.DONE
     run = finished(tmp_path, Job(huge))
     assert run.diverged and run.measures == {}
+
+
+def test_an_overflow_on_validation_samples_alone_is_stored_and_the_work_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training goes well; its growing weights overflow on samples that are 9e18 times as large, after some epochs."""
+
+    def enlarged(settings: Settings) -> RunData:
+        data = load_job_data(settings)
+        if settings.epochs == CLASSIFIER.epochs:
+            return data
+        assert data.validation is not None
+        X, Y = data.validation
+        return replace(data, validation=(9e18 * X, Y))
+
+    monkeypatch.setattr(running, "load_job_data", enlarged)
+    given = {"learning_rate": 0.7}
+    long = replace(DIGITS, settings=replace(CLASSIFIER, solver_settings=given, batch_size=75, epochs=60))
+    jobs = [Job(long), Job(OTHER)]
+    work_through(jobs, places(tmp_path), Deadline(None), QUIET)
+    run = finished(tmp_path, jobs[0])
+    assert run.diverged and re.search(r"validation_\w+ is (inf|nan) after epoch", run.message)
+    assert [row["epoch"] for row in run.rows] == list(range(1, len(run.rows) + 1)) and 1 <= len(run.rows) < 60
+    assert all(math.isfinite(value) for row in run.rows for value in row.values())
+    assert run.rows[-1]["objective"] < run.rows[0]["objective"] < 1.0
+    assert run.measures == {} and run.seconds == run.rows[-1]["seconds"]
+    assert finished(tmp_path, jobs[1]).outcome == "FINISHED"
+
+
+def test_a_diverged_autoencoder_leaves_no_pictures_and_the_work_goes_on(tmp_path: Path) -> None:
+    """One step leaves weights of about 1e25, which are finite, and codes that are not."""
+    given = {"learning_rate": 1e25}
+    huge = replace(CODES, settings=replace(LIFTED, solver="sgd", solver_settings=given, batch_size=45))
+    work_through([Job(huge), Job(OTHER)], places(tmp_path), Deadline(None), QUIET)
+    run = finished(tmp_path, Job(huge))
+    assert run.diverged and (run.rows, run.measures, run.pictures, run.seconds) == ((), {}, {}, 0.0)
+    assert finished(tmp_path, Job(OTHER)).outcome == "FINISHED"
 
 
 def test_places_must_be_folders(tmp_path: Path) -> None:

@@ -46,19 +46,24 @@ WIDE, SPARSE = (784, 64, 64), (784, 784, 784)
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("classify-mnist-lifted", ("mnist", WIDE, 100, 100, None, 100.0, 15, None, None)),
-        ("classify-fashion-lifted", ("fashion-mnist", WIDE, 100, 100, None, 100.0, 15, None, None)),
-        ("classify-mnist-lifted-narrow", ("mnist", (64, 64, 64), 100, 100, None, 100.0, 15, None, None)),
+        ("classify-mnist-lifted", ("mnist", WIDE, 100, 100, None, 100.0 / 100, 15, None, None)),
+        ("classify-fashion-lifted", ("fashion-mnist", WIDE, 100, 100, None, 100.0 / 100, 15, None, None)),
+        ("classify-mnist-lifted-narrow", ("mnist", (64, 64, 64), 100, 100, None, 100.0 / 100, 15, None, None)),
+        ("classify-mnist-lifted-mean", ("mnist", WIDE, 100, 100, None, 100.0, 15, None, None)),
+        ("classify-fashion-lifted-printed", ("fashion-mnist", WIDE, 100, 100, None, 100.0, 15, None, None)),
         ("classify-mnist-sgd", ("mnist", WIDE, 100, 100, None, None, None, 1e-3, "sum")),
         ("classify-fashion-sgd-mean", ("fashion-mnist", WIDE, 100, 100, None, None, None, 1e-3, "mean")),
         ("sparse-ae-lbn-s", ("mnist-1k", SPARSE, 20, 100, 0.09, 1.0, 15, None, None)),
+        ("sparse-ae-lbn-s-sum", ("mnist-1k", SPARSE, 20, 100, 0.09, 1.0 / 20, 15, None, None)),
         ("sparse-ae-lbn-d", ("mnist-1k", SPARSE, 1000, 100, 0.09, 0.0, 15, None, None)),
         ("sparse-ae-gd", ("mnist-1k", SPARSE, None, 100, 0.09, None, None, 4e-2, "mean")),
         ("sparse-ae-sgd", ("mnist-1k", SPARSE, 20, 100, 0.09, None, None, 3e-2, "mean")),
         ("denoise-1k-lbn", ("fashion-mnist-1k", SPARSE, 20, 50, 0.09, 0.5, 15, None, None)),
+        ("denoise-1k-lbn-sum", ("fashion-mnist-1k", SPARSE, 20, 50, 0.09, 0.5 / 20, 15, None, None)),
         ("denoise-1k-isgd", ("fashion-mnist-1k", SPARSE, 20, 50, 0.09, 0.5, 15, 1e-3, "mean")),
         ("denoise-1k-sgd", ("fashion-mnist-1k", SPARSE, 20, 50, 0.09, None, None, 1e-3, "mean")),
         ("denoise-10k-lbn", ("fashion-mnist-10k", SPARSE, 200, 50, 0.055, 1.0, 30, None, None)),
+        ("denoise-10k-lbn-sum", ("fashion-mnist-10k", SPARSE, 200, 50, 0.055, 1.0 / 200, 30, None, None)),
         ("denoise-10k-isgd", ("fashion-mnist-10k", SPARSE, 200, 50, 0.055, 1.0, 30, 4e-4, "mean")),
         ("denoise-10k-sgd", ("fashion-mnist-10k", SPARSE, 200, 50, 0.055, None, None, 4e-4, "mean")),
         ("denoise-10k-sgd-1500", ("fashion-mnist-10k", SPARSE, 200, 1500, 0.055, None, None, 4e-4, "mean")),
@@ -80,9 +85,33 @@ def test_readings_of_algorithm_1() -> None:
     assert (main.order, main.reading, main.coupling) == (Sweeps(), Corrected(), Coupling.AFTER)
     printed = solver("classify-mnist-lifted-printed")
     assert (printed.order, printed.reading, printed.coupling) == (LayerByLayer(), Literal(), Coupling.BEFORE)
-    autoencoder = solver("sparse-ae-lbn-s-printed")
-    assert autoencoder.reading == Literal(batch_factor=True, bias_step=1.99, anchored_bias=True)
-    assert solver("sparse-ae-lbn-s-printed-free-bias").reading == Literal(True, 1.99, False)
+    for name, weight in {"sparse-ae-lbn-s": 1 / 20, "sparse-ae-lbn-d": 0.0, "denoise-1k-lbn": 0.5 / 20}.items():
+        autoencoder = solver(f"{name}-printed")
+        assert autoencoder.reading == Literal(batch_factor=True, bias_step=1.99, anchored_bias=False)
+        assert (autoencoder.order, autoencoder.coupling) == (LayerByLayer(), Coupling.BEFORE)
+        assert autoencoder.prox_weight == weight
+
+
+def test_the_main_readings_and_their_variants_share_one_weight() -> None:
+    """What differs in one choice does not differ in the scale of τ as well, unless its name says so."""
+    for start in ("classify-mnist", "classify-fashion", "sparse-ae-lbn-s", "denoise-1k-lbn", "denoise-10k-lbn"):
+        main = f"{start}-lifted" if start.startswith("classify") else start
+        given = {name: RECIPES[name].settings.solver_settings for name in RECIPES if name.startswith(main)}
+        others = {n: s["prox_weight"] for n, s in given.items() if not n.endswith(("-sum", "-mean", "-printed"))}
+        assert len(others) >= 3 and set(others.values()) == {given[main]["prox_weight"]}
+
+
+def test_rates_of_denoising_reach_over_the_largest_stable_one() -> None:
+    """Sharpness about depth times the largest eigenvalue of the inputs' second moments, 80: stable below 2/80."""
+    for size in ("1k", "10k"):
+        published = RECIPES[f"denoise-{size}-sgd"].settings.solver_settings["learning_rate"]
+        rates = [
+            recipe.settings.solver_settings["learning_rate"]
+            for recipe in PAPER.recipes
+            if recipe.name.startswith(f"denoise-{size}-sgd-") and recipe.title.startswith("SGD-BP at")
+        ]
+        assert sorted(rates) == [1e-2, 2e-2, 5e-2, 1e-1]
+        assert published < min(rates) < 2 / 80 < max(rates)
 
 
 def test_all_images_are_centred_and_all_noise_is_published_or_visible() -> None:
@@ -92,9 +121,12 @@ def test_all_images_are_centred_and_all_noise_is_published_or_visible() -> None:
         assert ("-noise-" in recipe.name) == (recipe.settings.noise in (0.1, 0.3))
 
 
-def test_the_core_set_takes_about_eight_hours_and_every_figure_has_runs() -> None:
+def test_the_core_set_takes_about_eleven_hours_and_every_figure_has_runs() -> None:
+    """Eight for what answers the claims, without the rates beside the best, and three for what stands beside that."""
     core = [recipe for recipe in PAPER.recipes if recipe.priority is Priority.CORE]
-    assert sum(recipe.seconds for recipe in core) <= 8.25 * 3600
+    assert sum(recipe.seconds for recipe in core) <= 11 * 3600
+    beside = ("-narrow", "-mean", "-1e-1", "-1e-2", "-5e-3", "-5e-4")
+    assert sum(recipe.seconds for recipe in core if not recipe.name.endswith(beside)) <= 8.25 * 3600
     assert set(PAPER.figures) >= {"table1", "table2", "fig-sparse-ae", "fig-denoising-1k", "fig-undercomplete"}
     for figure in PAPER.figures:
         assert PAPER.recipes_of(figure)
@@ -152,11 +184,16 @@ def test_lifted_smoke_runs_of_the_main_reading_lower_the_objective(smoke: Eviden
 
 
 def test_classical_smoke_runs_become_affine_and_others_do_not(smoke: Evidence) -> None:
+    """With τ beside the mean no layer is near affine; with the smaller weight of the sum the first two are not."""
+
+    def linear(key: str, method: str) -> list[float]:
+        (run,) = smoke.runs(f"classify-{key}-{method}").values()
+        return [run.rows[-1][f"linear_{layer}"] for layer in (1, 2, 3)]
+
     for key in ("mnist", "fashion"):
-        (classical,) = smoke.runs(f"classify-{key}-classical").values()
-        (lifted,) = smoke.runs(f"classify-{key}-lifted").values()
-        for layer in (1, 2, 3):
-            assert classical.rows[-1][f"linear_{layer}"] > 98.0 > 90.0 > lifted.rows[-1][f"linear_{layer}"]
+        classical, lifted = linear(key, "classical"), linear(key, "lifted")
+        assert min(classical) > 98.0 > 90.0 > max(linear(key, "lifted-mean"))
+        assert max(lifted[:2]) < 90.0 and lifted[2] < 98.0 < classical[2]
 
 
 def test_pictures_and_the_code_of_the_first_image_are_stored(smoke: Evidence) -> None:

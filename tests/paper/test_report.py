@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lifted_bregman.experiments.reproduction import Evidence, Priority, plan
 from lifted_bregman.experiments.reproduction.exhibits import Drawing, ShownCharts, ShownImages, ShownTable
+from lifted_bregman.reports.page import Text
+from lifted_bregman.reports.paper_charts import images_block
 from lifted_bregman.reports.paper_results import Results, is_results, load_results
 from lifted_bregman.reports.paper_summary import BEGIN, between_marks, headline, headline_recipes, summary
 from lifted_bregman.reports.paper_tables import shown_rows
+from lifted_bregman.reports.strips import Strips
 from lifted_bregman_paper.paper import paper
 from tests.paper.worlds import ROWS
+from tests.paper.worlds import stored as world_run
 from tests.reports.paper_stores import whole_world
 
 ROOT = Path(__file__).parents[2]
@@ -42,6 +47,17 @@ def test_the_first_table_is_the_papers(figure: str, columns: slice) -> None:
         assert [float(cell) for cell in row[2:]] == expected
     measured = [row for row in rows if row[1] == "here, 2 seeds"]
     assert len(measured) == 3 and all(cell.endswith(" ✓") for row in measured for cell in row[2:])
+
+
+@pytest.mark.parametrize("figure", ["table1", "table2"])
+def test_the_second_table_is_what_the_text_can_mean_as_well(figure: str) -> None:
+    first, second, *_ = EXHIBITS[figure].shown
+    assert isinstance(first, ShownTable) and isinstance(second, ShownTable)
+    methods = ("lifted-narrow", "sgd-narrow", "lifted-mean")
+    assert set(second.recipes) == {f"classify-{key}-{method}" for key in ("mnist", "fashion") for method in methods}
+    assert second.columns == first.columns and second.headline is first.headline is (figure == "table1")
+    seeds = {recipe.name: len(recipe.seeds) for recipe in PAPER.recipes}
+    assert all(seeds[name] >= 3 for name in second.recipes)
 
 
 def test_errors_are_drawn_on_log_axes_and_zeros_are_not() -> None:
@@ -99,6 +115,28 @@ def test_images_come_from_runs_that_store_them() -> None:
         assert all((name in noisy) is block.inputs for name in block.recipes)
 
 
+def test_a_run_that_diverged_is_not_called_missing_where_its_images_would_be() -> None:
+    full = whole_world(PAPER)
+    shown = next(one for one in EXHIBITS["fig-denoising-1k"].shown if isinstance(one, ShownImages))
+
+    def caption(*diverged: str, without: str = "") -> str:
+        runs = [
+            replace(run, outcome="DIVERGED", rows=(), pictures={}) if run.recipe in diverged else run
+            for run in full.evidence.found
+            if run.recipe != without
+        ]
+        block = images_block(replace(full, evidence=Evidence(tuple(runs))), shown)
+        assert isinstance(block, Text | Strips)
+        return block.text if isinstance(block, Text) else block.caption
+
+    lost = "Diverged, and left no picture"
+    assert caption() == shown.caption
+    assert caption("denoise-1k-sgd") == f"{shown.caption} {lost}: SGD-BP."
+    both = caption("denoise-1k-isgd", without="denoise-1k-lbn")
+    assert both == f"{shown.caption} Not run yet: LBN. {lost}: ISGD-BP."
+    assert caption(*shown.recipes) == f"{shown.caption} {lost}: LBN, ISGD-BP, SGD-BP."
+
+
 def test_the_theory_figures_are_drawn(tmp_path: Path) -> None:
     drawings = [one for one in EXHIBITS["theory"].shown if isinstance(one, Drawing)]
     assert len(drawings) == 2
@@ -138,8 +176,16 @@ def test_the_readme_says_what_the_stored_rows_say() -> None:
     assert check_headline(text, results) is None
 
 
+def full_world() -> Results:
+    """The runs that the claims need, and those that stand beside them in the headline."""
+    results = whole_world(PAPER)
+    left = [name for name in headline_recipes(results) if not results.evidence.runs(name)]
+    return replace(results, evidence=Evidence((*results.evidence.found, *(world_run(PAPER, name) for name in left))))
+
+
 def test_a_readme_that_drifts_would_be_noticed() -> None:
-    full = whole_world(PAPER)
+    full = full_world()
+    assert "lifted Bregman, 784-64-64-64-10" in headline(full)
     right = f"# Title\n{BEGIN}\n{headline(full)}\n<!-- headline of the reproduction: end -->\n"
     assert check_headline(right, full) is None
     assert check_headline(right.replace("96.8", "96.9", 1), full) is not None

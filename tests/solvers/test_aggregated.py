@@ -19,8 +19,8 @@ from lifted_bregman.solvers.saga import SAG, SAGA
 from lifted_bregman.solvers.stochastic_proximal_gradient import StochasticProximalGradient
 from tests.problem.networks import conv_case, dense_case
 from tests.problem.oracle import sample_terms
+from tests.solvers.brute_networks import batches
 from tests.solvers.problems import NAMES, make
-from tests.solvers.test_implicit_sgd import batches
 
 F64 = torch.float64
 

@@ -18,8 +18,8 @@ from lifted_bregman.solvers.stochastic_proximal_gradient import (
     StochasticProximalGradient,
     VariablesFirst,
 )
+from tests.solvers.brute_networks import NETWORKS, assert_same, batches
 from tests.solvers.problems import NAMES, make
-from tests.solvers.test_implicit_sgd import NETWORKS, assert_same, batches
 
 F64 = torch.float64
 ORDERS = [Simultaneous(), ParametersFirst(), ParametersFirst(3), VariablesFirst(), VariablesFirst(2)]

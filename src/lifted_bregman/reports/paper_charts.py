@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ def charts_block(results: Results, shown: ShownCharts) -> Block:
     """The charts, with what is missing or diverged named below them; a sentence where nothing was run."""
     drawn = [chart for chart in (_chart(results, one) for one in shown.charts) if chart is not None]
     if not drawn:
-        return Text(f"{shown.caption} None of these runs is stored yet.")
+        return Text(f"{shown.caption} {_diverged(results, shown.recipes) or 'None of these runs is stored yet.'}")
     several = any(len(results.evidence.runs(name)) > 1 for name in shown.recipes)
     caption = [shown.caption, _OVER_SEEDS if several else "", _diverged(results, shown.recipes)]
     return Charts(drawn, " ".join(filter(None, caption)))
@@ -39,9 +39,9 @@ def charts_block(results: Results, shown: ShownCharts) -> Block:
 
 def images_block(results: Results, shown: ShownImages) -> Block:
     """Rows of images of seed 0, what should come out first."""
-    runs = _pictured(results, shown.recipes)
+    runs, caption = _pictured(results, shown.recipes), _with_missing(results, shown.caption, shown.outputs)
     if not runs:
-        return Text(f"{shown.caption} None of these runs is stored yet.")
+        return Text(caption)
     first = next(iter(runs.values()))
     strips = [Strip("original", _grey(first, f"{shown.part}_target"))]
     if shown.inputs:
@@ -49,14 +49,14 @@ def images_block(results: Results, shown: ShownImages) -> Block:
     strips += [
         Strip(label, _grey(runs[recipe], f"{shown.part}_output")) for label, recipe in shown.outputs if recipe in runs
     ]
-    return Strips(strips, _with_missing(shown.caption, shown.outputs, runs), "a row of small images")
+    return Strips(strips, caption, "a row of small images")
 
 
 def codes_block(results: Results, shown: ShownCodes) -> Block:
     """One row of coloured pixels for each code."""
-    runs = _pictured(results, shown.recipes)
+    runs, caption = _pictured(results, shown.recipes), _with_missing(results, shown.caption, shown.codes)
     if not runs:
-        return Text(f"{shown.caption} None of these runs is stored yet.")
+        return Text(caption)
     strips = []
     for label, recipe in shown.codes:
         if recipe not in runs:
@@ -64,7 +64,7 @@ def codes_block(results: Results, shown: ShownCodes) -> Block:
         code = code_of(runs[recipe])
         size = f"{np.count_nonzero(code)} of {len(code)}, up to {np.abs(code).max():.3g}"
         strips.append(Strip(f"{label}: {size}", code.reshape(1, _height(len(code)), -1), signed=True))
-    return Strips(strips, _with_missing(shown.caption, shown.codes, runs), "a code, mostly zeros")
+    return Strips(strips, caption, "a code, mostly zeros")
 
 
 def code_of(run: RecipeRun) -> NDArray[np.float64]:
@@ -135,9 +135,16 @@ def _grey(run: RecipeRun, name: str) -> NDArray[np.float64]:
     return unpack(run.pictures[name]) / 255.0
 
 
-def _with_missing(caption: str, rows: Sequence[tuple[str, str]], runs: Mapping[str, RecipeRun]) -> str:
-    missing = [label for label, recipe in rows if recipe not in runs]
-    return f"{caption} Not run yet: {', '.join(missing)}." if missing else caption
+def _with_missing(results: Results, caption: str, rows: Sequence[tuple[str, str]]) -> str:
+    """The caption with the rows that have no pictures, and why: they were not run, or diverged."""
+    found = _pictured(results, [recipe for _, recipe in rows])
+    left = [(label, results.evidence.runs(recipe)) for label, recipe in rows if recipe not in found]
+    diverged = [label for label, runs in left if any(run.diverged for run in runs.values())]
+    missing = [label for label, _ in left if label not in diverged]
+    if len(missing) == len(rows):
+        return f"{caption} None of these runs is stored yet."
+    words = (("Not run yet", missing), ("Diverged, and left no picture", diverged))
+    return " ".join([caption, *(f"{said}: {', '.join(labels)}." for said, labels in words if labels)])
 
 
 def _height(width: int) -> int:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lifted_bregman.experiments.reproduction import All, Between, Less
-from lifted_bregman.experiments.reproduction.quantities import AtEnd, AtEpoch, Ratio, Scaled
+from lifted_bregman.experiments.reproduction import All, Between, Less, Rule
+from lifted_bregman.experiments.reproduction.quantities import AtEnd, AtEpoch, OrInfinite, Ratio, Scaled
 
 NAMES = {"objective": "training objective", "loss": "training error", "validation_loss": "validation error"}
+
+
+def after(epoch: int) -> str:
+    """How long, in words."""
+    return "after 1 epoch" if epoch == 1 else f"after {epoch} epochs"
 
 
 def percent(column: str, recipe: str, epoch: int) -> Scaled:
@@ -15,18 +20,34 @@ def percent(column: str, recipe: str, epoch: int) -> Scaled:
     return Scaled(AtEpoch(recipe, column, epoch), 100.0)
 
 
-def below(column: str, left: tuple[str, str], right: tuple[str, str], epochs: Sequence[int]) -> All:
+def below(column: str, left: tuple[str, str], right: tuple[str, str], *epochs: int) -> Rule:
     """One recipe below another at each of these epochs; a recipe is (name, what it is called in sentences)."""
-    what = NAMES[column]
+    rules = tuple(
+        Less(
+            AtEpoch(left[0], column, epoch),
+            AtEpoch(right[0], column, epoch),
+            f"{NAMES[column]} {after(epoch)} of {left[1]}",
+            f"of {right[1]}",
+        )
+        for epoch in epochs
+    )
+    return rules[0] if len(rules) == 1 else All(rules)
+
+
+def best(ours: tuple[str, str], others: Sequence[tuple[str, str]], epoch: int) -> All:
+    """The training objective lower for one recipe than for each of the others; a recipe is (name, its rate).
+
+    Another one that diverged is worse, and no reason to doubt; the one itself must not.
+    """
     return All(
         tuple(
             Less(
-                AtEpoch(left[0], column, epoch),
-                AtEpoch(right[0], column, epoch),
-                f"{what} after {epoch} epochs of {left[1]}",
-                f"of {right[1]}",
+                AtEpoch(ours[0], "objective", epoch),
+                OrInfinite(AtEpoch(name, "objective", epoch)),
+                f"training objective {after(epoch)} at {ours[1]}",
+                f"at {rate}",
             )
-            for epoch in epochs
+            for name, rate in others
         )
     )
 
@@ -38,7 +59,7 @@ def sparser(high: tuple[str, str], low: tuple[str, str], epochs: Sequence[int]) 
             Less(
                 percent("sparsity", low[0], epoch),
                 percent("sparsity", high[0], epoch),
-                f"% zeros after {epoch} epochs of {low[1]}",
+                f"% zeros {after(epoch)} of {low[1]}",
                 f"of {high[1]}",
             )
             for epoch in epochs

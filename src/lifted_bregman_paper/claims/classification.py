@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from lifted_bregman.experiments.reproduction import All, Between, Claim, Less, Near
-from lifted_bregman.experiments.reproduction.quantities import AtEpoch, Difference, Final, Scaled
+from lifted_bregman.experiments.reproduction import All, Between, Claim, Near
+from lifted_bregman.experiments.reproduction.quantities import Difference, Final, Scaled
+from lifted_bregman_paper.claims._parts import best
 
 SETS = {"mnist": "MNIST", "fashion": "Fashion-MNIST"}
 METHODS = {"classical": "the classical lifted network", "lifted": "the lifted Bregman network", "sgd": "SGD-BP"}
@@ -131,21 +132,24 @@ def _findings(key: str) -> tuple[Claim, ...]:
     )
 
 
-def _best_rate() -> Claim:
-    ours, others = recipe("mnist", "sgd"), {rate: f"classify-mnist-sgd-{rate}" for rate in ("5e-4", "5e-3")}
-    rules = (
-        Less(AtEpoch(ours, "objective", 100), AtEpoch(other, "objective", 100), "training objective at 1e-3", f"at {r}")
-        for r, other in others.items()
-    )
+def _best_rate(key: str) -> Claim:
+    others = tuple((recipe(key, f"sgd-{rate}"), rate) for rate in ("5e-4", "5e-3"))
     return Claim(
-        "classification-sgd-best-rate",
+        f"classification-{key}-sgd-best-rate",
         "table1",
-        "Of ten rates from 1e-5 to 5e-1, 1e-3 gives SGD-BP the lowest training objective.",
-        All(tuple(rules)),
-        "Judged on MNIST against its two neighbours in the paper's grid, in the reading (sum over the batch) in which "
-        "1e-3 can be the best at all. Lower than both is necessary for the best, and strict.",
+        f"Of ten rates from 1e-5 to 5e-1, 1e-3 gives SGD-BP the lowest training objective on {SETS[key]}.",
+        best((recipe(key, "sgd"), "1e-3"), others, 100),
+        "Judged against its two neighbours in the paper's grid, in the reading (sum over the batch) in which 1e-3 can "
+        "be the best at all. Lower than both is necessary for the best, and strict; a rate that diverges is worse.",
     )
 
 
-CLAIMS: tuple[Claim, ...] = (*_table_1(), *_table_2(), *_findings("mnist"), *_findings("fashion"), _best_rate())
+CLAIMS: tuple[Claim, ...] = (
+    *_table_1(),
+    *_table_2(),
+    *_findings("mnist"),
+    *_findings("fashion"),
+    _best_rate("mnist"),
+    _best_rate("fashion"),
+)
 """The claims about classification."""

@@ -29,15 +29,19 @@ def _one_k() -> tuple[Claim, ...]:
         for other in (LBN_1K, ISGD_1K)
     )
     return (
-        *(
-            _claim(
-                f"1k-lbn-faster-than-{key}",
-                figure,
-                f"With 1,000 images LBN converges faster than {other[1]}, above all in early epochs.",
-                below("objective", LBN_1K, other, EARLY),
-                STRICT,
-            )
-            for key, other in (("isgd", ISGD_1K), ("sgd", SGD_1K))
+        _claim(
+            "1k-lbn-faster-than-isgd",
+            figure,
+            "With 1,000 images LBN converges faster than ISGD-BP, above all in early epochs.",
+            below("objective", LBN_1K, ISGD_1K, *EARLY),
+            STRICT + " Early epochs only: later ISGD-BP is said to align.",
+        ),
+        _claim(
+            "1k-lbn-faster-than-sgd",
+            figure,
+            "With 1,000 images LBN converges faster than SGD-BP, above all in early epochs, and stays below it.",
+            below("objective", LBN_1K, SGD_1K, *EARLY, *LATER[1:]),
+            STRICT + " Later epochs too: of ISGD-BP alone it is said that it catches up.",
         ),
         *(
             _claim(
@@ -103,11 +107,19 @@ def _ten_k() -> tuple[Claim, ...]:
                 f"10k-lbn-below-{key}-{word}",
                 figure,
                 f"With 10,000 images LBN has a lower {word} error than {other[1]} after 50 epochs.",
-                below(column, LBN, other, (LAST,)),
+                below(column, LBN, other, LAST),
                 STRICT,
             )
             for key, other in (("isgd", ISGD), ("sgd", SGD))
             for word, column in (("training", "objective"), ("validation", "validation_loss"))
+        ),
+        _claim(
+            "10k-lbn-below-isgd-reconstruction",
+            figure,
+            "With 10,000 images LBN has a lower reconstruction error on training images than ISGD-BP after 50 epochs.",
+            below("loss", LBN, ISGD, LAST),
+            STRICT + " Without penalty, since the text says 'reconstruction loss'. The same against SGD-BP is judged "
+            "with the undercomplete autoencoders.",
         ),
         *(
             _claim(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from lifted_bregman.experiments.reproduction import All, Claim, Less
-from lifted_bregman.experiments.reproduction.quantities import AtEpoch
+from lifted_bregman.experiments.reproduction import All, Claim, Rule
 from lifted_bregman_paper.claims._parts import STRICT, below
 from lifted_bregman_paper.recipes.denoising import FIGURE_UNDERCOMPLETE
 
@@ -14,21 +13,13 @@ _ERRORS = (("training", "loss"), ("validation", "validation_loss"))
 _WITHOUT = " Reconstruction errors without penalty are compared, as in the paper's figure."
 
 
-def _claim(name: str, statement: str, rule: All, why: str) -> Claim:
+def _claim(name: str, statement: str, rule: Rule, why: str) -> Claim:
     return Claim(f"undercomplete-{name}", FIGURE_UNDERCOMPLETE, statement, rule, why)
 
 
 def _crossing() -> All:
-    early = tuple(
-        Less(
-            AtEpoch(UAE_LBN[0], "loss", epoch),
-            AtEpoch(SPARSE_LBN[0], "loss", epoch),
-            f"training error after {epoch} epochs of {UAE_LBN[1]}",
-            f"of {SPARSE_LBN[1]}",
-        )
-        for epoch in (1, 2)
-    )
-    return All((*early, *below("loss", SPARSE_LBN, UAE_LBN, (LAST,)).rules))
+    early = (below("loss", UAE_LBN, SPARSE_LBN, epoch) for epoch in (1, 2))
+    return All((*early, below("loss", SPARSE_LBN, UAE_LBN, LAST)))
 
 
 CLAIMS: tuple[Claim, ...] = (
@@ -36,7 +27,7 @@ CLAIMS: tuple[Claim, ...] = (
         _claim(
             f"lbn-below-sgd-{kind}-{word}",
             f"LBN converges faster and lower in {word} error than SGD-BP, for the {said} autoencoder.",
-            below(column, ours, theirs, (5, 10, 25, LAST)),
+            below(column, ours, theirs, 5, 10, 25, LAST),
             STRICT + _WITHOUT,
         )
         for kind, said, ours, theirs in (
@@ -49,7 +40,7 @@ CLAIMS: tuple[Claim, ...] = (
         _claim(
             f"sparse-beats-uae-{word}",
             f"After 50 epochs the sparse autoencoder has a lower {word} error than the undercomplete one, both by LBN.",
-            below(column, SPARSE_LBN, UAE_LBN, (LAST,)),
+            below(column, SPARSE_LBN, UAE_LBN, LAST),
             STRICT + _WITHOUT,
         )
         for word, column in _ERRORS

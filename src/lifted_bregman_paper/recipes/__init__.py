@@ -4,7 +4,8 @@ Three choices hold for all of them.  The main reading of Algorithm 1 takes N swe
 below 2 over the Lipschitz constants, x after Θ: it is proximal gradient descent on the sub-problem of a batch, which is
 what the text says the inner iterations are, and the only reading under which that objective is known to decrease.  The
 printed step sizes and loops are readings of their own.  Images are centred by the mean image of the training part.
-Losses are means over samples of half the squared error, summed over features.
+Losses are means over samples of half the squared error, summed over features.  Whether τ and the
+rates refer to the sum over the batch or its mean the text does not settle; each experiment says how it takes them.
 """
 
 from __future__ import annotations

@@ -45,6 +45,9 @@ def implicit_backprop(prox_weight: float, inner_steps: int, rate: float, normali
 PRINTED_LOOPS = {"order": "layer-by-layer", "coupling": "before"}
 """N steps on a layer before the next one, and x with Θ from before its move, as the loops and indices are printed."""
 
+PRINTED_STEPS = {"reading": "literal:true:1.99:false"}
+"""Those of the autoencoders: |B| in the step of the weights, 1.99 for the biases, no proximal term on the biases."""
+
 
 def shrunk(settings: Settings) -> Settings:
     """The same on 150 samples and narrow layers, for 3 epochs of 3 inner steps."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -111,7 +112,7 @@ class Between(Rule):
 
 @dataclass(frozen=True)
 class Less(Rule):
-    """mean of `left` < mean of `right` on their common seeds, strictly.
+    """mean of `left` < mean of `right` on their common seeds, strictly; one ∞ makes a mean ∞.
 
     left_name, right_name  the two in words
     """
@@ -238,6 +239,9 @@ def _status(good: bool) -> Status:
 
 
 def _numbers(values: Sequence[float]) -> str:
+    lost = sum(math.isinf(value) for value in values)
+    if lost:
+        return "diverged" if lost == len(values) else f"diverged with {lost} of {_seeds(len(values))}"
     deviation = spread(values)
     return f"{mean(values):.4g}" if deviation is None else f"{mean(values):.4g} ± {deviation:.2g}"
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from lifted_bregman.experiments.reproduction.store import Evidence, RecipeRun
+
+_ROUNDING = 4.0 * sys.float_info.epsilon  # relative; what means of equal numbers differ by
 
 
 class Missing(Exception):
@@ -47,10 +50,15 @@ class OfRun(Quantity):
     def recipes(self) -> tuple[str, ...]:
         return (self.recipe,)
 
-    def values(self, evidence: Evidence) -> dict[int, float]:
+    def runs(self, evidence: Evidence) -> dict[int, RecipeRun]:
+        """The stored runs by seed; `Missing` where there is none."""
         runs = evidence.runs(self.recipe)
         if not runs:
             raise Missing(self.recipe)
+        return runs
+
+    def values(self, evidence: Evidence) -> dict[int, float]:
+        runs = self.runs(evidence)
         for seed, run in runs.items():
             if run.diverged:
                 raise RunDiverged(f"{self.recipe} diverged with seed {seed}: {run.message}")
@@ -122,12 +130,16 @@ class ChangeCorrelation(OfRun):
     """The correlation between the changes of two columns from row to row; 0 where one of them does not change.
 
     other  the second column
+    log    whether the first column, then > 0, is taken in logarithms: its changes are then relative ones
     """
 
     other: str
+    log: bool = False
 
     def of(self, run: RecipeRun) -> float:
-        first, second = (_centred_changes(run.column(name)) for name in (self.column, self.other))
+        values = run.column(self.column)
+        first = _centred_changes([math.log(value) for value in values] if self.log else values)
+        second = _centred_changes(run.column(self.other))
         size = math.hypot(*first) * math.hypot(*second)
         return sum(a * b for a, b in zip(first, second, strict=True)) / size if size > 0.0 else 0.0
 
@@ -140,6 +152,21 @@ class SecondsPerEpoch(OfRun):
 
     def of(self, run: RecipeRun) -> float:
         return run.column(self.column)[-1] / run.column("epoch")[-1]
+
+
+@dataclass(frozen=True)
+class OrInfinite(Quantity):
+    """A number of one stored run, and ∞ for a run that diverged: above that of any run that did not."""
+
+    quantity: OfRun
+
+    @property
+    def recipes(self) -> tuple[str, ...]:
+        return self.quantity.recipes
+
+    def values(self, evidence: Evidence) -> dict[int, float]:
+        runs = self.quantity.runs(evidence)
+        return {seed: math.inf if run.diverged else self.quantity.of(run) for seed, run in runs.items()}
 
 
 @dataclass(frozen=True)
@@ -203,11 +230,12 @@ def mean(values: Sequence[float]) -> float:
 
 
 def spread(values: Sequence[float]) -> float | None:
-    """Their standard deviation (n - 1); None for a single one."""
-    if len(values) < 2:
+    """Their standard deviation (n - 1), 0 if it is no more than rounding; None for a single one, or if one is ∞."""
+    if len(values) < 2 or not all(math.isfinite(value) for value in values):
         return None
     centre = mean(values)
-    return math.sqrt(math.fsum((value - centre) ** 2 for value in values) / (len(values) - 1))
+    found = math.sqrt(math.fsum((value - centre) ** 2 for value in values) / (len(values) - 1))
+    return found if found > _ROUNDING * max(abs(value) for value in values) else 0.0
 
 
 def _centred_changes(values: Sequence[float]) -> list[float]:

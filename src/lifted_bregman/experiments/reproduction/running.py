@@ -174,7 +174,9 @@ def _train(job: Job, folder: Path, deadline: Deadline, console: Console) -> Reci
     )
     if result.outcome in (Outcome.INTERRUPTED, Outcome.STOPPED):
         return None
-    rows = tuple(kept(row) for row in result.history)
+    diverged = result.outcome is Outcome.DIVERGED
+    # The observer writes "inner_iterations" last, into a row that it has found to be finite.
+    rows = tuple(kept(row) for row in result.history if "inner_iterations" in row)
     return RecipeRun(
         recipe.name,
         job.seed,
@@ -185,8 +187,8 @@ def _train(job: Job, folder: Path, deadline: Deadline, console: Console) -> Reci
         result.outcome.name,
         result.message,
         rows[-1]["seconds"] if rows else 0.0,
-        {} if result.outcome is Outcome.DIVERGED else final_measures(observer, data),
-        take_pictures(observer, data) if recipe.pictures and job.seed == 0 else {},
+        {} if diverged else final_measures(observer, data),
+        take_pictures(observer, data) if recipe.pictures and job.seed == 0 and not diverged else {},
     )
 
 

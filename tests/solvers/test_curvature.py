@@ -1,0 +1,45 @@
+"""The Lipschitz constants that steps are made of, against singular values from LAPACK."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import lifted_bregman as lb
+from lifted_bregman.solvers import _batch_memory, _curvature
+
+WEIGHTS = (0.7, 2.5)  # λ_1, λ_2; λ_3 = 1 is the loss
+
+
+@pytest.fixture
+def case():
+    torch.manual_seed(0)
+    sizes = (5, 7, 4, 3)
+    modules = [part for a, b in zip(sizes[:-1], sizes[1:], strict=True) for part in (nn.Linear(a, b), nn.ReLU())]
+    problem = lb.lift(nn.Sequential(*modules[:-1]).double(), loss=lb.SquaredError(), weights=WEIGHTS)
+    X, Y = torch.randn(9, 5, dtype=torch.float64), torch.randn(9, 3, dtype=torch.float64)
+    return problem, problem.point(problem.forward_state(X), X, Y)
+
+
+def squared_norm(matrix):
+    return float(torch.linalg.svdvals(matrix.detach())[0]) ** 2
+
+
+@pytest.mark.parametrize(
+    ("module", "memory"), [(_curvature, dict), (_batch_memory, lambda: _batch_memory.BatchMemory({}))]
+)
+@pytest.mark.parametrize("upper", [True, False])
+def test_curvatures_have_the_weights_of_their_layers(case, module, memory, upper):
+    """λ_{l+1}‖W_{l+1}‖² for x_l and λ_l‖[X_{l-1} 1]‖²/s for Θ_l: never less, at most 2 % more."""
+    problem, point = case
+    weights = (*WEIGHTS, 1.0)
+    for layer in (1, 2):
+        expected = weights[layer] * squared_norm(problem.network[layer + 1].map.module.weight)
+        found = module.variable_curvature(problem, point, layer, memory(), upper)
+        assert expected * (1.0 - 1e-12) <= found <= 1.02 * expected
+    for layer in (1, 2, 3):
+        inputs = torch.cat((point.x[layer - 1], torch.ones(9, 1, dtype=torch.float64)), 1)
+        expected = weights[layer - 1] * squared_norm(inputs) / 9
+        found = module.parameter_curvature(problem, point, layer, memory(), upper)
+        assert expected * (1.0 - 1e-12) <= found <= 1.02 * expected

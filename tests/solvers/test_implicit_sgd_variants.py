@@ -1,0 +1,163 @@
+"""Algorithm 1 with explicit parameter steps and with other inner solvers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lifted_bregman import errors, solvers
+from lifted_bregman.solvers._anchor import copied
+from lifted_bregman.solvers._proximal_problem import ProximalProblem
+from lifted_bregman.solvers.admm import ADMM
+from lifted_bregman.solvers.coordinate_descent import CoordinateDescent
+from lifted_bregman.solvers.implicit_sgd import ImplicitSGD, ParameterUpdate
+from lifted_bregman.solvers.readings import Corrected, LayerByLayer
+from lifted_bregman.solvers.steps import CurvatureStep, FixedStep
+from tests.solvers.brute_networks import NETWORKS, ORDERS, assert_same, batches, brute, build
+
+# The explicit variant
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=repr)
+@pytest.mark.parametrize("name", ["relu soft tanh", "sparse weights"])
+def test_explicit_variant_against_brute_force(name, order):
+    problem, net, X, Y = NETWORKS[name]()
+    tau, steps, t = 2.5, 3, 0.3
+    solver = ImplicitSGD(
+        tau, steps, order=order, parameters=ParameterUpdate.EXPLICIT, reading=Corrected(FixedStep(1.0, t))
+    )
+    parts = batches(problem, X, Y)
+    state = solver.init(problem, parts[0])
+    assert state.anchor == {}
+    for batch in parts:
+        state = solver.step(problem, state, batch)
+        x = net.forward(batch.X, batch.Y)
+        hidden = range(net.depth - 1, 0, -1)
+        visits = [l for l in hidden for _ in range(steps)] if isinstance(order, LayerByLayer) else [*hidden] * steps
+        for l in visits:
+            x[l] = net.moved_x(l, x, t)
+        moved = {l: net.moved_theta(l, x, net, 0.0, 1 / tau) for l in range(1, net.depth + 1)}
+        for l, theta in moved.items():
+            net.set_theta(l, theta)
+        assert_same(problem, state.variables, net, x)
+
+
+def test_explicit_variant_is_a_gradient_step_on_the_minimum_over_the_variables():
+    """Finite differences of min_X E(Θ, X), found by many steps, along a random direction."""
+    problem, net, X, Y = build((3, 5, 4, 2), ("tanh", "tanh"), [0.8, 1.4])
+    torch.manual_seed(5)
+    direction = {l: [torch.randn_like(p) for p in own] for l, own in net.theta.items()}
+    tau = 50.0
+
+    def envelope(shift):
+        moved = net.copy()
+        for l, own in moved.theta.items():
+            moved.set_theta(l, [p + shift * v for p, v in zip(own, direction[l], strict=True)])
+        x = moved.forward(X, Y)
+        solver = ImplicitSGD(1e12, 250, parameters=ParameterUpdate.EXPLICIT, reading=Corrected(FixedStep(1.0, 0.5)))
+        for l, own in moved.theta.items():
+            for p, value in zip(problem.network[l].map.parameters.values(), own, strict=True):
+                p.data.copy_(value)
+        batch = solvers.Batch.whole(problem, X, Y)
+        state = solver.step(problem, solver.init(problem, batch), batch)
+        return float(moved.energy([X, *state.variables, Y])), x
+
+    slope = (envelope(1e-4)[0] - envelope(-1e-4)[0]) / 2e-4
+    envelope(0.0)
+    start = {l: [p.detach().clone() for p in net.theta[l]] for l in net.theta}
+    for l in start:
+        for p, value in zip(problem.network[l].map.parameters.values(), start[l], strict=True):
+            p.data.copy_(value)
+    batch = solvers.Batch.whole(problem, X, Y)
+    solver = ImplicitSGD(tau, 250, parameters=ParameterUpdate.EXPLICIT, reading=Corrected(FixedStep(1.0, 0.5)))
+    solver.step(problem, solver.init(problem, batch), batch)
+    found = 0.0
+    for l in start:
+        for p, old, v in zip(problem.network[l].map.parameters.values(), start[l], direction[l], strict=True):
+            found += float(((old - p.detach()) * tau * v).sum())
+    assert found == pytest.approx(slope, rel=1e-6)
+
+
+# Other inner solvers
+
+
+def test_the_proximal_problem_has_the_term_everywhere():
+    """Energy, partial energies and proximal map, also of biases, of frozen parts and with a penalty of its own."""
+    problem, net, X, Y = NETWORKS["sparse weights"]()
+    problem.network[2].map.module.weight.requires_grad_(False)
+    anchor = copied(problem)
+    start = net.copy()
+    for layer in problem.network:
+        for p in layer.map.parameters.values():
+            p.data.add_(torch.randn_like(p), alpha=0.3)
+    sub = ProximalProblem(problem, anchor, 1.7)
+    net = brute(problem, net.names[1:-1], net.weights[1:-1], net.on_variables, net.on_weights)
+    state = sub.forward_state(X)
+    expected = float(net.objective([X, *state, Y], start, 1.7))
+    assert float(sub.energy(state, X, Y)) == pytest.approx(expected, rel=1e-13)
+    assert float(sub.layer_energies(state, X, Y).sum()) == pytest.approx(expected, rel=1e-13)
+    assert float(problem.energy(state, X, Y)) < expected
+    other = sub.with_weights([2.0, 0.3])
+    net.weights[1:3] = [2.0, 0.3]
+    assert float(other.energy(state, X, Y)) == pytest.approx(
+        float(net.objective([X, *state, Y], start, 1.7)), rel=1e-13
+    )
+    t = 0.4
+    values = {name: p.detach() for name, p in problem.network[3].map.parameters.items()}
+    moved = sub.parameter_prox(3, values, t)
+    W, b = values["weight"], values["bias"]
+    pulled = (W + t * 1.7 * anchor[3]["weight"]) / (1 + t * 1.7)
+    shrunk = pulled.sign() * (pulled.abs() - 0.02 * t / (1 + t * 1.7)).clamp(min=0)
+    torch.testing.assert_close(moved["weight"], shrunk, rtol=0, atol=1e-14)
+    torch.testing.assert_close(moved["bias"], (b + t * 1.7 * anchor[3]["bias"]) / (1 + t * 1.7), rtol=0, atol=1e-14)
+    with pytest.raises(errors.CompatibilityError, match="parameter_prox"):
+        sub.parameter_penalties[3].prox(W)
+
+
+INNER = {
+    "top down": (solvers.ProximalGradient(), 250),
+    "backtracking": (solvers.ProximalGradient(step_rule=solvers.Backtracking(), acceleration=solvers.Anderson(6)), 50),
+    "Anderson": (solvers.ProximalGradient(acceleration=solvers.Anderson(8)), 80),
+    "coordinate descent": (CoordinateDescent(), 40),
+}
+
+
+@pytest.mark.parametrize("name", INNER)
+def test_inner_solvers_find_a_stationary_point_of_the_sub_problem(name):
+    """The gradient of E_B + (τ/2)‖Θ - Θ⁰‖² in Θ by autograd, biases included, and fixed points in x by brute force."""
+    problem, start, X, Y = build((4, 5, 3, 2), ("tanh", "leaky"), [0.7, 1.3])
+    inner, steps = INNER[name]
+    solver = ImplicitSGD(2.0, steps, solver=inner)
+    batch = solvers.Batch.whole(problem, X, Y)
+    solver.require(problem)
+    state = solver.step(problem, solver.init(problem, batch), batch)
+    net = brute(problem, start.names[1:-1], start.weights[1:-1])
+    x = [X, *state.variables, Y]
+    assert float(net.distance(start)) > 1e-3
+    for l in range(1, 4):
+        moved = net.moved_theta(l, x, start, 2.0, 1.0)
+        assert all(float((p - q).abs().max()) < 1e-6 for p, q in zip(net.theta[l], moved, strict=True))
+    for l in (1, 2):
+        assert float((x[l] - net.moved_x(l, x, 0.2)).abs().max()) < 1e-6
+
+
+def test_corrected_sweeps_and_an_inner_solver_agree_in_the_limit():
+    results = []
+    for settings in (
+        {"reading": Corrected(CurvatureStep(1.0))},
+        {"solver": solvers.ProximalGradient(acceleration=solvers.Anderson(8))},
+    ):
+        problem, _, X, Y = build((4, 5, 3, 2), ("tanh", "leaky"), [0.7, 1.3])
+        solver = ImplicitSGD(2.0, 80 if "solver" in settings else 250, **settings)
+        batch = solvers.Batch.whole(problem, X, Y)
+        solver.step(problem, solver.init(problem, batch), batch)
+        results.append(torch.cat([p.detach().flatten() for p in problem.model.parameters()]))
+    torch.testing.assert_close(results[0], results[1], rtol=0, atol=1e-7)
+
+
+def test_a_solver_that_would_leave_biases_out_is_refused():
+    problem, _, X, Y = build((4, 5, 2), ("relu",), [1.0])
+    solver = ImplicitSGD(1.0, 2, solver=ADMM())
+    batch = solvers.Batch.whole(problem, X, Y)
+    with pytest.raises(errors.CompatibilityError, match="bias"):
+        solver.step(problem, solver.init(problem, batch), batch)
