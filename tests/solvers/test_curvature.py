@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import nn
@@ -16,7 +18,7 @@ WEIGHTS = (0.7, 2.5)  # λ_1, λ_2; λ_3 = 1 is the loss
 def case():
     torch.manual_seed(0)
     sizes = (5, 7, 4, 3)
-    modules = [part for a, b in zip(sizes[:-1], sizes[1:], strict=True) for part in (nn.Linear(a, b), nn.ReLU())]
+    modules = [part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), nn.ReLU())]
     problem = lb.lift(nn.Sequential(*modules[:-1]).double(), loss=lb.SquaredError(), weights=WEIGHTS)
     X, Y = torch.randn(9, 5, dtype=torch.float64), torch.randn(9, 3, dtype=torch.float64)
     return problem, problem.point(problem.forward_state(X), X, Y)
