@@ -78,7 +78,7 @@ def test_the_competitors() -> None:
     assert COMPETITORS["sgd-momentum"].make(0.3, problem) == baselines.SGD(0.3, momentum=0.9)
     assert COMPETITORS["adam"].make(0.3, problem) == baselines.Adam(0.3)
     assert isinstance(COMPETITORS["implicit-backprop"].make(0.3, problem), baselines.ImplicitBackprop)
-    assert COMPETITORS["adam"].batch_sizes(problem) == (5, 10, 20, 40)
+    assert COMPETITORS["adam"].batch_sizes(problem) == (10, 20, 40)
     assert COMPETITORS["sgd"].batch_sizes(problem) == (20,)
     for competitor in COMPETITORS.values():
         assert competitor.tuned is None or len(competitor.grid) >= 4
