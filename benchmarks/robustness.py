@@ -1,11 +1,11 @@
-"""How the default solver does where nothing was tuned: other data, other seeds, settings that are off.
+"""How the default solver does outside the race: other data, other seeds, settings that are off.
 
     python benchmarks/robustness.py [--rounds 10] [--epochs 60] [--json FILE]
 
 Two parts, neither of which is about time.
 
-- Three sets of scikit-learn that no setting was chosen on: the default of `fit` beside Adam's defaults, same initial
-  weights, batches of 32 and epochs.  Training objective; test error (squared, or in per cent), the lowest after any
+- Three sets of scikit-learn: the default of `fit` beside Adam's defaults, same initial weights, batches of 32 and
+  epochs.  Training objective; test error (squared, or in per cent), the lowest after any
   epoch and the last; medians over the seeds.
 - A sparse autoencoder of the digits, with 128 units in each layer: step size, trust limit, both dampings and nudge each
   a factor 3 and 10 off, as a ratio to the objective with the defaults after the same epochs.
