@@ -5,8 +5,8 @@
 Two parts, neither of which is about time.
 
 - Three sets of scikit-learn: the default of `fit` beside Adam's defaults, same initial weights, batches of 32 and
-  epochs.  Training objective; test error (squared, or in per cent), the lowest after any
-  epoch and the last; medians over the seeds.
+  epochs.  Training objective; test error (squared, or in per cent), the lowest after any epoch and the last; medians
+  over the seeds.
 - A sparse autoencoder of the digits, with 128 units in each layer: step size, trust limit, both dampings and nudge each
   a factor 3 and 10 off, as a ratio to the objective with the defaults after the same epochs.
 """

@@ -138,7 +138,9 @@ class Backtracking(StepRule):
         positive(self.initial, "initial")
         positive(self.floor, "floor")
         if not (0.0 < self.shrink < 1.0 and 1.0 <= self.grow < math.inf):
-            raise SettingError(f"shrink is {self.shrink!r}, grow {self.grow!r}; they must be in (0, 1) and at least 1.")
+            raise SettingError(
+                f"shrink is {self.shrink!r}, grow {self.grow!r}; the first must be in (0, 1), the second in [1, inf)."
+            )
 
     def update(
         self,
