@@ -154,6 +154,26 @@ def test_the_forward_state_is_what_the_model_computes():
         torch.testing.assert_close(x, y)
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_the_forward_point_has_one_forward_pass_and_no_residuals_below_the_loss(name):
+    case = CASES[name]()
+    problem = case.problem()
+    X, Y = problem.prepare(case.X, case.Y)
+    point = problem.forward_point(X, Y)
+    assert problem.work.forward_maps == problem.depth - 1
+    for x, expected in zip(point.state, problem.forward_state(X), strict=True):
+        assert torch.equal(x, expected)
+    before = problem.work.forward_maps
+    for layer in range(1, problem.depth):
+        assert torch.equal(point.residual(layer), torch.zeros_like(point.x[layer]))
+    assert problem.work.forward_maps == before  # every z was known
+    with torch.no_grad():
+        torch.testing.assert_close(
+            point.z(problem.depth), problem.network[problem.depth].map.apply(point.x[problem.depth - 1])
+        )
+    torch.testing.assert_close(problem.energy_at(point), problem.objective(case.X, case.Y))
+
+
 def test_a_variable_outside_the_domain_has_infinite_energy():
     case = dense_case()
     state = case.state()

@@ -135,6 +135,13 @@ class LiftedProblem:
         """
         return Evaluation(self.network, (X, *state, Y), self.work, weights)
 
+    def forward_point(self, X: Tensor, Y: Tensor, weights: Tensor | None = None) -> Evaluation:
+        """The point of `forward_state`, with the z_l and σ_l(z_l) that led to it; arguments as for `point`."""
+        point = Evaluation(self.network, (*[X] * self.depth, Y), self.work, weights)
+        for layer in hidden_layers(self.depth):
+            point.set_variable(layer, point.sigma(layer))
+        return point
+
     # Energies
 
     def energy(self, state: LiftedState, X: Tensor, Y: Tensor, *, weights: Tensor | None = None) -> Tensor:

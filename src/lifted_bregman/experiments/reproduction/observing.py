@@ -34,22 +34,25 @@ def measured(problem: LiftedProblem, data: Batch, classify: bool) -> dict[str, f
     always: dict[int, Tensor] = {}
     for start in range(0, len(data), _AT_ONCE):
         piece = data.slice(start, start + _AT_ONCE)
-        state = problem.forward_state(piece.X, check=False)
-        point = problem.point(state, piece.X, piece.Y, piece.weights)
+        point = problem.forward_point(piece.X, piece.Y, piece.weights)
         share = len(piece) / len(data)
         sums["objective"] += share * float(energies.objective(problem, point))
         sums["loss"] += share * float(problem.loss.per_sample(point.z(depth), piece.Y).mean())
-        sums["sparsity"] += share * float((state[code_layer(depth)] == 0).double().mean())
+        sums["sparsity"] += share * _fraction(point.x[code_layer(depth)] == 0)
         if classify:
             hits = point.z(depth).argmax(1) == piece.Y.argmax(1)
-            sums["accuracy"] += share * float(hits.double().mean())
+            sums["accuracy"] += share * _fraction(hits)
         for l in hidden:
-            linear = point.z(l) == state[l]
-            pairs[l] += share * float(linear.double().mean())
+            linear = point.z(l) == point.x[l]
+            pairs[l] += share * _fraction(linear)
             always[l] = linear.all(0) & always[l] if l in always else linear.all(0)
     values = {name: value for name, value in sums.items() if classify or name != "accuracy"}
     values |= {f"linear_{l}": 100.0 * pairs[l] for l in hidden}
-    return values | {f"always_linear_{l}": 100.0 * float(always[l].double().mean()) for l in hidden}
+    return values | {f"always_linear_{l}": 100.0 * _fraction(always[l]) for l in hidden}
+
+
+def _fraction(true: Tensor) -> float:
+    return float(true.sum()) / true.numel()
 
 
 class Observer(Callback):
