@@ -18,19 +18,14 @@ from torch import nn
 
 import lifted_bregman as lb
 from lifted_bregman import data, experiments
-from lifted_bregman.activations import Tanh
-from lifted_bregman.cli import doctor, main
-from lifted_bregman.experiments.settings import names
+from lifted_bregman.cli import main
 from lifted_bregman.experiments.solver_names import SOLVERS
-from lifted_bregman.training.checkpoints import Checkpoints, Snapshot
 from tests.cli.program import PATIENCE, PROGRAM, Warm, call, environment, program, wait_for
 from tests.cli.test_user_mistakes import tree
 from tests.experiments.test_names import REQUIRED
 
 Capture = pytest.CaptureFixture[str]
 EVERYDAY = ("adabreg", "implicit-sgd", "admm", "saga", "sgd", "bregman-iterations")  # one of each family
-COMMANDS = ["train", "resume", "predict", "encode", "reconstruct", "checkpoint verify", "doctor", "data list", "report"]
-COMMANDS += ["reproduce"]
 
 
 @pytest.fixture(scope="module")
@@ -300,89 +295,8 @@ def test_every_solver_trains_and_continues(solver: str, world: Path, tmp_path: P
     assert parameters(tmp_path / "cut") == parameters(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help_with_an_example(command: str, capsys: Capture) -> None:
-    called = call(capsys, *command.split(), "--help")
-    assert called.code == 0 and "Usage:" in called.out and "\x1b" not in called.out
-    if command not in ("doctor", "data list"):
-        examples = {"reproduce": ("table1", "all")}.get(command, ("runs/", "--"))
-        assert any(f"lifted {command} {example}" in called.out for example in examples)
-
-
-def test_every_setting_has_a_flag(capsys: Capture) -> None:
-    shown = call(capsys, "train", "--help").out
-    for name in names():
-        assert f"--{name.replace('_', '-')} " in shown, name
-
-
-def test_the_top_of_the_command_line(capsys: Capture) -> None:
-    assert call(capsys, "--version").out == f"lifted-bregman {version('lifted-bregman')}\n"
-    listed = call(capsys, "--help").out
-    for command in (
-        "train",
-        "resume",
-        "predict",
-        "encode",
-        "reconstruct",
-        "data",
-        "report",
-        "demo",
-        "checkpoint",
-        "doctor",
-    ):
-        assert f"\n  {command} " in listed
-    alone = call(capsys)
-    assert alone.code == 2 and "Commands:" in alone.err and not alone.out
-
-
 def test_the_program_starts(world: Path) -> None:
     assert program("--version").out.split() == ["lifted-bregman", version("lifted-bregman")]
-
-
-def test_doctor(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    healthy = call(capsys, "doctor")
-    assert healthy.code == 0 and not healthy.err
-    for word in ("torch", "threads", "extra plot", "data mnist", "data digits", *(f"check {c}" for c in doctor.CHECKS)):
-        assert f"\n{word} " in f"\n{healthy.out}"
-    assert "WRONG" not in healthy.out
-
-
-@pytest.mark.parametrize(
-    ("attribute", "check"),
-    [("_phi_star", "identities"), ("_prox", "identities"), ("_map", "gradients"), ("_map", "training")],
-)
-def test_doctor_finds_wrong_mathematics(
-    attribute: str, check: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    right = getattr(Tanh, attribute)
-    monkeypatch.setattr(Tanh, attribute, lambda self, *arguments: -right(self, *arguments))
-    called = call(capsys, "doctor")
-    assert called.code == 1 and "checks failed" in called.err
-    assert any(line.startswith(f"check {check}") and "WRONG" in line for line in called.out.splitlines())
-
-
-def test_doctor_finds_a_damaged_checkpoint(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    save = Checkpoints.save
-
-    def save_on_a_bad_disk(self: Checkpoints, snapshot: Snapshot) -> Path:
-        path = save(self, snapshot)
-        content = bytearray((path / "model.safetensors").read_bytes())
-        content[-1] ^= 1
-        (path / "model.safetensors").write_bytes(bytes(content))
-        return path
-
-    monkeypatch.setattr(Checkpoints, "save", save_on_a_bad_disk)
-    called = call(capsys, "doctor")
-    assert called.code == 1 and "1 of 4 checks failed" in called.err
-    assert any(line.startswith("check checkpoints") and "WRONG" in line for line in called.out.splitlines())
-
-
-def test_an_error_that_should_not_happen_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    monkeypatch.setitem(doctor.CHECKS, "identities", lambda: "")
-    monkeypatch.setattr(doctor, "environment", lambda: 1 / 0)
-    called = call(capsys, "doctor")
-    assert called.code == 1 and "ZeroDivisionError" in called.err and "--traceback" in called.err
-    assert called.err.count("\n") == 1 and "Traceback" not in called.err
 
 
 def test_output_is_plain_where_there_is_no_terminal(world: Path, tmp_path: Path, warm: Warm) -> None:

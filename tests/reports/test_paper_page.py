@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from lifted_bregman.errors import CheckpointError, SettingError
-from lifted_bregman.experiments.reproduction import Job, Less, Near, Paper, ResultStore, Status
+from lifted_bregman.experiments.reproduction import All, Job, Less, Near, Paper, ResultStore, Rule, Status
 from lifted_bregman.experiments.reproduction.exhibits import (
     Drawing,
     Exhibit,
@@ -161,11 +161,13 @@ def test_many_numbers_are_a_table(tmp_path: Path) -> None:
         (Less(stores.TRAIN, stores.TEST, "a", "b"), "strictly less"),
         (PAPER.claims[3].rule, "6"),
         (PAPER.claims[4].rule, "no measure"),
-        (PAPER.claims[5].rule, "0.75 ± 0.01, 1 times"),
         (stores.BETWEEN, "at least 1 and at most 2.5"),
+        (PAPER.claims[5].rule, "0.75 ± 0.01"),
+        (All((Near(stores.TRAIN, 92.5, 1.0),) * 2), "92.5 ± 1, 2 times"),
+        (All((Near(stores.TRAIN, 92.5, 1.0), stores.BETWEEN)), "92.5 ± 1; at least 1 and at most 2.5"),
     ],
 )
-def test_what_is_required_in_few_words(rule: Near, said: str) -> None:
+def test_what_is_required_in_few_words(rule: Rule, said: str) -> None:
     assert required(rule) == said
 
 

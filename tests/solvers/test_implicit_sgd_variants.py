@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from lifted_bregman import errors, solvers
+from lifted_bregman.solvers import baselines
 from lifted_bregman.solvers._anchor import copied
 from lifted_bregman.solvers._proximal_problem import ProximalProblem
 from lifted_bregman.solvers.admm import ADMM
@@ -161,3 +162,67 @@ def test_a_solver_that_would_leave_biases_out_is_refused():
     batch = solvers.Batch.whole(problem, X, Y)
     with pytest.raises(errors.CompatibilityError, match="bias"):
         solver.step(problem, solver.init(problem, batch), batch)
+
+
+SPARSE = {1: solvers.TargetSparsity(0.5)}
+UNFIT = {
+    "another energy": (baselines.ClassicalLifted(), r"ClassicalLifted requires .* τ = 0.5; .* or prox_weight=0"),
+    "biases": (ADMM(), r"ADMM requires .* τ = 0.5; .* bias of .* CoordinateDescent\(\) or prox_weight=0"),
+    "wrapped": (solvers.Constrained(baselines.ClassicalLifted()), "ClassicalLifted"),
+    "wrapped twice": (solvers.ModelAveraging(2, solvers.Constrained(ADMM())), "ADMM"),
+}
+TAKING = {
+    "proximal gradient": solvers.ProximalGradient(),
+    "coordinate descent": CoordinateDescent(),
+    "Bregman coordinate descent": solvers.BregmanCoordinateDescent(),
+    "Bregman iterations": solvers.BregmanIterations(),
+    "Fenchel lifted": baselines.FenchelLifted(),
+    "MAC-QP": baselines.MACQP(),
+    "constrained": solvers.Constrained(),
+    "averaged": solvers.ModelAveraging(2),
+    "targeted variables": solvers.TargetedPenalties(solvers.ProximalGradient(), variables=SPARSE),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_an_inner_solver_that_would_leave_out_the_proximal_term_is_refused_before_any_step(name):
+    problem, _, X, Y = build((4, 5, 3, 2), ("relu", "relu"), [0.7, 1.3])
+    inner, sentence = UNFIT[name]
+    with pytest.raises(errors.CompatibilityError, match=rf"{sentence}"):
+        ImplicitSGD(0.5, 2, solver=inner).require(problem)
+    with pytest.raises(errors.CompatibilityError, match=rf"{sentence.replace('0.5', '1')}"):
+        solvers.ImplicitParallel(2, 0.5, inner).require(problem)
+    solver = ImplicitSGD(0.0, 2, solver=inner)  # without a term there is nothing to leave out
+    solver.require(problem)
+    batch = solvers.Batch.whole(problem, X, Y)
+    assert solver.step(problem, solver.init(problem, batch), batch).variables is not None
+
+
+@pytest.mark.parametrize("tau", [0.0, 0.5])
+def test_targets_for_weights_are_refused_inside_and_taken_outside(tau):
+    """Inside, the weights of the penalties would be adjusted and the penalties never applied."""
+    problem, _, X, Y = build((4, 5, 3, 2), ("relu", "relu"), [0.7, 1.3])
+    with pytest.raises(errors.CompatibilityError, match=r"TargetedPenalties .* wrap the outer solver in it"):
+        ImplicitSGD(tau, 2, solver=solvers.TargetedPenalties(solvers.ProximalGradient(), SPARSE)).require(problem)
+    strong = {1: solvers.TargetSparsity(0.5, start=100.0)}
+    solver = solvers.TargetedPenalties(ImplicitSGD(tau, 2, solver=solvers.ProximalGradient()), strong)
+    solver.require(problem)
+    batch = solvers.Batch.whole(problem, X, Y)
+    solver.step(problem, solver.init(problem, batch), batch)
+    assert float((problem.network[1].map.module.weight == 0).double().mean()) > 0.5
+
+
+@pytest.mark.parametrize("name", [*TAKING, "ADMM without biases"])
+def test_every_other_inner_solver_takes_the_proximal_term(name):
+    """It hardly moves for a large τ, ‖Θ - Θ⁰‖ = O(1/τ), and clearly for a small one."""
+    moves = []
+    for tau in (1e-2, 1e8):
+        problem, _, X, Y = build((4, 5, 3, 2), ("relu", "relu"), [0.7, 1.3], bias=name in TAKING)
+        solver = ImplicitSGD(tau, 2, solver=TAKING.get(name, ADMM()))
+        solver.require(problem)
+        before = copied(problem)
+        batch = solvers.Batch.whole(problem, X, Y)
+        solver.step(problem, solver.init(problem, batch), batch)
+        pairs = [(own[key], before[l][key]) for l, own in copied(problem).items() for key in own]
+        moves.append(max(float((p - q).abs().max()) for p, q in pairs))
+    assert moves[0] > 1e-3 and moves[1] < 1e-6

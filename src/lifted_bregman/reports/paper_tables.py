@@ -157,7 +157,8 @@ def required(rule: Rule) -> str:
             return "no measure"
         case All():
             kinds = list(dict.fromkeys(required(part) for part in rule.rules))
-            return f"{kinds[0]}, {len(rule.rules)} times" if len(kinds) == 1 else "; ".join(kinds)
+            repeated = len(kinds) == 1 and len(rule.rules) > 1
+            return f"{kinds[0]}, {len(rule.rules)} times" if repeated else "; ".join(kinds)
     return "see the reason"
 
 

@@ -16,7 +16,7 @@ from lifted_bregman.networks._no_graph import no_graph
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.penalties import Penalty
 from lifted_bregman.solvers._anchor import Anchor
-from lifted_bregman.solvers._interface import Batch, Solver, SolverState
+from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
 from lifted_bregman.solvers._loop import Stalled
 
 
@@ -49,6 +49,12 @@ class ProximalProblem(LiftedProblem):
         )
         self.work = problem.work
         self._base, self._anchor, self._prox_weight, self._sample_weights = problem, anchor, weight, weights
+
+    @property
+    def prox_weight(self) -> float:
+        """τ, added up where the problem is itself a sub-problem."""
+        outer = self._base.prox_weight if isinstance(self._base, ProximalProblem) else 0.0
+        return self._prox_weight + outer
 
     def with_weights(self, weights: float | Sequence[float]) -> ProximalProblem:
         """The same with other λ_1 .. λ_{L-1}."""
@@ -104,6 +110,13 @@ class _WithProximalTerm(Penalty):
         raise CompatibilityError(
             "the proximal term's map needs the layer and the names of its parameters: use problem.parameter_prox."
         )
+
+
+def require_no_term(solver: Solver[Any], problem: LiftedProblem, missing: str) -> None:
+    """An error if `problem` has a proximal term, for solvers that do not move parameters by its `parameter_prox`."""
+    if isinstance(problem, ProximalProblem) and problem.prox_weight > 0.0:
+        required = f"a problem without a proximal term (τ/2)‖Θ - Θ⁰‖², here with τ = {problem.prox_weight:g}"
+        raise lacking(solver, required, missing)
 
 
 def require_deterministic(solver: Solver[Any]) -> None:

@@ -14,6 +14,7 @@ from lifted_bregman.problem.blocks import Block, ParameterBlock, terms
 from lifted_bregman.problem.energies import partial_energy
 from lifted_bregman.solvers._admm_blocks import InnerSettings, ResidualBalancing, parameter_block, variable_block
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
+from lifted_bregman.solvers._proximal_problem import require_no_term
 from lifted_bregman.solvers.block_solvers import minimise_block
 from lifted_bregman.solvers.coordinate_descent import block_name, require_independent
 from lifted_bregman.solvers.steps import block_values, set_block
@@ -82,6 +83,10 @@ class ADMM(Solver[ADMMState]):
         if others:
             required = "dense layers (nn.Linear, also after Flatten), whose ridge problems it solves"
             raise lacking(self, required, f"{', '.join(others)} is none; take CoordinateDescent or ProximalGradient")
+        biased = [layer.path for layer in problem.network if "bias" in layer.map.parameters]
+        if biased:
+            missing = f"the bias of {biased[0]} is moved without it; take CoordinateDescent() or prox_weight=0"
+            require_no_term(self, problem, missing)
 
     def init(self, problem: LiftedProblem, batch: Batch) -> ADMMState:
         return ADMMState(variables=problem.forward_state(batch.X, check=False))

@@ -89,7 +89,8 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
     reading      `Corrected` or `Literal` gradient steps (the metric "literal" says which), or `Majorised` ones
     coupling     whether x_{l-1} is moved with Θ_l from before its move, as the indices of the print say, or `AFTER` it
     parameters   `ParameterUpdate.IMPLICIT` or `EXPLICIT`
-    solver       any deterministic solver, N steps of which then replace those of Algorithm 1, on the same objective
+    solver       a deterministic solver, N steps of which then replace those of Algorithm 1, on the same objective; one
+                 that would leave a part of it out is refused
     space        whether weights move in place or as Θ^{k-1} + Σ_i A_iᵀC_i, where A_i = X_{l-1} at inner step i; by
                  default what costs less.  In sample space nothing of a weight's size is written before the last inner
                  step.  It is for dense layers without a P_l and the implicit variant; others are moved in place

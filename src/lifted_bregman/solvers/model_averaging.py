@@ -92,7 +92,7 @@ class ModelAveraging(Solver[AveragingState]):
         return self.solver.weighted
 
     def require(self, problem: LiftedProblem) -> None:
-        self.solver.require(problem)
+        self.solver.require(ProximalProblem(problem, live(problem), 0.0))
 
     def init(self, problem: LiftedProblem, batch: Batch) -> AveragingState:
         return _start(problem, batch, self.workers)

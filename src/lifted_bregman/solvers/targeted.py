@@ -18,6 +18,7 @@ from lifted_bregman.problem.settings import check_penalties
 from lifted_bregman.problem.subgradients import critical_weights
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
 from lifted_bregman.solvers._mirror import MirrorDescent, require_counted, require_regularisable
+from lifted_bregman.solvers._proximal_problem import ProximalProblem
 from lifted_bregman.solvers.sparsity import TargetSparsity
 
 
@@ -90,6 +91,10 @@ class TargetedPenalties(Solver[TargetedState]):
                 self,
                 "a solver that handles penalties in the energy",
                 f"{type(self.solver).__name__} regularises iteratively: give the target to its own `penalties`",
+            )
+        if self.parameters and isinstance(problem, ProximalProblem):
+            raise lacking(
+                self, "a problem whose penalties may change", "that of a sub-problem; wrap the outer solver in it"
             )
         first = {layer: target.penalty(1.0) for layer, target in self.parameters.items()}
         check_penalties(first, layers(problem.depth), "parameters", "layers")
