@@ -88,6 +88,11 @@ MISTAKES = [
         ("a fraction above 1", TRAIN + "--validation 20", ("validation is 20", "between 0 and 1")),
         ("a validation that does not exist", TRAIN + "--validation tset", ("tset", "test, none")),
         ("a table of images", "train --data digits --prepare standardise --out runs/new", ("digits", "centre")),
+        (
+            "one mean of a table",
+            "train --data diabetes --task regress --prepare centre-together --out runs/new",
+            ("diabetes", "centre"),
+        ),
         ("a target for a named set", "train --data digits --target label --out runs/new", ("digits", "leave it out")),
         ("a solver that does not exist", TRAIN + "--solver implict-sgd", ("did you mean 'implicit-sgd'?",)),
         ("a misspelt setting of a solver", TRAIN + "--solver adam --set learning_rat=1", ("mean 'learning_rate'?",)),

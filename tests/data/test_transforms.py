@@ -41,6 +41,20 @@ def test_centre_takes_the_mean_of_the_training_part_off_both(tinies):
     assert found.train.y.equal(tinies.train.y) and repr(fitted) == "Centre(mean of 12 features)"
 
 
+def test_centring_together_takes_one_number_off_all_pixels(tinies):
+    dtype = tinies.train.X.dtype
+    X, X_test = pixels(np.float64)
+    found = tinies.apply(Centre(together=True))
+    close(found.train.X, X - X.mean(), dtype)
+    close(found.test.X, X_test - X.mean(), dtype)
+    (fitted,) = found.transforms
+    np.testing.assert_allclose(fitted.mean, [X.mean()], rtol=1e-7)
+    close(fitted.undo(found.train.X), X, dtype)
+    assert (repr(fitted), repr(Centre(together=True))) == ("Centre(one mean)", "Centre(together=True)")
+    prepared = Preparation.from_record(found.record())
+    close(prepared(arrays()[0]), X - X.mean(), dtype)
+
+
 def test_the_mean_is_that_of_the_subset_that_is_trained_on(tinies):
     found = tinies.apply(Subset(4), Centre())
     np.testing.assert_allclose(found.train.X.double().mean(0).numpy(), np.zeros(12), atol=1e-7)
@@ -145,6 +159,7 @@ def test_a_subset_of_noisy_samples_keeps_each_with_its_own(tinies):
         lambda: Unflatten((2, 0)),
         lambda: OneHot(0),
         lambda: Centre((1.0, float("nan"))),
+        lambda: Centre(()),
     ],
 )
 def test_settings_out_of_range_are_refused(make):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,19 @@ def test_the_main_readings_and_their_variants_share_one_weight() -> None:
         assert len(others) >= 3 and set(others.values()) == {given[main]["prox_weight"]}
 
 
+def test_one_mean_stands_for_every_core_recipe_of_the_shorter_experiments_and_nothing_else_differs() -> None:
+    (reading,) = PAPER.readings
+    core = {name for name, recipe in RECIPES.items() if recipe.priority is Priority.CORE}
+    short = {name for name in core if not name.endswith(("-narrow", "-mean")) and "10k" not in name}
+    assert set(reading.recipes) == short
+    for name, other in reading.recipes.items():
+        main, found = RECIPES[name], RECIPES[other]
+        assert found.settings == replace(main.settings, prepare="centre-together")
+        assert (found.figures, found.pictures, found.relaxed) == (main.figures, main.pictures, main.relaxed)
+    judged = [claim for claim in PAPER.claims if claim.recipes and set(claim.recipes) <= short]
+    assert len(judged) > 60
+
+
 def test_rates_of_denoising_reach_over_the_largest_stable_one() -> None:
     """Sharpness about depth times the largest eigenvalue of the inputs' second moments, 80: stable below 2/80."""
     for size in ("1k", "10k"):
@@ -115,7 +129,10 @@ def test_rates_of_denoising_reach_over_the_largest_stable_one() -> None:
 
 
 def test_all_images_are_centred_and_all_noise_is_published_or_visible() -> None:
-    assert {recipe.settings.prepare for recipe in PAPER.recipes} == {"centre"}
+    by_name = {recipe.name: (recipe.settings.prepare, recipe.smoke.prepare) for recipe in PAPER.recipes}
+    together = {name for name, found in by_name.items() if found == ("centre-together",) * 2}
+    assert together == {name for name in by_name if name.endswith("-one-mean")}
+    assert all(by_name[name] == ("centre", "centre") for name in by_name if name not in together)
     assert {recipe.settings.noise for recipe in PAPER.recipes} == {None, 1e-3, 0.1, 0.3}
     for recipe in PAPER.recipes:
         assert ("-noise-" in recipe.name) == (recipe.settings.noise in (0.1, 0.3))

@@ -66,7 +66,9 @@ def train(
     prepare: Annotated[
         str | None,
         _flag(
-            "none, centre or standardise.", default="centre; to classify or regress tables, standardise", metavar="WORD"
+            "none, centre, centre-together or standardise.",
+            default="centre; to classify or regress tables, standardise",
+            metavar="WORD",
         ),
     ] = None,
     noise: Annotated[

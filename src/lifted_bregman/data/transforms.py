@@ -105,25 +105,32 @@ class Centre(_OfInputs):
     """Takes the mean input of the training part off both parts: x - mean.
 
     Args:
-        mean: one number per feature; None, for the training part's own, is filled in when the set is changed.  It is
-            computed in float64 and recorded, so that new inputs can be centred without the set.
+        mean: one number per feature, or one for all; None, for the training part's own, is filled in when the set is
+            changed.  It is computed in float64 and recorded, so that new inputs can be centred without the set.
+        together: whether the set's own mean is one number, over all features.
     """
 
     mean: tuple[float, ...] | None = None
+    together: bool = False
     name: ClassVar[str] = "centre"
 
     def __post_init__(self) -> None:
-        if self.mean is not None and not all(map(_is_number, self.mean)):
-            raise SettingError("the mean of Centre must be one finite number per feature, or None for the set's own.")
+        if self.mean is not None and not (self.mean and all(map(_is_number, self.mean))):
+            raise SettingError(
+                "the mean of Centre must be one finite number per feature, or one for all, or None for the set's own."
+            )
 
     def __repr__(self) -> str:
-        return "Centre()" if self.mean is None else f"Centre(mean of {len(self.mean)} features)"
+        if self.mean is None:
+            return "Centre(together=True)" if self.together else "Centre()"
+        return "Centre(one mean)" if len(self.mean) == 1 else f"Centre(mean of {len(self.mean)} features)"
 
     def fit(self, data: DataSet) -> Self:
         X = data.train.X
         if self.mean is None:
-            return replace(self, mean=tuple(np.mean(X.numpy(), axis=0, dtype=np.float64).ravel().tolist()))
-        if len(self.mean) != X[0].numel():
+            mean = np.mean(X.numpy(), axis=None if self.together else 0, dtype=np.float64)
+            return replace(self, mean=tuple(mean.ravel().tolist()))
+        if len(self.mean) not in (1, X[0].numel()):
             raise DataError(
                 f"the mean of Centre has {len(self.mean)} numbers and a sample {X[0].numel()}: leave the mean out."
             )
@@ -138,7 +145,8 @@ class Centre(_OfInputs):
     def _mean(self, X: Tensor) -> Tensor:
         if self.mean is None:
             raise SettingError("Centre() does not know the mean yet: apply it to a set first.")
-        return torch.tensor(self.mean, dtype=X.dtype, device=X.device).reshape(X.shape[1:])
+        mean = torch.tensor(self.mean, dtype=X.dtype, device=X.device)
+        return mean if len(self.mean) == 1 else mean.reshape(X.shape[1:])
 
 
 @dataclass(frozen=True)

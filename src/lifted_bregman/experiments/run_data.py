@@ -68,7 +68,9 @@ def load_data(settings: Settings, progress: Progress | None = None) -> RunData:
         loaded = replace(loaded, train=loaded.train.select(kept), test=loaded.train.select(held_out))
     if settings.task == "classify":
         _require_classes(loaded.train.y, loaded.classes)
-    transforms: list[sets.Transform] = [sets.Centre()] if settings.prepare == "centre" else []
+    transforms: list[sets.Transform] = []
+    if settings.prepare != "none":
+        transforms.append(sets.Centre(together=settings.prepare == "centre-together"))
     transforms += [] if settings.noise is None else [sets.Noise(settings.noise, settings.seed)]
     loaded = loaded.apply(*transforms)
     train, test = loaded.pairs(task_of(settings))

@@ -17,7 +17,7 @@ AUTOENCODERS = ("autoencode", "denoise")
 TABLES = ("diabetes",)  # named data that are tables of numbers, not images
 DTYPES = ("float32", "float64")
 LOSSES = ("cross-entropy", "squared-error")
-PREPARATIONS = ("none", "centre", "standardise")
+PREPARATIONS = ("none", "centre", "centre-together", "standardise")
 VALIDATIONS = ("test", "none")
 
 HIDDEN: dict[str, tuple[int, ...]] = {
@@ -49,7 +49,8 @@ class Settings:
     data_dir: str | None = None
     """A folder that holds data sets; the cache if None."""
     prepare: str | None = None
-    """none, centre (the training part's mean is taken off) or standardise (tables only)."""
+    """none, centre (the training part's mean is taken off), centre-together (one mean of all pixels; images only) or
+    standardise (tables only)."""
     noise: float | None = None
     """The standard deviation of the noise that is to be removed; for the task denoise."""
     validation: str | float = "test"
@@ -190,9 +191,15 @@ class Settings:
             raise CompatibilityError(
                 f"the loss cross-entropy compares classes and the task is {self.task}: take squared-error."
             )
-        if self.prepare == "standardise" and not (self.own_file or self.data in TABLES):
+        table = self.own_file or self.data in TABLES
+        if self.prepare == "standardise" and not table:
             raise SettingError(
                 f"prepare is standardise, which is for tables, and '{self.data}' holds images: take centre or none."
+            )
+        if self.prepare == "centre-together" and table:
+            raise SettingError(
+                f"prepare is centre-together, which is for named sets of images, and '{self.data}' is a table: take "
+                "centre, standardise or none."
             )
 
     def _check_network(self) -> None:

@@ -32,6 +32,7 @@ def claim_block(results: Results, claim: Claim) -> Text:
     smaller = [
         *(re.split(r"(?<=\.) ", found) if isinstance(claim.rule, All) else [found]),
         f"Judged by: {sentence(claim.why)}",
+        *read_otherwise(results, claim),
         tried(results, claim),
     ]
     names = (Markup("<code>{}</code>").format(word) for word in (claim.name, command(claim)))
@@ -52,8 +53,19 @@ def failure_block(results: Results, claim: Claim) -> Text:
     """A claim that was not reproduced: statement, what was found, what was tried."""
     from markupsafe import Markup
 
-    found = (claim.statement, sentence(results.verdicts[claim.name].sentence), tried(results, claim))
+    found = (
+        claim.statement,
+        sentence(results.verdicts[claim.name].sentence),
+        *read_otherwise(results, claim),
+        tried(results, claim),
+    )
     return Text(Markup("<strong>{}</strong> {}").format(claim.name, " ".join(filter(None, found))))
+
+
+def read_otherwise(results: Results, claim: Claim) -> list[str]:
+    """What other readings of the text say about a claim, a paragraph for each of which something is stored."""
+    found = [(title, verdicts[claim.name]) for title, verdicts in results.readings.items() if claim.name in verdicts]
+    return [f"Read with {title}, {told(verdict.status)}: {sentence(verdict.sentence)}" for title, verdict in found]
 
 
 def tried(results: Results, claim: Claim) -> str:

@@ -25,6 +25,7 @@ from lifted_bregman.reports.paper_tables import (
     has_published,
     machine_rows,
     number_rows,
+    reading_rows,
     run_rows,
     shown_rows,
     verdict_rows,
@@ -34,6 +35,10 @@ SPREAD = "Means over seeds, ± their standard deviation."
 VERDICTS = (
     "A claim is reproduced or not by the mean over the seeds that are stored. What has to hold was fixed before the "
     "runs that judge it."
+)
+READINGS = (
+    "Where the text can be read in another way for whole experiments, the claims whose runs are stored in both "
+    "readings are judged by both, with the same rules. The verdicts above are those of the main reading."
 )
 _TOGETHER = 20  # characters of a cell that are never broken: a column of words is at least so wide
 _MANY = 6  # numbers of one figure that are better read as a table
@@ -74,9 +79,7 @@ def paper_page(results: Results, scratch: Path) -> Page:
             f"{_count(len(paper.recipes), 'recipe')}, with up to {_count(len(seeds), 'seed')}."
         ),
         sections=[
-            Section(
-                "Verdicts", [Text(VERDICTS), Table(*together(verdict_rows(results), 0), "Claims by table or figure.")]
-            ),
+            Section("Verdicts", _verdicts(results)),
             *(
                 [Section("What was not reproduced", [failure_block(results, claim) for claim in failed])]
                 if failed
@@ -90,6 +93,13 @@ def paper_page(results: Results, scratch: Path) -> Page:
             Section("How to rerun", _commands(results)),
         ],
     )
+
+
+def _verdicts(results: Results) -> list[Block]:
+    blocks: list[Block] = [Text(VERDICTS), Table(*together(verdict_rows(results), 0), "Claims by table or figure.")]
+    if results.readings:
+        blocks.append(Table(*together(reading_rows(results), 0), READINGS))
+    return blocks
 
 
 def _exhibit(results: Results, exhibit: Exhibit, scratch: Path) -> Section:

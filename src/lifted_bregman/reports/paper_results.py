@@ -16,6 +16,7 @@ from lifted_bregman.experiments.reproduction import (
     Job,
     Near,
     Paper,
+    Reading,
     ResultStore,
     Status,
     Verdict,
@@ -46,6 +47,17 @@ class Results:
     def verdicts(self) -> dict[str, Verdict]:
         """The verdict on each claim, by its name."""
         return {claim.name: claim.verdict(self.evidence) for claim in self.paper.claims}
+
+    def verdicts_read(self, reading: Reading) -> dict[str, Verdict]:
+        """The verdicts in another reading, by the name of the claim, as far as its runs are stored."""
+        found = ((claim.name, reading.verdict(claim, self.evidence)) for claim in self.paper.claims)
+        return {name: verdict for name, verdict in found if verdict and verdict.status is not Status.NOT_RUN}
+
+    @cached_property
+    def readings(self) -> dict[str, dict[str, Verdict]]:
+        """`verdicts_read` of every reading of which something is stored, by its title."""
+        found = {reading.title: self.verdicts_read(reading) for reading in self.paper.readings}
+        return {title: verdicts for title, verdicts in found.items() if verdicts}
 
     @cached_property
     def counts(self) -> Counter[Status]:

@@ -10,14 +10,15 @@ from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments._write import write_whole
 from lifted_bregman.experiments.reproduction import Claim, Near, Status, Verdict
 from lifted_bregman.experiments.reproduction.exhibits import Exhibit, ShownTable
-from lifted_bregman.reports.paper_claims import command, reasons, sentence, tried
-from lifted_bregman.reports.paper_page import SPREAD, VERDICTS, missing_sentence
+from lifted_bregman.reports.paper_claims import command, read_otherwise, reasons, sentence, tried
+from lifted_bregman.reports.paper_page import READINGS, SPREAD, VERDICTS, missing_sentence
 from lifted_bregman.reports.paper_results import Results
 from lifted_bregman.reports.paper_tables import (
     MARKED,
     counted,
     has_published,
     machine_rows,
+    reading_rows,
     required,
     run_rows,
     shown_rows,
@@ -38,6 +39,7 @@ def summary(results: Results) -> str:
         "do not edit it. The same command writes `out/reproduction/index.html`, with every curve, image and code.",
         f"**{_text(counted(results))}** {_text(VERDICTS)}",
         markdown_table(*verdict_rows(results), words=1),
+        *([READINGS, markdown_table(*reading_rows(results), words=1)] if results.readings else []),
         *_failures(results),
         *(part for exhibit in paper.exhibits for part in _exhibit(results, exhibit)),
         *_others(results),
@@ -146,8 +148,8 @@ def _failures(results: Results) -> list[str]:
         return []
     lines = []
     for claim in failed:
-        found = f"{claim.statement} {sentence(results.verdicts[claim.name].sentence)} {tried(results, claim)}"
-        lines.append(f"- {_text(f'{claim.name}: {found}'.rstrip())}")
+        said = (claim.statement, sentence(results.verdicts[claim.name].sentence), *read_otherwise(results, claim))
+        lines.append(f"- {_text(' '.join(filter(None, (f'{claim.name}:', *said, tried(results, claim)))))}")
     return ["## What was not reproduced", "\n".join(lines)]
 
 

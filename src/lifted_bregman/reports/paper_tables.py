@@ -94,6 +94,17 @@ def has_published(results: Results, table: ShownTable) -> bool:
     return any(results.claim_about(cell) is not None for cell in cells)
 
 
+def reading_rows(results: Results) -> Rows:
+    """How the claims that another reading can judge come out in it, and in the main reading."""
+    statuses = (Status.REPRODUCED, Status.NOT_REPRODUCED)
+    rows = []
+    for title, verdicts in results.readings.items():
+        for name, judged in (("main reading", results.verdicts), (title, verdicts)):
+            count = Counter(judged[claim].status for claim in verdicts)
+            rows.append((name, *(str(count[status]) for status in statuses), str(len(verdicts))))
+    return ("", *(status.value for status in statuses), "claims"), rows
+
+
 def verdict_rows(results: Results) -> Rows:
     """How many claims of each figure have which verdict."""
     titles = {exhibit.figure: exhibit.title for exhibit in results.paper.exhibits}

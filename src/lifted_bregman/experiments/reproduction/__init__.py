@@ -15,7 +15,7 @@ from lifted_bregman.experiments.reproduction.claims import (
     Status,
     Verdict,
 )
-from lifted_bregman.experiments.reproduction.paper import Paper, choose_paper, find_papers
+from lifted_bregman.experiments.reproduction.paper import Paper, Reading, choose_paper, find_papers
 from lifted_bregman.experiments.reproduction.recipe import Job, Priority, Recipe
 from lifted_bregman.experiments.reproduction.running import Deadline, JobState, Places, plan, state_of, work_through
 from lifted_bregman.experiments.reproduction.store import Evidence, RecipeRun, ResultStore, read_run
@@ -35,6 +35,7 @@ __all__ = [
     "Paper",
     "Places",
     "Priority",
+    "Reading",
     "Recipe",
     "RecipeRun",
     "ResultStore",

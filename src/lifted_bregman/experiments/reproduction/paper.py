@@ -9,13 +9,33 @@ from importlib.metadata import entry_points
 
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments._typed import unknown
-from lifted_bregman.experiments.reproduction.claims import Claim
+from lifted_bregman.experiments.reproduction.claims import Claim, Verdict
 from lifted_bregman.experiments.reproduction.exhibits import Exhibit
 from lifted_bregman.experiments.reproduction.recipe import Recipe
+from lifted_bregman.experiments.reproduction.store import Evidence
 
 GROUP = "lifted_bregman.papers"
 """The entry-point group; an entry is a function without arguments that returns a `Paper`."""
 ALL = "all"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A paper's experiments in another reading of its text, by which its claims can be judged as well.
+
+    Args:
+        title: in words that go on from "Read with".
+        recipes: the name of the recipe that stands for each of the main reading.
+    """
+
+    title: str
+    recipes: Mapping[str, str]
+
+    def verdict(self, claim: Claim, evidence: Evidence) -> Verdict | None:
+        """The verdict by the same rule; None unless every run that it needs has its counterpart here."""
+        if not claim.recipes or not set(claim.recipes) <= set(self.recipes):
+            return None
+        return claim.verdict(evidence.standing_for({other: name for name, other in self.recipes.items()}))
 
 
 @dataclass(frozen=True)
@@ -29,6 +49,7 @@ class Paper:
         claims: what is judged by them.
         exhibits: what a report shows besides the claims, in its order.
         notes: what was tried where a claim was not reproduced, by the claim's name.
+        readings: other readings of whole experiments; the verdicts are those of the main one.
     """
 
     name: str
@@ -37,6 +58,7 @@ class Paper:
     claims: tuple[Claim, ...]
     exhibits: tuple[Exhibit, ...] = ()
     notes: Mapping[str, str] = field(default_factory=dict)
+    readings: tuple[Reading, ...] = ()
 
     def __post_init__(self) -> None:
         for what, names in (("recipes", self.recipes), ("claims", self.claims)):
@@ -48,6 +70,10 @@ class Paper:
             for name in claim.recipes:
                 if name not in known:
                     raise SettingError(f"the claim '{claim.name}' needs the recipe '{name}', which there is not.")
+        for reading in self.readings:
+            for name in (*reading.recipes, *reading.recipes.values()):
+                if name not in known:
+                    raise SettingError(f"the reading '{reading.title}' names the recipe '{name}', which there is not.")
         self._check_report(known)
 
     def _check_report(self, recipes: set[str]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +151,10 @@ class Evidence:
     def runs(self, recipe: str) -> dict[int, RecipeRun]:
         """The runs of a recipe by seed, in the order of the seeds."""
         return {run.seed: run for run in sorted(self.found, key=lambda run: run.seed) if run.recipe == recipe}
+
+    def standing_for(self, names: Mapping[str, str]) -> Evidence:
+        """The runs of these recipes alone, each under the name that it is given here."""
+        return Evidence(tuple(replace(run, recipe=names[run.recipe]) for run in self.found if run.recipe in names))
 
 
 def read_run(path: Path) -> RecipeRun:

@@ -1,0 +1,77 @@
+"""Claims judged in another reading of the text: by the same rules, on runs that stand for those of the main one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lifted_bregman.errors import SettingError
+from lifted_bregman.experiments.reproduction import Evidence, Reading, RecipeRun, Status
+from lifted_bregman.reports.paper_page import READINGS, paper_page
+from lifted_bregman.reports.paper_results import Results
+from lifted_bregman.reports.paper_summary import summary
+from lifted_bregman.reports.paper_tables import reading_rows
+from tests.reports.paper_stores import CLAIMS, PAPER, digits_run, every_run, results
+
+OTHERWISE = Reading("other pixels", {"tiny-digits": "tiny-other"})
+READ = replace(PAPER, readings=(OTHERWISE,))
+TRAIN, TEST, WORSE, UNITS, *_ = CLAIMS
+
+
+def other_run(validation: float) -> RecipeRun:
+    """The run of the first seed in the other reading: it learns 90 %, and gets so many per cent of new ones."""
+    run = digits_run(0)
+    rows = tuple({**row, "validation_accuracy": validation / 100.0} for row in run.rows)
+    return replace(run, recipe="tiny-other", rows=rows)
+
+
+def read(*others: RecipeRun) -> Results:
+    return results(*every_run(), *others, paper=READ)
+
+
+def test_the_same_rule_is_asked_of_the_runs_that_stand_for_the_others() -> None:
+    evidence = Evidence((*every_run(), other_run(80.5)))
+    assert TEST.verdict(evidence).status is Status.NOT_REPRODUCED  # 70 in the main reading, 80 published
+    verdict = OTHERWISE.verdict(TEST, evidence)
+    assert verdict is not None and verdict.status is Status.REPRODUCED
+    assert verdict.measured == pytest.approx(80.5) and verdict.seeds == 1  # and no run of the main reading
+    missed = OTHERWISE.verdict(TRAIN, evidence)
+    assert missed is not None and missed.status is Status.NOT_REPRODUCED and missed.measured == pytest.approx(90.0)
+
+
+def test_readings_are_not_mixed() -> None:
+    evidence = Evidence((*every_run(), other_run(80.5)))
+    assert OTHERWISE.verdict(WORSE, evidence) is None  # one of its two recipes has no counterpart
+    assert OTHERWISE.verdict(UNITS, evidence) is None  # it needs no run
+    without = OTHERWISE.verdict(TEST, Evidence(every_run()))
+    assert without is not None and without.status is Status.NOT_RUN
+
+
+def test_the_page_tells_both_verdicts(tmp_path: Path) -> None:
+    html = paper_page(read(other_run(80.5)), tmp_path).html()
+    said = "Read with other pixels, ✓ reproduced: 80.5; published 80, allowed ±2; 1 seed."
+    assert html.count(said) == 2  # among what was not reproduced, and with the claim
+    assert "Read with other pixels, ✗ not reproduced: 90; published 92.5" in html
+    assert READINGS in html
+    assert reading_rows(read(other_run(80.5)))[1] == [("main reading", "1", "1", "2"), ("other pixels", "1", "1", "2")]
+    assert reading_rows(read(other_run(50.0)))[1] == [("main reading", "1", "1", "2"), ("other pixels", "0", "2", "2")]
+
+
+def test_the_summary_tells_both_verdicts() -> None:
+    text = summary(read(other_run(80.5)))
+    assert "| other pixels | 1 | 1 | 2 |" in text and READINGS in text
+    line = next(line for line in text.splitlines() if line.startswith("- test-number:"))
+    assert "Read with other pixels, ✓ reproduced: 80.5" in line
+    assert line.index("published 80") < line.index("Read with") < line.index("What was tried")
+
+
+def test_without_its_runs_a_reading_is_not_mentioned(tmp_path: Path) -> None:
+    assert "Read with" not in paper_page(read(), tmp_path).html() and "other pixels" not in summary(read())
+
+
+@pytest.mark.parametrize("recipes", [{"tiny-digits": "tiny-letters"}, {"tiny-letters": "tiny-other"}])
+def test_a_reading_of_recipes_that_there_are_not_is_refused(recipes: dict[str, str]) -> None:
+    with pytest.raises(SettingError, match="'tiny-letters', which there is not"):
+        replace(PAPER, readings=(Reading("letters", recipes),))
