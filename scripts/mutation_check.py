@@ -43,7 +43,19 @@ THEOREM, FORMS, ACCURACY = (
 )
 JOINT, LOSSES, GRADIENTS = ("tests/activations/test_joint.py", "tests/losses", "tests/problem/test_block_gradients.py")
 LOOP, RESUME = "solvers/_loop.py", "tests/training/test_resume.py"
-GRAM, GRAM_MOVES = "solvers/gram_sweep.py", "solvers/_gram_moves.py"
+GRAM, GRAM_MOVES, GRAM_DESIGN = "solvers/gram_sweep.py", "solvers/_gram_moves.py", "solvers/_gram_design.py"
+PEERS, TEAM, AGREEMENT = (
+    "distributed/process_peers.py",
+    "distributed/process_team.py",
+    "distributed/process_agreement.py",
+)
+IN_PARTS, SETTINGS, SENT, QUANTITIES, ENDINGS = (
+    "tests/distributed/test_data_parallel.py -k ",
+    "tests/distributed/test_data_parallel_settings.py -k ",
+    "tests/distributed/test_messages.py -k ",
+    "tests/distributed/test_peers.py -k ",
+    "tests/distributed/test_agreement.py -k ",
+)
 SWEEP, MOVES = "tests/solvers/test_gram_sweep.py", "tests/solvers/test_gram_moves.py"
 GRAM_FAULTS = "tests/solvers/test_gram_sweep_faults.py"
 ENERGY, PROBLEM, DESCENT = "tests/problem/test_energy.py", "tests/problem", "tests/solvers/test_proximal_gradient.py"
@@ -79,14 +91,14 @@ MUTATIONS = [
     Mutation("loss: targets outside the domain let through", "losses/_targets.py", "lambda rows: ~activation.contains(rows)", "lambda rows: rows.isnan().any(-1)", LOSSES),
     Mutation("dense: forget the bias", DENSE, "self.module.weight, self.module.bias)", "self.module.weight)", PROBLEM),
     Mutation("dense: bias gradient not scaled", DENSE, "pulled[\"bias\"] = d.sum(0).mul_(scale)", "pulled[\"bias\"] = d.sum(0)", GRADIENTS),
-    Mutation("problem: forget λ in the parameter gradient", LIFTED, "scale = self.weight(layer) / point.samples\n", "scale = 1.0 / point.samples\n", GRADIENTS),
-    Mutation("problem: forget 1/s", LIFTED, "scale = self.weight(layer) / point.samples\n", "scale = self.weight(layer)\n", GRADIENTS),
+    Mutation("problem: forget λ in the parameter gradient", LIFTED, "scale, d = self.weight(layer) / self.peers", "scale, d = 1.0 / self.peers", GRADIENTS),
+    Mutation("problem: forget 1/s", LIFTED, "scale, d = self.weight(layer) / self.peers.samples(point.samples), ", "scale, d = self.weight(layer), ", GRADIENTS),
     Mutation("problem: λ_l where λ_{l+1} belongs", LIFTED, "own, upper = self.weight(layer), self.weight(above(layer))", "upper, own = self.weight(layer), self.weight(above(layer))", GRADIENTS),
     Mutation("problem: wrong sign of z in the variable gradient", LIFTED, "alpha=own / upper)", "alpha=-own / upper)", GRADIENTS),
     Mutation("problem: swap x_{l-1} and x_{l+1}", "problem/blocks.py", "return layer - 1", "return layer + 1", PROBLEM),
     Mutation("problem: prox_Ψ where prox_{cΨ} belongs", LIFTED, "return own.prox(v, scale)", "return own.prox(v, 1.0)", PROBLEM),
     Mutation("problem: shrink by 1 + tλ forgotten", LIFTED, "shrink = 1.0 + scale", "shrink = 1.0", PROBLEM),
-    Mutation("problem: curvature of the layer below", LIFTED, "self.network[above(layer)].map.input_curvature", "self.network[layer].map.input_curvature", PROBLEM),
+    Mutation("problem: curvature of the layer below", LIFTED, "squared_input_norm(self.network[above(layer)].map", "squared_input_norm(self.network[layer].map", PROBLEM),
     Mutation("energy: forget λ", ENERGIES, "value = weight * value", "value = value", ENERGY),
     Mutation("energy: penalty on variables forgotten", ENERGIES, "if layer in problem.penalties else value", "if False else value", ENERGY),
     Mutation("split: ½‖x‖² counted twice", ENERGIES, "own.psi(point.x[layer]) if smooth_quadratic else", "own.phi(point.x[layer]) if smooth_quadratic else", ENERGY),
@@ -94,13 +106,13 @@ MUTATIONS = [
     Mutation("curvature step: the layer's own weight forgotten", "solvers/_curvature.py", "problem.weight(above(layer)) * norm", "norm", "tests/solvers/test_curvature.py"),
     Mutation("curvature of a batch: the layer's own weight forgotten", "solvers/_batch_memory.py", "problem.weight(above(layer)) * norm", "norm", "tests/solvers/test_curvature.py"),
     Mutation("Nesterov: no extrapolation", "solvers/acceleration.py", "(theta - 1.0) / following", "0.0", DESCENT),
-    Mutation("loop: diverged parameters kept", LOOP, "                keeper.restore(self.problem)\n                self._end(Outcome.DIVERGED, f\" {diverged}.\")\n            except StopNow", "                self._end(Outcome.DIVERGED, f\" {diverged}.\")\n            except StopNow", "tests/solvers/test_loop.py"),
+    Mutation("loop: diverged parameters kept", LOOP, "            keeper.restore(self.problem)\n            where", "            where", "tests/training/test_divergence.py"),
     Mutation("loop: a step that diverged goes on", LOOP, "if not math.isfinite(value):", "if False:", "tests/solvers/test_loop.py"),
-    Mutation("loop: solver state not scanned", LOOP, "    if where is not None:\n        raise Diverged", "    if False:\n        raise Diverged", "tests/training/test_divergence.py"),
+    Mutation("loop: solver state not scanned", "solvers/_finite.py", "    if where is not None:\n        raise Diverged", "    if False:\n        raise Diverged", "tests/training/test_divergence.py"),
     Mutation("loop: half-changed parameters count as whole", LOOP, "        self.phase = Phase.STEP\n", "", "tests/training/test_interruption.py"),
     Mutation("loop: position in the epoch forgotten", LOOP, 'self.epoch, self.batch, self.seconds = entries["epoch"], entries["batch"], entries["seconds"]', 'self.epoch, self.batch, self.seconds = entries["epoch"], 0, entries["seconds"]', RESUME),
     Mutation("loop: work of the history counted", LOOP, "        self.problem.work.reset(counted)", "        pass", "tests/solvers/test_loop.py"),
-    Mutation("loop: the problem is not told of a loaded state", LOOP, '        self.state.load_state_dict(entries["solver"])\n        self.solver.attach(self.problem, self.state)', '        self.state.load_state_dict(entries["solver"])', RESUME),
+    Mutation("loop: the problem is not told of a loaded state", LOOP, '        self.state.load_state_dict(entries["solver"])\n        self.solver.attach(self._shared, self.state)', '        self.state.load_state_dict(entries["solver"])', RESUME),
     Mutation("history: objective of the last piece only", "solvers/_history.py", "objective += float(energies.objective(problem, point)) * len(piece) / len(data)", "objective = float(energies.objective(problem, point))", "tests/training/test_fit.py"),
     Mutation("history: sparsity of another layer", "problem/blocks.py", "return depth // 2", "return 1", "tests/training/test_fit.py tests/problem"),
     Mutation("batches: order without the epoch", "solvers/_batches.py", 'named_generator(seed, "data order", epoch)', 'named_generator(seed, "data order")', "tests/solvers/test_loop.py"),
@@ -122,10 +134,32 @@ MUTATIONS = [
     Mutation("gram sweep: average not recovered from Θ and V", GRAM, "(beta - 1.0) / beta)", "0.0)", SWEEP),
     Mutation("gram sweep: the share of the average one step late", GRAM, "(state.steps + self.power)", "(state.steps + 1 + self.power)", SWEEP),
     Mutation("gram sweep: proximal map of a penalty with step 1", GRAM, "max(step, _TINY)", "1.0", SWEEP),
-    Mutation("gram moves: ones in the rows that fill a block", GRAM_MOVES, "return self.rows % self.block > 0", "return False", MOVES),
+    Mutation("gram moves: ones in the rows that fill a block", GRAM_DESIGN, "return self.rows % self.block > 0", "return False", MOVES),
     Mutation("gram moves: inner steps forget what is left", GRAM_MOVES, "G = H + left(H)", "G = left(H)", MOVES),
-    Mutation("gram moves: metric without damping", GRAM_MOVES, "    diagonal.add_(t)\n", "", MOVES),
-    Mutation("gram moves: blocks of zeros divide by 0", GRAM_MOVES, "    t.masked_fill_(mean < _NOTHING, 1.0 / _NOTHING)", "    pass", GRAM_FAULTS),
+    Mutation("gram moves: metric without damping", GRAM_DESIGN, "    diagonal.add_(t)\n", "", MOVES),
+    Mutation("gram moves: blocks of zeros divide by 0", GRAM_DESIGN, "    t.masked_fill_(mean < _NOTHING, 1.0 / _NOTHING)", "    pass", GRAM_FAULTS),
+    Mutation("peers: parts not counted by their samples", PEERS, "                message.mul_(share)", "                pass", IN_PARTS + "Adam"),
+    Mutation("peers: an empty part is read", PEERS, "                message.zero_()", "                pass", QUANTITIES + "sums_and_rows"),
+    Mutation("peers: parts in reverse order", PEERS, "start = sum(self._sizes[: self.rank])", "start = sum(self._sizes[self.rank + 1 :])", QUANTITIES + "sums_and_rows"),
+    Mutation("peers: gradient of one's own samples", LIFTED, "        self.peers.total(*gradient.values())\n", "", QUANTITIES + "every_quantity"),
+    Mutation("peers: energies of one's own samples", ENERGIES, "    problem.peers.mean(*means.values())\n", "", QUANTITIES + "every_quantity"),
+    Mutation("peers: back-propagation of one's own samples", "problem/nested.py", "    problem.peers.mean(value, *gradient)\n", "", IN_PARTS + "Adam"),
+    Mutation("peers: norm of one's own rows", "problem/curvature.py", "            self._peers.total(*image)\n", "", QUANTITIES + "large_batches"),
+    Mutation("peers: system of one's own rows", "solvers/_majorise.py", "    peers.total(K)\n", "", SETTINGS + "Majorised"),
+    Mutation("peers: variables of one's own samples kept", "solvers/implicit_sgd.py", "whole_variables(problem, point.state), dict(memory)", "point.state, dict(memory)", SETTINGS + "four_processes"),
+    Mutation("peers: promises of one's own samples", "solvers/steps.py", "promised += next(of_variables) if isinstance(block, VariableBlock) else promise", "promised += promise", IN_PARTS + "moves_of_all"),
+    Mutation("peers: table of one's own samples", "solvers/_gradient_table.py", "        peers.total(*change.values())\n", "", IN_PARTS + "SAG"),
+    Mutation("peers: parts taken for blocks", GRAM_DESIGN, "gathered = any(end * each % b for end in peers.ends(len(x)) if end * each < m)", "gathered = False", SETTINGS + "parts"),
+    Mutation("peers: all rows sent for blocks of one's own", GRAM_DESIGN, "gathered = any(end * each % b for end in peers.ends(len(x)) if end * each < m)", "gathered = True", SENT + "own"),
+    Mutation("peers: units of one's own rows", GRAM_MOVES, "        own.add_up(along, self._squares)\n", "", SETTINGS + "parts"),
+    Mutation("peers: history of one's own part", "solvers/_history.py", "    objective, zeros, numbers, right = peers.total_of(objective, zeros, numbers, right)\n", "", IN_PARTS + "in_parts"),
+    Mutation("peers: batch not divided", LOOP, "        batch = self._batch(order, self.batch).share(self.peers)\n", "        batch = self._batch(order, self.batch)\n", IN_PARTS + "own_part"),
+    Mutation("agreement: every process calls the callbacks", LOOP, "            if self.agreement.rank > 0 and not callback.everywhere:\n                continue\n", "", ENDINGS + "anywhere_ends"),
+    Mutation("agreement: parameters kept that are broken elsewhere", LOOP, "            keeper.restore(self.problem)\n        self.outcome", "            pass\n        self.outcome", ENDINGS + "only_one"),
+    Mutation("agreement: the highest rank decides", AGREEMENT, "rank, length = min(found)", "rank, length = max(found)", ENDINGS + "who_decides"),
+    Mutation("agreement: where it began is not told", LOOP, "                wanted = replace(wanted, since=self.peers.fault)", "                pass", ENDINGS + "not_finite"),
+    Mutation("team: sum in another order", TEAM, "zip(self._gather(flat), shares[first:], strict=False)", "reversed(list(zip(self._gather(flat), shares[first:], strict=False)))", "tests/distributed/test_team.py"),
+    Mutation("team: variables stay where they are", TEAM, "                    x[part] = done[: len(part)]", "                    pass", "tests/distributed/test_team.py"),
 ]  # fmt: skip
 
 

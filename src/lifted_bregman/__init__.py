@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lifted_bregman import activations, errors
 from lifted_bregman.activations import forbid_activation_derivatives
 from lifted_bregman.activations.checks import check_bregman, check_conjugate, check_prox
+from lifted_bregman.distributed import Parallel
 from lifted_bregman.losses import BregmanLoss, CrossEntropy, QuadraticPenalty, SquaredError, bregman_loss
 from lifted_bregman.networks import Map
 from lifted_bregman.networks.checks import check_map
@@ -68,6 +69,7 @@ __all__ = [
     "LinBreg",
     "Map",
     "ModelAveraging",
+    "Parallel",
     "ProximalGradient",
     "QuadraticPenalty",
     "SquaredError",

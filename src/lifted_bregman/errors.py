@@ -53,3 +53,7 @@ class CheckpointError(LiftedBregmanError, ValueError):
 
 class DivergedError(LiftedBregmanError, ValueError):
     """Training met NaN or infinity where only a model will do; in a search such settings are scored as failed."""
+
+
+class WorkerError(LiftedBregmanError, RuntimeError):
+    """A process of a parallel run was lost, or did not answer in time."""

@@ -159,7 +159,7 @@ def test_a_subset_of_noisy_samples_keeps_each_with_its_own(tinies):
         lambda: Unflatten((2, 0)),
         lambda: OneHot(0),
         lambda: Centre((1.0, float("nan"))),
-        lambda: Centre(()),
+        lambda: Centre((1.0, 2.0), together=True),
     ],
 )
 def test_settings_out_of_range_are_refused(make):

@@ -16,6 +16,8 @@ from rich.text import Text
 
 from lifted_bregman.data import Progress
 
+_silent = False
+
 
 class Terminal(Console):
     """A console that falls silent when nobody reads it any more."""
@@ -26,14 +28,25 @@ class Terminal(Console):
         discard(self.file.fileno())
 
 
+def silence(wanted: bool) -> None:
+    """Says nothing from now on, where another process speaks for this one."""
+    global _silent
+    _silent = wanted
+
+
+def silent() -> bool:
+    """Whether another process speaks for this one."""
+    return _silent
+
+
 def output() -> Terminal:
     """Standard output; lines are never wrapped."""
-    return Terminal(highlight=False, markup=False, soft_wrap=True)
+    return Terminal(highlight=False, markup=False, soft_wrap=True, quiet=_silent)
 
 
 def messages(quiet: bool = False) -> Terminal:
     """Standard error; lines are never wrapped."""
-    return Terminal(stderr=True, highlight=False, markup=False, soft_wrap=True, quiet=quiet)
+    return Terminal(stderr=True, highlight=False, markup=False, soft_wrap=True, quiet=quiet or _silent)
 
 
 def say(word: str, sentence: str, style: str = "bold red") -> None:

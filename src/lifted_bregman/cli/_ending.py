@@ -7,6 +7,7 @@ from pathlib import Path
 
 from lifted_bregman.cli import _console
 from lifted_bregman.cli._errors import ExitCode
+from lifted_bregman.distributed.place import follows
 from lifted_bregman.experiments import RunData, Settings
 from lifted_bregman.experiments.runs import SETTINGS
 from lifted_bregman.solvers import Outcome, Result
@@ -46,6 +47,8 @@ def report(result: Result, run: Path, settings: Settings, samples: RunData) -> i
     elif result.outcome is not Outcome.DIVERGED:
         shown["use"] = f"lifted {'reconstruct' if settings.autoencoder else 'predict'} {run} FILE"
     _console.show(shown)
+    if settings.parallel is not None and follows():
+        return ExitCode.OK  # the first process tells how it ended
     if result.outcome is Outcome.DIVERGED:
         _console.say("lifted", f"{result.message} Take a smaller step, a larger prox_weight, or float64.")
         return ExitCode.DIVERGED

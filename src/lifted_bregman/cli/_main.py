@@ -14,6 +14,7 @@ from typer.main import get_command
 
 from lifted_bregman.cli import _console
 from lifted_bregman.cli._errors import ExitCode, explained
+from lifted_bregman.errors import WorkerError
 
 # click's own exceptions, wherever typer has click from
 _USAGE_ERROR, _CLICK_ERROR = typer.BadParameter.__mro__[1:3]
@@ -31,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
+    _console.silence(False)
     with warnings.catch_warnings():
         warnings.filterwarnings("always", category=RuntimeWarning, module="lifted_bregman")
         warnings.showwarning = _show_warning
@@ -45,18 +47,32 @@ def main(argv: Sequence[str] | None = None) -> int:
             if with_traceback:
                 traceback.print_exc()
             code, sentence = _usage(error) if isinstance(error, _CLICK_ERROR) else explained(error)
-            _console.say("lifted", sentence)
-            return code
+            return _told(error, code, sentence)
 
 
 def _run(arguments: Sequence[str]) -> int:
     from lifted_bregman.cli._app import app
 
     try:
-        returned: Any = get_command(app)(arguments, prog_name="lifted", standalone_mode=False)
+        returned: Any = get_command(app)(arguments, prog_name="lifted", standalone_mode=False, obj=arguments)
     except typer.Abort:
         return ExitCode.INTERRUPTED
     return ExitCode.OK if returned is None else int(returned)
+
+
+def _told(error: Exception, code: int, sentence: str) -> int:
+    """Says the sentence once, whoever of a parallel run says it; returns the exit code of this process."""
+    from lifted_bregman.cli._workers import leave
+    from lifted_bregman.distributed.place import LOST, launched
+
+    if isinstance(error, WorkerError) and (launched() or _console.silent()):
+        return LOST
+    if _console.silent() and sentence.startswith("rank "):
+        return ExitCode.OK  # that one says it
+    if not leave(sentence):
+        _console.silence(False)
+        _console.say("lifted", sentence)
+    return code
 
 
 def _usage(error: Any) -> tuple[int, str]:

@@ -13,10 +13,11 @@ from lifted_bregman import experiments
 from lifted_bregman.cli import _console
 from lifted_bregman.cli._ending import guarded, report
 from lifted_bregman.cli._errors import ExitCode
+from lifted_bregman.cli._workers import in_workers, needs_workers, takes_part
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments import Settings, StoredRun, from_entries, load_data, read_entries
 from lifted_bregman.experiments._typed import from_text
-from lifted_bregman.experiments.runs import require_free
+from lifted_bregman.experiments.runs import require_free, started_again
 from lifted_bregman.experiments.settings import BATCH_SIZE, CODE, HIDDEN, NOISE, names
 from lifted_bregman.experiments.settings_file import check_entries, from_flag
 from lifted_bregman.experiments.solver_names import default_name
@@ -153,6 +154,10 @@ def train(
     threads: Annotated[
         str | None, _flag("Threads of torch.", default="as many as torch takes", metavar="NUMBER")
     ] = None,
+    parallel: Annotated[
+        str | None,
+        _flag("Processes that share the run, such as data=2; torchrun and SLURM may start them.", metavar="DEGREES"),
+    ] = None,
     quiet: Annotated[bool, _flag("Show no progress.", "--quiet")] = False,
 ) -> int:
     """Train a network and keep everything about the run in a folder.
@@ -163,25 +168,34 @@ def train(
     lifted train --data fashion-mnist --hidden 784,64,64 --solver implicit-sgd --set inner_steps=3 --epochs 5
     lifted train --task regress --data houses.csv --target price --patience 5
     lifted train --config runs/a/settings.toml --seed 1 --out runs/b
+    lifted train --data fashion-mnist --parallel data=2 --out runs/c
 
     Ctrl-C stops after the present step with everything saved; 'lifted resume' continues.
     """
     given = {name: from_flag(name, context.params[name]) for name in names() if context.params.get(name) is not None}
     settings = _merged(read_entries(config) if config is not None else {}, given, set_ or [], config)
+    takes_part(settings, named=out is not None)
     folder = out if out is not None else _next_folder(settings)
-    require_free(folder)
+    if not started_again(settings):
+        require_free(folder)
     settings = settings.resolved()
     with _console.downloads() as progress:
         samples = load_data(settings, progress)
+    if needs_workers(settings):
+        return in_workers([*context.obj, "--out", str(folder)], settings, samples)
     result = guarded(folder, lambda: experiments.train(settings, folder, _console.messages(quiet), samples))
     return report(result, folder, settings, samples)
 
 
 def resume(
+    context: typer.Context,
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of the run.")],
     epochs: Annotated[str | None, _flag("Extend the run to so many epochs in all.", metavar="NUMBER")] = None,
     time_limit: Annotated[
         str | None, _flag("Extend the run to so many seconds in all, if it has a time limit.", metavar="NUMBER")
+    ] = None,
+    parallel: Annotated[
+        str | None, _flag("Other processes than before, such as data=4; data=1 for one.", metavar="DEGREES")
     ] = None,
     quiet: Annotated[bool, _flag("Show no progress.", "--quiet")] = False,
 ) -> int:
@@ -192,7 +206,10 @@ def resume(
     lifted resume runs/a --epochs 20
     """
     stored = StoredRun.open(run)
-    if stored.outcome is not None and epochs is None and time_limit is None:
+    if parallel is not None:
+        stored = stored.extended(parallel=from_flag("parallel", parallel))
+    takes_part(stored.settings, named=True)
+    if stored.outcome is not None and epochs is None and time_limit is None and not started_again(stored.settings):
         assert stored.ending is not None
         console = _console.output()
         console.print(f"{run} has ended. {stored.ending.get('message')}")
@@ -204,6 +221,8 @@ def resume(
     stored = stored.extended(**{name: from_flag(name, text) for name, text in extended.items() if text is not None})
     with _console.downloads() as progress:
         samples = load_data(stored.settings, progress)
+    if needs_workers(stored.settings):
+        return in_workers(context.obj, stored.settings, samples)
     result = guarded(run, lambda: experiments.resume(stored, _console.messages(quiet), samples))
     return report(result, run, stored.settings, samples)
 

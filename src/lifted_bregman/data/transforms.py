@@ -105,9 +105,9 @@ class Centre(_OfInputs):
     """Takes the mean input of the training part off both parts: x - mean.
 
     Args:
-        mean: one number per feature, or one for all; None, for the training part's own, is filled in when the set is
-            changed.  It is computed in float64 and recorded, so that new inputs can be centred without the set.
-        together: whether the set's own mean is one number, over all features.
+        mean: one number per feature; None, for the training part's own, is filled in when the set is changed.  It is
+            computed in float64 and recorded, so that new inputs can be centred without the set.
+        together: whether it is one number instead, the mean over all features.
     """
 
     mean: tuple[float, ...] | None = None
@@ -115,22 +115,22 @@ class Centre(_OfInputs):
     name: ClassVar[str] = "centre"
 
     def __post_init__(self) -> None:
-        if self.mean is not None and not (self.mean and all(map(_is_number, self.mean))):
-            raise SettingError(
-                "the mean of Centre must be one finite number per feature, or one for all, or None for the set's own."
-            )
+        if self.mean is not None and not all(map(_is_number, self.mean)):
+            raise SettingError("the mean of Centre must be one finite number per feature, or None for the set's own.")
+        if self.mean is not None and self.together and len(self.mean) != 1:
+            raise SettingError(f"the mean of Centre(together=True) is one number, and {len(self.mean)} are given.")
 
     def __repr__(self) -> str:
         if self.mean is None:
             return "Centre(together=True)" if self.together else "Centre()"
-        return "Centre(one mean)" if len(self.mean) == 1 else f"Centre(mean of {len(self.mean)} features)"
+        return "Centre(one mean)" if self.together else f"Centre(mean of {len(self.mean)} features)"
 
     def fit(self, data: DataSet) -> Self:
         X = data.train.X
         if self.mean is None:
             mean = np.mean(X.numpy(), axis=None if self.together else 0, dtype=np.float64)
             return replace(self, mean=tuple(mean.ravel().tolist()))
-        if len(self.mean) not in (1, X[0].numel()):
+        if not self.together and len(self.mean) != X[0].numel():
             raise DataError(
                 f"the mean of Centre has {len(self.mean)} numbers and a sample {X[0].numel()}: leave the mean out."
             )
@@ -146,7 +146,7 @@ class Centre(_OfInputs):
         if self.mean is None:
             raise SettingError("Centre() does not know the mean yet: apply it to a set first.")
         mean = torch.tensor(self.mean, dtype=X.dtype, device=X.device)
-        return mean if len(self.mean) == 1 else mean.reshape(X.shape[1:])
+        return mean if self.together else mean.reshape(X.shape[1:])
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from lifted_bregman.distributed import Parallel
+from lifted_bregman.distributed.place import restarted
 from lifted_bregman.errors import CheckpointError, DataError, LiftedBregmanError, SettingError
 from lifted_bregman.experiments._write import write_whole
 from lifted_bregman.experiments.build import build_callbacks, build_problem
@@ -24,6 +26,7 @@ from lifted_bregman.experiments.settings import Settings
 from lifted_bregman.experiments.settings_file import as_toml, read_settings
 from lifted_bregman.solvers import Callback, Outcome, Result, Run
 from lifted_bregman.training import RunFolder, fit
+from lifted_bregman.training._company import require_parallel
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,9 +44,11 @@ def train(settings: Settings, out: Path, console: Console, data: RunData | None 
         console: where the progress of the run is shown.
         data: what `load_data` gave for these settings, if that was done before.
 
-    torch has the settings' number of threads afterwards.
+    torch has the settings' number of threads afterwards.  Where the processes of a run were lost and started again, the
+    folder holds what they had reached.
     """
-    require_free(out)
+    if not started_again(settings):
+        require_free(out)
     settings = settings.resolved()
     return _fit(settings, out, load_data(settings) if data is None else data, console, resume=False)
 
@@ -57,6 +62,21 @@ def resume(stored: StoredRun, console: Console, data: RunData | None = None) -> 
             f"{settings.data} is no longer what {stored.path} was trained on: restore it, or start a new run."
         )
     return _fit(settings, stored.path, data, console, resume=True)
+
+
+def started_again(settings: Settings) -> bool:
+    """Whether processes that share the run were lost, and this is another attempt."""
+    return settings.parallel is not None and restarted()
+
+
+def require_processes(settings: Settings, data: RunData) -> Parallel:
+    """The processes that resolved settings ask for; an error unless each of them has something to do."""
+    assert settings.parallel is not None and settings.hidden is not None
+    parallel, samples = Parallel.parse(settings.parallel), len(data.train[0])
+    solver = settings.make_solver()
+    solver.require(build_problem(settings, data.inputs, data.outputs))
+    require_parallel(parallel, len(settings.hidden) + 1, solver, min(settings.batch_size or samples, samples))
+    return parallel
 
 
 def require_free(out: Path) -> None:
@@ -91,6 +111,7 @@ def _fit(settings: Settings, out: Path, data: RunData, console: Console, resume:
         callbacks=[_Description(out, settings, data.record), *build_callbacks(settings, console)],
         out=out,
         resume=resume,
+        parallel=None if settings.parallel is None else Parallel.parse(settings.parallel),
     )
 
 
@@ -143,12 +164,14 @@ class StoredRun:
         ending = RunFolder(path).result() if (path / "result.json").exists() else None
         return cls(path, settings.resolved(), _record(path / DATA), ending)
 
-    def extended(self, epochs: int | None = None, time_limit: float | None = None) -> StoredRun:
-        """The run with more epochs, or a longer time limit, to be continued with."""
-        settings = self.settings
+    def extended(
+        self, epochs: int | None = None, time_limit: float | None = None, parallel: str | None = None
+    ) -> StoredRun:
+        """The run with more epochs, a longer time limit or other processes, to be continued with."""
+        settings = self.settings if parallel is None else replace(self.settings, parallel=parallel)
         if epochs is not None:
             done = self.epochs_done
-            if epochs <= done:
+            if epochs <= done and not started_again(settings):
                 raise SettingError(f"epochs is {epochs} and {self.path} has {done} already: ask for more.")
             settings = replace(settings, epochs=epochs)
         if time_limit is not None:

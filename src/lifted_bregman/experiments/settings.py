@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from lifted_bregman.data import TASKS, Task
+from lifted_bregman.distributed import Parallel
 from lifted_bregman.errors import CompatibilityError, SettingError
 from lifted_bregman.experiments import solver_names, specs
 from lifted_bregman.experiments._typed import typed
@@ -95,6 +96,8 @@ class Settings:
     """Also a checkpoint after so many seconds."""
     threads: int | None = None
     """Threads of torch, on which the last digits depend; torch's own choice if None."""
+    parallel: str | None = None
+    """Processes that share the run, such as "data=2": any number makes the same run, but for rounding; one if None."""
 
     def __post_init__(self) -> None:
         hints = get_type_hints(type(self))
@@ -174,6 +177,8 @@ class Settings:
         if self.prepare is not None:
             _one_of("prepare", self.prepare, PREPARATIONS)
         object.__setattr__(self, "validation", _validation(self.validation))
+        if self.parallel is not None:
+            object.__setattr__(self, "parallel", str(Parallel.parse(self.parallel)))
 
     def _check_task(self) -> None:
         if not self.data:

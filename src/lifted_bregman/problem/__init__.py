@@ -6,6 +6,7 @@ from lifted_bregman.problem.evaluation import Evaluation
 from lifted_bregman.problem.gradient_agreement import GradientAgreement, gradient_agreement
 from lifted_bregman.problem.lift import lift
 from lifted_bregman.problem.lifted import Gradients, LiftedProblem
+from lifted_bregman.problem.peers import Peers
 from lifted_bregman.problem.state import LiftedState
 from lifted_bregman.problem.work import Work
 
@@ -17,6 +18,7 @@ __all__ = [
     "LiftedProblem",
     "LiftedState",
     "LinearUnits",
+    "Peers",
     "Work",
     "blocks",
     "energies",

@@ -1,41 +1,121 @@
-"""The curvature of a parameter block where samples have weights."""
+"""The curvature of blocks where samples have weights, or are shared with other processes."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from lifted_bregman.networks import Dense, LayerMap, PowerIteration
 from lifted_bregman.networks._no_graph import no_graph
-from lifted_bregman.networks.spectral import Vector, certified_bound
+from lifted_bregman.networks.spectral import NormalOperator, Vector, certified_bound
+from lifted_bregman.problem.peers import Peers
+
+_ALONE = Peers()
+
+
+class SharedPower(PowerIteration):
+    """A power iteration on the sum of all peers' operators, with the same vectors everywhere.
+
+    power  whose vector is used and kept
+    """
+
+    def __init__(self, power: PowerIteration, peers: Peers) -> None:
+        self._power, self._peers = power, peers
+
+    def estimate(
+        self, normal: NormalOperator, like: Sequence[Tensor], tolerance: float = 1e-4, max_steps: int = 100
+    ) -> float:
+        def summed(v: Vector) -> Vector:
+            image = tuple(part.clone() for part in normal(v))
+            self._peers.total(*image)
+            return image
+
+        return self._power.estimate(summed, like, tolerance, max_steps)
+
+
+@no_graph
+def squared_input_norm(f: LayerMap, x: Tensor, power: PowerIteration, upper: bool, peers: Peers = _ALONE) -> float:
+    """‖J_x f‖₂² of one sample, the largest over all samples of all peers where they differ."""
+    if peers.count > 1:
+        # An affine map has the same Jacobian at every x, of which only the shape is read.
+        x = x.new_zeros(1, *x.shape[1:]) if f.affine else peers.gather(x, keep=True)
+    return f.input_curvature(x, power, upper)
 
 
 @no_graph
 def squared_parameter_norm(
-    f: LayerMap, x: Tensor, power: PowerIteration, upper: bool, weights: Tensor | None = None
+    f: LayerMap,
+    x: Tensor,
+    power: PowerIteration,
+    upper: bool,
+    weights: Tensor | None = None,
+    peers: Peers = _ALONE,
 ) -> float:
     """‖diag(√w) J_Θ f‖₂² over all samples of x: an estimate from below, or a guaranteed bound if `upper`.
 
     Without weights it is `f.parameter_curvature`.  With them, A = diag(√w) [X 1] for a dense map, with the columns
     that are trained, and max_i w_i times the number without weights, which is not below, for any other.
+
+    The samples are those of all peers.
     """
+    if peers.count > 1:
+        x, weights, power = over_all_samples(x, weights, power, upper, peers)
+        if isinstance(power, SharedPower):
+            return _summed_norm(f, x, power, weights, peers)
     if weights is None:
         return f.parameter_curvature(x, power, upper)
     if not isinstance(f, Dense):
         return float(weights.max()) * f.parameter_curvature(x, power, upper)
-    rows, trained = x.reshape(-1, f.module.in_features), f.parameters
-    w = weights.repeat_interleave(len(rows) // len(x))
-    if "weight" not in trained:
-        return float(w.sum()) if "bias" in trained else 0.0
-    parts = 2 if "bias" in trained else 1
+    rows, w = _rows(f, x, weights)
+    if "weight" not in f.parameters:
+        return float(w.sum()) if "bias" in f.parameters else 0.0
+    estimate = _dense_estimate(f, rows, w, power)
+    if not upper:
+        return estimate
+    A = torch.cat((rows, rows.new_ones(len(rows), 1)), 1) if "bias" in f.parameters else rows
+    return certified_bound(A.double() * w.double().sqrt()[:, None], estimate)
+
+
+def over_all_samples(
+    x: Tensor, weights: Tensor | None, power: PowerIteration, upper: bool, peers: Peers
+) -> tuple[Tensor, Tensor | None, PowerIteration]:
+    """What a norm over all samples is made of: the rows of all peers, or one's own and a power iteration that adds up.
+
+    Rows are gathered for a bound from above, and where that is cheap.
+    """
+    if peers.count == 1:
+        return x, weights, power
+    if upper or peers.light(x):
+        return peers.gather(x, keep=True), None if weights is None else peers.gather(weights), power
+    return x, weights, SharedPower(power, peers)
+
+
+def _summed_norm(f: LayerMap, x: Tensor, power: PowerIteration, weights: Tensor | None, peers: Peers) -> float:
+    """The estimate without gathering x; one's own part may be empty."""
+    if not isinstance(f, Dense):
+        largest = 1.0 if weights is None else float(peers.gather(weights).max())
+        return largest * f.parameter_curvature(x, power)
+    rows, w = _rows(f, x, x.new_ones(len(x)) if weights is None else weights)
+    if "weight" not in f.parameters:
+        return peers.total_of(float(w.sum()))[0] if "bias" in f.parameters else 0.0
+    return _dense_estimate(f, rows, w, power)
+
+
+def _rows(f: Dense, x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """X as a matrix, and the weight of each of its rows."""
+    rows = x.reshape(-1, f.module.in_features)
+    return rows, weights.repeat_interleave(len(rows) // max(1, len(x)))
+
+
+def _dense_estimate(f: Dense, rows: Tensor, w: Tensor, power: PowerIteration) -> float:
+    """‖diag(√w) [X 1]‖₂², with the column of ones where there is a bias to train."""
+    parts = 2 if "bias" in f.parameters else 1
 
     def normal(v: Vector) -> Vector:
         image = rows @ v[0] if parts == 1 else torch.addmv(v[1].expand(len(rows)), rows, v[0])
         image = image * w
         return (rows.t() @ image, image.sum(0, keepdim=True))[:parts]
 
-    estimate = power.estimate(normal, (rows[0], rows[0, :1])[:parts])
-    if not upper:
-        return estimate
-    A = rows if parts == 1 else torch.cat((rows, rows.new_ones(len(rows), 1)), 1)
-    return certified_bound(A.double() * w.double().sqrt()[:, None], estimate)
+    return power.estimate(normal, (rows.new_empty(rows.shape[1]), rows.new_empty(1))[:parts])

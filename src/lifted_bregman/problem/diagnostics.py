@@ -11,7 +11,6 @@ from torch import Tensor
 
 from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import SettingError, TensorError
-from lifted_bregman.networks import Network
 from lifted_bregman.networks._no_graph import no_graph
 from lifted_bregman.problem.blocks import hidden_layers, layers
 from lifted_bregman.problem.evaluation import Evaluation
@@ -55,27 +54,28 @@ def certificates(problem: LiftedProblem, point: Evaluation, step: float = 1.0) -
 
 
 @no_graph
-def consistency(network: Network, state: LiftedState, X: Tensor) -> tuple[float, ...]:
+def consistency(problem: LiftedProblem, state: LiftedState, X: Tensor) -> tuple[float, ...]:
     """Relative gaps, as `LiftedProblem.consistency` states them."""
     gaps = []
-    x = X
+    network, x = problem.network, X
     for layer in hidden_layers(len(network)):
         sigma = network[layer].activate(network[layer].map.apply(x))
         x = state[layer]
-        gap, size = float(torch.linalg.vector_norm(x - sigma)), float(torch.linalg.vector_norm(sigma))
+        norms = (float(torch.linalg.vector_norm(x - sigma)), float(torch.linalg.vector_norm(sigma)))
+        gap, size = problem.peers.norms_of(*norms)
         gaps.append(gap / size if size > 0.0 else (0.0 if gap == 0.0 else math.inf))
     return tuple(gaps)
 
 
 @no_graph
-def linear_units(network: Network, X: Tensor) -> tuple[LinearUnits, ...]:
+def linear_units(problem: LiftedProblem, X: Tensor) -> tuple[LinearUnits, ...]:
     """Units acting linearly, as `LiftedProblem.linear_units` states them."""
     found = []
-    x = X
+    network, x = problem.network, X
     for layer in hidden_layers(len(network)):
         z = network[layer].map.apply(x)
         x = network[layer].activate(z)
-        linear = x == z
+        linear = problem.peers.gather(x == z)
         found.append(LinearUnits(100.0 * float(linear.double().mean()), 100.0 * float(linear.all(0).double().mean())))
     return tuple(found)
 
@@ -103,4 +103,5 @@ def _parameter_residual(problem: LiftedProblem, point: Evaluation, layer: int, s
 def _variable_residual(problem: LiftedProblem, point: Evaluation, layer: int, step: float) -> float:
     x = point.x[layer]
     moved = problem.variable_prox(layer, x - step * problem.variable_gradient(point, layer), step)
-    return float(torch.linalg.vector_norm(x - moved)) / (step * math.sqrt(point.samples))
+    (norm,) = problem.peers.norms_of(float(torch.linalg.vector_norm(x - moved)))
+    return norm / (step * math.sqrt(problem.peers.samples(point.samples)))

@@ -3,6 +3,7 @@
 E(Θ, X) = (1/s) Σ_i [ ℓ(y, z_L) + Σ_{l<L} ( λ_l B_l(x_l, z_l) + R_l(x_l) ) ] + Σ_l P_l(Θ_l)          (eq. 13)
 
 Where the point has sample weights, every mean (1/s) Σ_i here is (1/s) Σ_i w_i, divided by s whatever the w_i add up to.
+Means are those over the samples of all of the problem's peers.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
 @no_graph
 def layer_energies(problem: LiftedProblem, point: Evaluation) -> Tensor:
     """The parts of E by layer, (L,): mean of λ_l B_l + R_l, or of the loss for l = L, plus P_l; their sum is E."""
-    return torch.stack([_part(problem, point, l) for l in layers(problem.depth)])
+    return torch.stack(_parts(problem, point, layers(problem.depth)))
 
 
 @no_graph
 def partial_energy(problem: LiftedProblem, point: Evaluation, terms: Iterable[int]) -> Tensor:
     """The sum of some layers' parts of E: all that a move of the blocks which touch only those can change."""
-    return torch.stack([_part(problem, point, l) for l in terms]).sum()
+    return torch.stack(_parts(problem, point, terms)).sum()
 
 
 @no_graph
@@ -43,7 +44,9 @@ def sample_energies(problem: LiftedProblem, point: Evaluation) -> Tensor:
 @no_graph
 def objective(problem: LiftedProblem, point: Evaluation) -> Tensor:
     """Mean loss plus penalties; at a forward pass, where every B_l vanishes, the value of the nested network."""
-    value = point.weigh(_term(problem, point, problem.depth)).mean() + point.weigh(_on_variables(problem, point)).mean()
+    loss, own = (point.weigh(t).mean() for t in (_term(problem, point, problem.depth), _on_variables(problem, point)))
+    problem.peers.mean(loss, own)
+    value = loss + own
     for layer in layers(problem.depth):
         value = value + _on_parameters(problem, layer)
     return value
@@ -63,6 +66,7 @@ def nonsmooth(problem: LiftedProblem, point: Evaluation, smooth_quadratic: bool)
         potential = own.psi(point.x[layer]) if smooth_quadratic else own.phi(point.x[layer])
         per_sample = per_sample + problem.weight(layer) * potential
     value = point.weigh(per_sample).mean()
+    problem.peers.mean(value)
     for layer in layers(problem.depth):
         value = value + _on_parameters(problem, layer)
     return value
@@ -84,12 +88,16 @@ def smooth(problem: LiftedProblem, point: Evaluation, smooth_quadratic: bool) ->
         if smooth_quadratic and layer != depth:
             term = term + half_square(x)
         per_sample = per_sample + problem.weight(layer) * term
-    return point.weigh(per_sample).mean()
+    value = point.weigh(per_sample).mean()
+    problem.peers.mean(value)
+    return value
 
 
-def _part(problem: LiftedProblem, point: Evaluation, layer: int) -> Tensor:
-    """The mean of λ_l B_l + R_l, plus P_l."""
-    return point.weigh(_term(problem, point, layer)).mean() + _on_parameters(problem, layer)
+def _parts(problem: LiftedProblem, point: Evaluation, terms: Iterable[int]) -> list[Tensor]:
+    """The mean of λ_l B_l + R_l, plus P_l, for each of the layers."""
+    means = {layer: point.weigh(_term(problem, point, layer)).mean() for layer in terms}
+    problem.peers.mean(*means.values())
+    return [mean + _on_parameters(problem, layer) for layer, mean in means.items()]
 
 
 def _term(problem: LiftedProblem, point: Evaluation, layer: int) -> Tensor:

@@ -15,7 +15,7 @@ from lifted_bregman.errors import CompatibilityError, SettingError
 from lifted_bregman.networks._no_graph import no_graph
 from lifted_bregman.problem.blocks import above, hidden_layers, layers
 from lifted_bregman.problem.evaluation import Evaluation
-from lifted_bregman.problem.nested import nested_objective, not_differentiable
+from lifted_bregman.problem.nested import nested_gradient, not_differentiable
 from lifted_bregman.problem.state import LiftedState
 
 if TYPE_CHECKING:
@@ -103,8 +103,8 @@ def _sweep(problem: LiftedProblem, point: Evaluation, steps: dict[int, float]) -
         old, t = point.x[layer], steps[layer]
         ahead = torch.sub(old, problem.variable_gradient(point, layer), alpha=t)
         point.set_variable(layer, problem.variable_prox(layer, ahead, t))
-        moved = float(torch.linalg.vector_norm(point.x[layer] - old))
-        size = float(torch.linalg.vector_norm(point.residual(layer)))
+        norms = (torch.linalg.vector_norm(point.x[layer] - old), torch.linalg.vector_norm(point.residual(layer)))
+        moved, size = problem.peers.norms_of(*map(float, norms))
         largest = max(largest, moved / size if size > 0.0 else (0.0 if moved == 0.0 else math.inf))
     return largest
 
@@ -112,9 +112,7 @@ def _sweep(problem: LiftedProblem, point: Evaluation, steps: dict[int, float]) -
 def _backpropagated(problem: LiftedProblem, X: Tensor, Y: Tensor) -> list[Tensor]:
     """The gradient of the nested objective without penalties on parameters, by layer."""
     own = [list(problem.network[layer].map.parameters.values()) for layer in layers(problem.depth)]
-    with torch.enable_grad():
-        value = nested_objective(problem, X, Y, parameter_penalties=False)
-        gradient = list(torch.autograd.grad(value, [p for group in own for p in group]))
+    _, gradient = nested_gradient(problem, X, Y, [p for group in own for p in group], parameter_penalties=False)
     return [_flat([gradient.pop(0) for _ in group]) for group in own]
 
 

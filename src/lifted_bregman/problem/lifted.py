@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,9 +24,10 @@ from lifted_bregman.problem.blocks import (
     neighbours,
 )
 from lifted_bregman.problem.composite import composite_prox
-from lifted_bregman.problem.curvature import squared_parameter_norm
+from lifted_bregman.problem.curvature import squared_input_norm, squared_parameter_norm
 from lifted_bregman.problem.data_checks import DataChecks, sample_weights
 from lifted_bregman.problem.evaluation import Evaluation
+from lifted_bregman.problem.peers import Peers
 from lifted_bregman.problem.penalties import Penalty
 from lifted_bregman.problem.settings import check_weights
 from lifted_bregman.problem.state import LiftedState
@@ -53,6 +55,8 @@ class LiftedProblem:
     Samples may have weights w_i > 0, not to be confused with the λ_l: every mean over samples is then (1/s) Σ_i w_i.
     They change the energies and whatever is of Θ.  Given Θ, each sample's variables minimise an energy of their own,
     in which w_i cancels: gradients, curvatures and proximal maps of x_l do not depend on weights.
+
+    Samples may be shared with other processes, the `peers`: every mean over samples is then that of all of them.
     """
 
     def __init__(
@@ -78,6 +82,8 @@ class LiftedProblem:
         self._power: dict[Block, PowerIteration] = {}
         self.work = Work()
         """Counters of what was done through this problem."""
+        self.peers = Peers()
+        """Who holds the other samples of a batch."""
 
     def weight(self, layer: int) -> float:
         """λ_l, with λ_L = 1."""
@@ -86,7 +92,15 @@ class LiftedProblem:
     def with_weights(self, weights: float | Sequence[float]) -> LiftedProblem:
         """The same problem, on the same parameters, with other λ_1 .. λ_{L-1}."""
         checked = check_weights(weights, self.depth)
-        return LiftedProblem(self.network, self.loss, checked, self.penalties, self.parameter_penalties)
+        other = LiftedProblem(self.network, self.loss, checked, self.penalties, self.parameter_penalties)
+        other.peers = self.peers
+        return other
+
+    def with_peers(self, peers: Peers) -> LiftedProblem:
+        """The same problem, with its settings, counters and parameters, on samples that are shared with `peers`."""
+        view = copy.copy(self)
+        view.peers, view._power = peers, {}
+        return view
 
     def neighbours(self, block: Block) -> frozenset[Block]:
         """The blocks whose values the update of `block` reads."""
@@ -104,7 +118,7 @@ class LiftedProblem:
         if check:
             self._checks.inputs(X)
         variables = []
-        x = X.detach()
+        x = X.detach() if X.requires_grad else X  # which peers know as their own part
         for layer in hidden_layers(self.depth):
             x = self.network[layer].activate(self.network[layer].map.apply(x))
             variables.append(x)
@@ -212,8 +226,12 @@ class LiftedProblem:
         weights, the rows of d_l are multiplied by w_i.
         """
         self.work.parameter_gradients += 1
-        scale, d = self.weight(layer) / point.samples, point.weigh(point.residual(layer))
-        return self.network[layer].map.pull_back_parameters(point.x[below(layer)], d, scale)
+        scale, d = self.weight(layer) / self.peers.samples(point.samples), point.weigh(point.residual(layer))
+        if self.peers.count > 1:
+            d = d.clone()  # which a map may return as it is, and sums change it
+        gradient = self.network[layer].map.pull_back_parameters(point.x[below(layer)], d, scale)
+        self.peers.total(*gradient.values())
+        return gradient
 
     @no_graph
     def accumulate_parameter_gradient(
@@ -224,6 +242,13 @@ class LiftedProblem:
         With `into = network[l].map.parameters` and scale = -t this is the gradient step of eq. 17 itself; tell the
         point with `point.parameters_changed(l)`.
         """
+        if self.peers.count > 1:
+            for name, g in self.parameter_gradient(point, layer).items():
+                if decay == 0.0:
+                    torch.mul(g, scale, out=into[name].detach())
+                else:
+                    into[name].mul_(decay).add_(g, alpha=scale)
+            return
         self.work.parameter_gradients += 1
         scale *= self.weight(layer) / point.samples
         f, d = self.network[layer].map, point.weigh(point.residual(layer))
@@ -269,8 +294,9 @@ class LiftedProblem:
         weights is multiplied by the largest w_i.
         """
         power = self._power.setdefault(ParameterBlock(layer), PowerIteration())
-        norm = squared_parameter_norm(self.network[layer].map, point.x[below(layer)], power, upper, point.weights)
-        return self.weight(layer) * norm / point.samples
+        f, x = self.network[layer].map, point.x[below(layer)]
+        norm = squared_parameter_norm(f, x, power, upper, point.weights, self.peers)
+        return self.weight(layer) * norm / self.peers.samples(point.samples)
 
     def variable_curvature(
         self, point: Evaluation, layer: int, upper: bool = False, smooth_quadratic: bool = False
@@ -281,7 +307,7 @@ class LiftedProblem:
         with W_{l+1} for A; small convolutions are written out as a matrix for a tighter bound.  The same with weights.
         """
         power = self._power.setdefault(VariableBlock(layer), PowerIteration())
-        norm = self.network[above(layer)].map.input_curvature(point.x[layer], power, upper)
+        norm = squared_input_norm(self.network[above(layer)].map, point.x[layer], power, upper, self.peers)
         return self.weight(above(layer)) * norm + (self.weight(layer) if smooth_quadratic else 0.0)
 
     # Proximal maps
@@ -337,12 +363,12 @@ class LiftedProblem:
         """
         self._checks.inputs(X)
         self._checks.state(state, X)
-        return diagnostics.consistency(self.network, state, X)
+        return diagnostics.consistency(self, state, X)
 
     def linear_units(self, X: Tensor) -> tuple[diagnostics.LinearUnits, ...]:
         """The percentage of units acting linearly in a forward pass (Table 2), for each hidden layer."""
         self._checks.inputs(X)
-        return diagnostics.linear_units(self.network, X)
+        return diagnostics.linear_units(self, X)
 
     def sparsity(self, codes: LiftedState | Tensor, layer: int | None = None) -> float:
         """The fraction of exact zeros in x_l of a state, or in a tensor of codes."""

@@ -5,6 +5,7 @@ Nothing else in the library differentiates an activation; `forbid_activation_der
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ def nested_objective(
 
         (1/s) Σ_i w_i [ ℓ(y, z_L) + Σ_{l<L} R_l(x_l) ] + Σ_l P_l(Θ_l),   x_l = σ_l(f_l(x_{l-1}, Θ_l))
 
-    weights are the w_i, (s,), None for all equal to 1.
+    weights are the w_i, (s,), None for all equal to 1.  The mean is over the samples given, whoever has others.
     Derivatives are those of autograd; at a kink of an activation the one that torch chooses, of a penalty the shortest.
     """
     x = X
@@ -53,6 +54,27 @@ def nested_objective(
     if parameter_penalties and problem.parameter_penalties:
         value = value + differentiable_parameter_penalty(problem)
     return value
+
+
+def nested_gradient(
+    problem: LiftedProblem,
+    X: Tensor,
+    Y: Tensor,
+    parameters: Sequence[Tensor],
+    parameter_penalties: bool = True,
+    weights: Tensor | None = None,
+    factor: float | None = None,
+) -> tuple[Tensor, list[Tensor]]:
+    """The nested objective over the samples of all peers, and its gradient, times `factor` if there is one."""
+    if problem.peers.count > 1 and len(X) == 0:
+        value, gradient = X.new_zeros(()), [torch.zeros_like(p) for p in parameters]
+    else:
+        with torch.enable_grad():
+            value = nested_objective(problem, X, Y, parameter_penalties, weights)
+            gradient = list(torch.autograd.grad(value if factor is None else value * factor, parameters))
+        value = value.detach()
+    problem.peers.mean(value, *gradient)
+    return value, gradient
 
 
 def differentiable_map(layer_map: LayerMap, x: Tensor) -> Tensor:

@@ -2,11 +2,13 @@
 
 from lifted_bregman.solvers import baselines
 from lifted_bregman.solvers._admm_blocks import ResidualBalancing
+from lifted_bregman.solvers._callbacks import Callback
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState
-from lifted_bregman.solvers._loop import Callback, Run, run
+from lifted_bregman.solvers._loop import Run, run
 from lifted_bregman.solvers.acceleration import Acceleration, Anderson, HeavyBall, Nesterov, NoAcceleration
 from lifted_bregman.solvers.adabreg import AdaBreg
 from lifted_bregman.solvers.admm import ADMM
+from lifted_bregman.solvers.agreement import Agreement, Stop
 from lifted_bregman.solvers.block_solvers import BlockSolution, minimise_block
 from lifted_bregman.solvers.bregman_iterations import BregmanIterations
 from lifted_bregman.solvers.constrained import Constrained
@@ -41,6 +43,7 @@ __all__ = [
     "SAGA",
     "Acceleration",
     "AdaBreg",
+    "Agreement",
     "Anderson",
     "Backtracking",
     "Batch",
@@ -91,6 +94,7 @@ __all__ = [
     "Space",
     "StepRule",
     "StochasticProximalGradient",
+    "Stop",
     "Sweep",
     "Sweeps",
     "TargetSparsity",

@@ -11,7 +11,7 @@ from torch import Tensor
 from lifted_bregman.networks.spectral import NormalOperator, Vector
 from lifted_bregman.problem import Evaluation, LiftedProblem
 from lifted_bregman.problem.blocks import above, below
-from lifted_bregman.problem.curvature import squared_parameter_norm
+from lifted_bregman.problem.curvature import squared_input_norm, squared_parameter_norm
 from lifted_bregman.solvers._curvature import MARGIN, PowerMemory, RememberedPower
 from lifted_bregman.solvers._sample_space import GuardedFactor
 
@@ -112,13 +112,14 @@ def parameter_curvature(
     key, x = f"Θ_{layer}", point.x[below(layer)]
     known = memory.norms if isinstance(memory, BatchMemory) and memory.inputs.get(key) is x else {}
     if upper or key not in known:
-        norm = squared_parameter_norm(problem.network[layer].map, x, power(memory, key), upper, point.weights)
+        f = problem.network[layer].map
+        norm = squared_parameter_norm(f, x, power(memory, key), upper, point.weights, problem.peers)
         if isinstance(memory, BatchMemory):
             memory.inputs[key] = x
             memory.norms.setdefault(key, norm)  # where no power iteration was needed
     else:
         norm = known[key]
-    return _enlarged(problem.weight(layer) * norm / point.samples, upper)
+    return _enlarged(problem.weight(layer) * norm / problem.peers.samples(point.samples), upper)
 
 
 def variable_curvature(
@@ -126,7 +127,7 @@ def variable_curvature(
 ) -> float:
     """λ_{l+1} ‖J_x f_{l+1}‖₂²: a guaranteed bound if `upper`, else an estimate with a margin."""
     f = problem.network[above(layer)].map
-    norm = f.input_curvature(point.x[layer], power(memory, variable_key(layer)), upper)
+    norm = squared_input_norm(f, point.x[layer], power(memory, variable_key(layer)), upper, problem.peers)
     return _enlarged(problem.weight(above(layer)) * norm, upper)
 
 

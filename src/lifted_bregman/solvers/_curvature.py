@@ -15,7 +15,7 @@ from lifted_bregman.networks import PowerIteration
 from lifted_bregman.networks.spectral import NormalOperator
 from lifted_bregman.problem import Evaluation, LiftedProblem
 from lifted_bregman.problem.blocks import above, below
-from lifted_bregman.problem.curvature import squared_parameter_norm
+from lifted_bregman.problem.curvature import squared_input_norm, squared_parameter_norm
 
 MARGIN = 0.01
 """Added, relatively, to a power iteration's estimate, which comes from below."""
@@ -50,8 +50,8 @@ def parameter_curvature(
     With the point's weights, as `LiftedProblem.parameter_curvature` has them.
     """
     power, x = RememberedPower(memory, f"Θ_{layer}"), point.x[below(layer)]
-    norm = squared_parameter_norm(problem.network[layer].map, x, power, upper, point.weights)
-    return _enlarged(problem.weight(layer) * norm / point.samples, upper)
+    norm = squared_parameter_norm(problem.network[layer].map, x, power, upper, point.weights, problem.peers)
+    return _enlarged(problem.weight(layer) * norm / problem.peers.samples(point.samples), upper)
 
 
 def variable_curvature(
@@ -59,7 +59,7 @@ def variable_curvature(
 ) -> float:
     """λ_{l+1} ‖J_x f_{l+1}‖₂², the Lipschitz constant of the gradient in x_l of a sample's smooth part."""
     power = RememberedPower(memory, f"x_{layer}")
-    norm = problem.network[above(layer)].map.input_curvature(point.x[layer], power, upper)
+    norm = squared_input_norm(problem.network[above(layer)].map, point.x[layer], power, upper, problem.peers)
     return _enlarged(problem.weight(above(layer)) * norm, upper)
 
 

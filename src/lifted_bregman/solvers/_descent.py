@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lifted_bregman.networks import Dense
 from lifted_bregman.networks._no_graph import no_graph
-from lifted_bregman.problem import Evaluation, LiftedProblem
+from lifted_bregman.problem import Evaluation, LiftedProblem, Peers
 from lifted_bregman.problem.blocks import below
 from lifted_bregman.solvers._factored_dense import FactoredDense
 from lifted_bregman.solvers._ridge import rows
@@ -34,17 +34,19 @@ def descend(
 ) -> None:
     """Θ_l ← prox_{tP_l}( (1 - tτ)Θ_l + tτΘ_l⁰ - t ∇_{Θ_l}H ), in place.
 
-    Without a P_l no tensor of a weight's size is made.  A weight in sample space keeps Θ_l⁰ by itself, and needs no
-    anchor.
+    Without a P_l no tensor of a weight's size is made, unless samples are shared and the gradient has to be sent.  A
+    weight in sample space keeps Θ_l⁰ by itself, and needs no anchor; of it the rows of d_l are sent.
     """
     f = problem.network[layer].map
     parameters = {name: p.detach() for name, p in f.parameters.items()}
     if not parameters:
         return
     t, t_bias, tau, tau_bias = steps
-    if isinstance(f, Dense) and layer not in problem.parameter_penalties:
+    peers, in_samples = problem.peers, isinstance(f, FactoredDense)
+    if isinstance(f, Dense) and layer not in problem.parameter_penalties and (peers.count == 1 or in_samples):
         problem.work.parameter_gradients += 1
-        share, x, d = problem.weight(layer) / point.samples, point.x[below(layer)], point.weigh(point.residual(layer))
+        share, x = problem.weight(layer) / peers.samples(point.samples), point.x[below(layer)]
+        d = peers.gather(point.weigh(point.residual(layer)))
         if d.ndim != 2:
             d = d.reshape(-1, d.shape[-1])
         if isinstance(f, FactoredDense):
@@ -84,6 +86,7 @@ def moved_variable(problem: LiftedProblem, point: Evaluation, layer: int, t: flo
     return problem.variable_prox(layer, ahead, t)
 
 
-def rms(residual: Tensor) -> float:
-    """‖d‖/√s, a number that shows when a run has diverged."""
-    return float(torch.linalg.vector_norm(residual)) / math.sqrt(len(residual))
+def rms(residual: Tensor, peers: Peers) -> float:
+    """‖d‖/√s over the samples of all peers, a number that shows when a run has diverged."""
+    (norm,) = peers.norms_of(float(torch.linalg.vector_norm(residual)))
+    return norm / math.sqrt(peers.samples(len(residual)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from lifted_bregman.networks import Dense, PowerIteration
 from lifted_bregman.networks._no_graph import no_graph
 from lifted_bregman.networks.spectral import Vector, certified_bound
-from lifted_bregman.problem import LiftedProblem
+from lifted_bregman.problem import LiftedProblem, Peers
 from lifted_bregman.problem.blocks import layers
 from lifted_bregman.solvers._curvature import PowerMemory
 
@@ -29,20 +30,28 @@ class FactoredDense(Dense):
     goes with them as one more row, [x; v] W⁰ᵀ and then [d; Wv] W⁰, and so costs no pass over W⁰ of its own.
     The bias is the module's own and is moved as it is.
 
-    x is recognised by its memory, which must not be changed in place between calls.
+    x is recognised by its memory, which must not be changed in place between calls; with peers it must be the same
+    tensor, for empty ones have no memory.
+
+    Where samples are shared with peers, x and d are one's own rows, and R_i and C_i the rows of all, so that W is the
+    same everywhere: x is gathered once, in place of a sum of gradients at each step.  The power iteration then goes
+    alone, since the bits of a row of a product may depend on how many others there are.
 
     blocks  how many factors are expected; there is room for more
     memory  where the power iteration for ‖W‖₂ keeps its vector, under the name `key`
+    peers   who has the other samples
     """
 
-    def __init__(self, dense: Dense, blocks: int, memory: PowerMemory, key: str) -> None:
+    def __init__(self, dense: Dense, blocks: int, memory: PowerMemory, key: str, peers: Peers | None = None) -> None:
         super().__init__(dense.module, dense.flatten)
+        self._peers = Peers() if peers is None else peers
         W = self._W = dense.module.weight.detach()
         self._memory, self._key, self._blocks = memory, key, blocks
         self._R, self._C, self._s = W[:0], W.t()[:0], W[:0, 0]
         self._rank = 0
         self._x: Tensor | None = None
-        self._start = self._count = 0  # X stands in R[start : start + count]
+        self._start = self._all = 0  # X of all stands in R[start : start + all]
+        self._count = 0  # one's own rows of X
         self._vector: Tensor | None = None  # v, in the row after X
         self._base = self._low = self._own_gram = W  # [X; v] W⁰ᵀ, [X; v] (W - W⁰)ᵀ, [X; v] Xᵀ
         self._z = self._shift = W  # the rows of X in the first two
@@ -74,13 +83,13 @@ class FactoredDense(Dense):
                 z.add_(self._bias)
         elif self._bias is not None:
             z = torch.add(z, self._bias)
-        return z if self.flatten or x.ndim == 2 else z.view(*x.shape[:-1], -1)
+        return z if self.flatten or x.ndim == 2 else z.view(*x.shape[:-1], z.shape[-1])
 
     @no_graph
     def pull_back_input(self, x: Tensor, d: Tensor) -> Tensor:
         self._take(x)
         if d.ndim != 2:
-            d = d.reshape(self._count, -1)
+            d = d.reshape(-1, d.shape[-1])
         if self._vector is not None:
             d = self._with_image(d)
         pulled = torch.mm(d, self._W)
@@ -94,10 +103,10 @@ class FactoredDense(Dense):
 
     @no_graph
     def move(self, x: Tensor, C: Tensor, scale: float, decay: float) -> None:
-        """W - W⁰ ← decay·(W - W⁰) + scale·Cᵀ X, for C of shape (rows, out)."""
+        """W - W⁰ ← decay·(W - W⁰) + scale·Cᵀ X, for C of shape (rows, out), the rows of all."""
         self._take(x)
         if C.ndim != 2:
-            C = C.reshape(self._count, -1)
+            C = C.reshape(-1, C.shape[-1])
         self._image = None
         if self._rank and decay != 0.0:
             self._low.addmm_(self._own_gram, C, beta=decay, alpha=scale)
@@ -106,10 +115,10 @@ class FactoredDense(Dense):
             self._shift = self._low[: self._count]
         if decay == 0.0:
             self._forget()
-        end = self._start + self._count
+        end = self._start + self._all
         if self._start == self._rank:
             if end > len(self._C):
-                room = max(self._blocks * self._count, end + self._start)
+                room = max(self._blocks * self._all, end + self._start)
                 self._C, self._s = _longer(self._C, room), _longer(self._s, room)
             torch.mul(C, scale, out=self._C[self._start : end])
             self._s[self._start : end] = 1.0
@@ -121,13 +130,17 @@ class FactoredDense(Dense):
 
     @no_graph
     def gram(self, x: Tensor) -> Tensor:
-        """X Xᵀ."""
+        """X Xᵀ, of all rows."""
         self._take(x)
-        return self._own_gram[: self._count]
+        return self._peers.gather(self._own_gram[: self._count], self.each(x))
+
+    def each(self, x: Tensor) -> int:
+        """The rows of one sample."""
+        return 1 if self.flatten else math.prod(x.shape[1:-1])
 
     @no_graph
     def shift(self, x: Tensor) -> Tensor:
-        """X (W - W⁰)ᵀ + b - b⁰, what the moves have added to z, in new memory."""
+        """X (W - W⁰)ᵀ + b - b⁰, what the moves have added to one's own rows of z, in new memory."""
         self._take(x)
         if self._rank:
             shift = self._shift.clone()
@@ -188,21 +201,23 @@ class FactoredDense(Dense):
 
     def _take(self, x: Tensor) -> None:
         """Makes x the present input."""
-        if x is self._x or (self._x is not None and _same_memory(x, self._x)):
+        alone = self._peers.count == 1
+        if x is self._x or (alone and self._x is not None and _same_memory(x, self._x)):
             return
-        X = self._rows(x)
-        self._x, self._start, self._count = x, self._rank, len(X)
-        v = self._memory[self._key][0] if self._key in self._memory else None
+        X = self._rows(self._peers.gather(x, keep=True))
+        self._x, self._start, self._all = x, self._rank, len(X)
+        v = self._memory[self._key][0] if alone and self._key in self._memory else None
         self._vector = v if v is not None and v.shape == X.shape[1:] and v.dtype == X.dtype else None
         self._image = None
-        end = self._start + self._count
+        end = self._start + self._all
         stop = end + (self._vector is not None)
         if stop > len(self._R):
-            self._R = _longer(self._R, max((self._blocks + 1) * self._count + 1, stop + self._start))
+            self._R = _longer(self._R, max((self._blocks + 1) * self._all + 1, stop + self._start))
         self._R[self._start : end] = X
         if self._vector is not None:
             self._R[end] = self._vector
-        own = self._R[self._start : stop]
+        own = self._R[self._start : stop] if alone else self._rows(x)
+        self._count = self._all if alone else len(own)
         self._base = torch.mm(own, self._W.t())
         self._z = self._base[: self._count]
         gram = torch.mm(own, self._R[:end].t())
@@ -214,7 +229,7 @@ class FactoredDense(Dense):
     def _forget(self) -> None:
         """Leaves no factor but the present X."""
         if self._start:
-            self._R[: self._count] = self._R[self._start : self._start + self._count].clone()
+            self._R[: self._all] = self._R[self._start : self._start + self._all].clone()
         self._start = self._rank = 0
 
 

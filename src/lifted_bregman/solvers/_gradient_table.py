@@ -24,6 +24,7 @@ from lifted_bregman.solvers._interface import Batch, Solver, lacking
 from lifted_bregman.solvers._persistent import (
     PersistentState,
     StepSize,
+    all_places,
     fetch,
     places,
     start,
@@ -89,7 +90,7 @@ def advance(
     old = fetch(problem, state, batch)
     point = problem.point(old.state, batch.X, batch.Y, batch.weights)
     sweep_variables(problem, point, step_variable, state, variable_steps)
-    index = places(batch)
+    peers = problem.peers
     for layer in layers(problem.depth):
         mean, parameters = state.mean[layer], _parameters(problem, layer)
         if not parameters:
@@ -98,22 +99,22 @@ def advance(
         d = point.weigh(point.residual(layer))  # of the old Θ_l
         if correction != 1.0:
             _add(parameters, mean, -t * (1.0 - correction))
-        _write(problem, layer, (point.x[below(layer)], d), (old.x[below(layer)], state.residuals[layer]), index, mean)
+        _write(problem, layer, (point.x[below(layer)], d), (old.x[below(layer)], state.residuals[layer]), batch, mean)
         _add(parameters, mean, -t * correction)
         if layer in problem.parameter_penalties:
             for name, value in problem.parameter_prox(layer, parameters, t).items():
                 parameters[name].copy_(value)
         state.metrics[f"step_{layer}"] = t
-    state.metrics[f"residual_{problem.depth}"] = rms(point.residual(problem.depth))
-    state.written[index] = state.steps
-    store(state, batch, point)
+    state.metrics[f"residual_{problem.depth}"] = rms(point.residual(problem.depth), peers)
+    state.written[all_places(problem, batch)] = state.steps
+    store(problem, state, batch, point)
     state.steps += 1
 
 
-def oldest(state: TableState, batch: Batch) -> int:
+def oldest(problem: LiftedProblem, state: TableState, batch: Batch) -> int:
     """How many steps ago the oldest row of the table was written, once the batch of this step is."""
     age = state.steps - state.written
-    age[places(batch)] = 0
+    age[all_places(problem, batch)] = 0
     return int(age.max())
 
 
@@ -122,20 +123,24 @@ def _write(
     layer: int,
     new: tuple[Tensor, Tensor],
     old: tuple[Tensor, Tensor],
-    index: Tensor,
+    batch: Batch,
     mean: Mapping[str, Tensor],
 ) -> None:
     """mean ← mean + (λ/s)( J(x)ᵀd - J(x_old)ᵀd_old ), and d into the table."""
     f, (x, d), (x_old, table) = problem.network[layer].map, new, old
-    scale = problem.weight(layer) / len(table)
-    d_old = table.index_select(0, index)
+    peers, scale = problem.peers, problem.weight(layer) / len(table)
+    d_old = table.index_select(0, places(batch))
+    change = mean if peers.count == 1 else {name: torch.zeros_like(m) for name, m in mean.items()}
     if x is x_old:
-        f.accumulate_parameters(x, d - d_old, mean, scale=scale)
+        f.accumulate_parameters(x, d - d_old, change, scale=scale)
     else:
-        f.accumulate_parameters(x, d, mean, scale=scale)
-        f.accumulate_parameters(x_old, d_old, mean, scale=-scale)
+        f.accumulate_parameters(x, d, change, scale=scale)
+        f.accumulate_parameters(x_old, d_old, change, scale=-scale)
     problem.work.parameter_gradients += 1 if x is x_old else 2
-    table.index_copy_(0, index, d)
+    if change is not mean:
+        peers.total(*change.values())
+        _add(mean, change, 1.0)
+    table.index_copy_(0, all_places(problem, batch), peers.gather(d))
 
 
 def _parameters(problem: LiftedProblem, layer: int) -> dict[str, Tensor]:

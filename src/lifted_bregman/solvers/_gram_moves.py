@@ -13,26 +13,43 @@ Section 4.2.2: the system costs b/m of the whole one, and the systems of all lay
 
 Further inner steps take the signal E(H) that is left when the pre-activations have changed by H = E - tC: (..) C = H +
 E(H), which decreases the implicit problem of each block monotonically.
+
+Where samples are shared with peers, m and the blocks are those of the whole batch, and `Design` says which rows are
+here: everyone makes the same move, either from all rows, or from sums that are added up.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from lifted_bregman.networks import Dense, LayerMap
-from lifted_bregman.solvers._ridge import rows, unpacked
+from lifted_bregman.problem import Peers
+from lifted_bregman.solvers._gram_design import Design, Metric, blocks_of, damped_inverse, design, metrics
+from lifted_bregman.solvers._ridge import unpacked
+
+__all__ = [
+    "Design",
+    "GradientMove",
+    "Metric",
+    "Move",
+    "PlainMove",
+    "SampleMove",
+    "WeightMove",
+    "dense_move",
+    "design",
+    "gradient_move",
+    "metrics",
+]
 
 Left = Callable[[Tensor], Tensor]
 """H ↦ E(H), the error signal once the pre-activations have changed by H."""
 Lengths = Mapping[str, Tensor]
 """A factor for each unit, or for each row of each parameter."""
-_NOTHING = 1e-30  # mean squares of inputs below it are taken for 0
 
 
 class Move(ABC):
@@ -54,131 +71,26 @@ class Move(ABC):
         """into ← into - factor·lengths·Δ, in place."""
 
 
-@dataclass(frozen=True)
-class Design:
-    """The rows A = [X 1] of a dense layer, or what is trained of them, times the roots of the samples' weights."""
-
-    X: Tensor | None
-    """(m, in); None where the weight is frozen."""
-    ones: Tensor | None
-    """(m, 1); None where there is no bias to train."""
-    root: Tensor | None
-    """√w_i, (m, 1); None for samples that all count the same."""
-    block: int
-    """b; 0 for weight space."""
-
-    @property
-    def columns(self) -> int:
-        """n."""
-        return (0 if self.X is None else self.X.shape[1]) + (self.ones is not None)
-
-    @property
-    def rows(self) -> int:
-        """m."""
-        return len(_one(self.X, self.ones))
-
-    @property
-    def filled(self) -> bool:
-        """Whether the last block is filled up with zeros."""
-        return self.rows % self.block > 0
-
-    @property
-    def key(self) -> tuple[int, ...]:
-        """Designs with the same key can be stacked."""
-        return self.columns, self.block, self.X is None, self.ones is None, self.root is None, self.rows
-
-    def subtract(self, into: Mapping[str, Tensor], D: Tensor, factor: float) -> None:
-        """into ← into - factor·AᵀD/m, in place."""
-        step = -factor / len(D)
-        if self.X is not None:
-            into["weight"].addmm_(D.t(), self.X, alpha=step)
-        if self.ones is not None:
-            into["bias"].addmv_(D.t(), self.ones.view(-1), alpha=step)
-
-
-def design(f: Dense, x: Tensor, weights: Tensor | None, block: int) -> Design:
-    """The design of a dense layer with inputs x (s, ...).
-
-    Blocks have at most `block` samples, and half as many as the layer has inputs.  Layers with at most `block` inputs
-    are left in weight space, where the metric is that of the whole batch.
-    """
-    trained, X = f.parameters, rows(f, x)
-    root = None
-    if weights is not None:
-        root = weights.sqrt().repeat_interleave(len(X) // len(weights))[:, None]
-    ones = None
-    if "bias" in trained:
-        ones = X.new_ones(len(X), 1) if root is None else root
-    A = None if "weight" not in trained else X if root is None else X * root
-    n = X.shape[1]
-    blocks = -(-len(X) // min(block, n // 2 or 1))
-    return Design(A, ones, root, 0 if n <= block else -(-len(X) // blocks))
-
-
-class Metric:
-    """(A Aᵀ/b + tI)⁻¹ of the blocks of one layer."""
-
-    def __init__(self, inverse: Tensor, t: Tensor, fallback: bool) -> None:
-        self.inverse = inverse
-        """(blocks, b, b)."""
-        self.t = t
-        """(blocks, 1, 1)."""
-        self.fallback = fallback
-        """Whether a multiple of the identity has taken its place."""
-
-
-def metrics(designs: Sequence[Design], damping: float) -> list[Metric]:
-    """The metrics of layers whose designs have the same key, in one call for all."""
-    first, b = designs[0], designs[0].block
-    each = -(-first.rows // b)
-    K = _one(first.X, first.ones).new_zeros(len(designs) * each, b, b)
-    for own, part in zip(designs, K.split(each), strict=True):
-        if own.X is not None:
-            A = _blocks(own.X, b)
-            torch.bmm(A, A.mT, out=part)
-        if own.ones is not None and (own.filled or own.root is not None):
-            column = _blocks(own.ones, b)
-            part.add_(column * column.mT)
-    if first.ones is not None and not (first.filled or first.root is not None):
-        K.add_(1.0)
-    inverse, t, fallback = _inverse(K.div_(b), damping)
-    parts = zip(inverse.split(each), t.split(each), strict=True)
-    return [Metric(M, own, fallback) for M, own in parts]
-
-
-def _inverse(K: Tensor, damping: float) -> tuple[Tensor, Tensor, bool]:
-    """(K + tI)⁻¹ for a stack K (k, n, n) that it uses up, t (k, 1, 1), and whether a multiple of I stands for it."""
-    n = K.shape[-1]
-    diagonal = K.diagonal(dim1=1, dim2=2)
-    mean = diagonal.mean(1, keepdim=True)
-    t = mean * max(damping, 100.0 * torch.finfo(K.dtype).eps * n)
-    t.masked_fill_(mean < _NOTHING, 1.0 / _NOTHING)  # inputs that are 0 move nothing
-    diagonal.add_(t)
-    factor, info = torch.linalg.cholesky_ex(K)
-    if not info.any():
-        return torch.cholesky_inverse(factor), t[:, :, None], False
-    identity = torch.eye(n, dtype=K.dtype, device=K.device)  # nothing finite
-    return identity / (n * mean + t)[:, :, None], t[:, :, None], True
-
-
 class SampleMove(Move):
     """The mean over blocks of AᵀC/b, never multiplied out before it is subtracted."""
 
     def __init__(self, own: Design, metric: Metric, E: Tensor, left: Left, steps: int) -> None:
-        m, width = E.shape
+        here, width = E.shape
+        m, blocks = own.total, -(-own.total // own.block)
         self._design, self.fallback = own, metric.fallback
-        G = _blocks(E, own.block)
+        G = blocks_of(E, own.block)
         C = torch.bmm(metric.inverse, G)
         for _ in range(steps - 1):
             H = torch.addcmul(G, metric.t, C, value=-1.0)
-            G = H + _blocks(left(H.view(-1, width)[:m]), own.block)
+            G = H + blocks_of(left(H.view(-1, width)[:here]), own.block)
             C = torch.bmm(metric.inverse, G)
-        self._C, E = C.view(-1, width)[:m], G.view(-1, width)[:m]
+        self._C, E = C.view(-1, width)[:here], G.view(-1, width)[:here]
+        along, self._squares = torch.linalg.vecdot(self._C, E, dim=0), torch.linalg.vecdot(E, E, dim=0)
+        own.add_up(along, self._squares)
         # The mean of independent moves is shorter than each of them by the root of their number.
-        along = torch.linalg.vecdot(self._C, E, dim=0).clamp_(min=0.0)  # rounding may leave less than 0
-        self.units = {"unit": along.div_(m * own.columns * len(G))}
-        self._scale = 1.0 / math.sqrt(E.numel() * len(G))
-        self._squares = torch.linalg.vecdot(E, E, dim=0)
+        along.clamp_(min=0.0)  # rounding may leave less than 0
+        self.units = {"unit": along.div_(m * own.columns * blocks)}
+        self._scale = 1.0 / math.sqrt(m * width * blocks)
 
     def size(self, lengths: Lengths) -> float:
         return _weighted_norm(self._squares, lengths["unit"]) * self._scale
@@ -191,14 +103,17 @@ class PlainMove(Move):
     """AᵀE/m, the limit τ → ∞; its units' mean squares are those for rows of A that are orthogonal to each other."""
 
     def __init__(self, own: Design, E: Tensor) -> None:
-        m = len(E)
+        m = own.total
         self._design, self._E = own, E
         inputs = 0.0 if own.X is None else float(torch.linalg.vector_norm(own.X)) ** 2
         if own.ones is not None:
-            inputs += m if own.root is None else float(own.ones.square().sum())
+            inputs += own.rows if own.root is None else float(own.ones.square().sum())
         self._squares = torch.linalg.vecdot(E, E, dim=0)
+        if own.summed:
+            (inputs,) = own.peers.total_of(inputs)
+            own.add_up(self._squares)
         self.units = {"unit": self._squares * (inputs / (m**3 * own.columns))}
-        self._scale = inputs / (m * math.sqrt(E.numel()))  # ‖AAᵀE‖ <= ‖A‖²‖E‖
+        self._scale = inputs / (m * math.sqrt(m * E.shape[1]))  # ‖AAᵀE‖ <= ‖A‖²‖E‖
 
     def size(self, lengths: Lengths) -> float:
         return _weighted_norm(self._squares, lengths["unit"]) * self._scale
@@ -211,18 +126,27 @@ class WeightMove(Move):
     """(AᵀA/m + tI)⁻¹ AᵀE/m for the whole batch."""
 
     def __init__(self, f: Dense, own: Design, E: Tensor, damping: float, left: Left, steps: int) -> None:
-        m, A = len(E), torch.cat([part for part in (own.X, own.ones) if part is not None], 1)
-        inverse, _, self.fallback = _inverse((A.t() @ A).div_(m)[None], damping)
-        G = E
-        delta = inverse[0] @ (A.t() @ G).div_(m)  # (n, out)
-        for _ in range(steps - 1):
+        m, A = own.total, torch.cat([part for part in (own.X, own.ones) if part is not None], 1)
+        K = A.t() @ A
+        AtG = self._sums(own, A, E, steps == 1, K)
+        inverse, _, self.fallback = damped_inverse(K.div_(m)[None], damping)
+        delta = inverse[0] @ AtG.div_(m)  # (n, out)
+        for more in reversed(range(steps - 1)):
             H = A @ delta
             G = H + left(H)
-            delta = inverse[0] @ (A.t() @ G).div_(m)
+            delta = inverse[0] @ self._sums(own, A, G, more == 0).div_(m)
         self._f, self._delta = f, delta
         self.units = {"unit": delta.square().mean(0)}
-        self._squares = torch.linalg.vecdot(G, G, dim=0)
-        self._scale = 1.0 / math.sqrt(G.numel())
+        self._scale = 1.0 / math.sqrt(m * E.shape[1])
+
+    def _sums(self, own: Design, A: Tensor, G: Tensor, last: bool, *others: Tensor) -> Tensor:
+        """AᵀG, added up in one message with `others` and, for the last G, the squares of its columns."""
+        AtG = A.t() @ G
+        if last:
+            self._squares = torch.linalg.vecdot(G, G, dim=0)
+            others = (*others, self._squares)
+        own.add_up(AtG, *others)
+        return AtG
 
     def size(self, lengths: Lengths) -> float:
         return _weighted_norm(self._squares, lengths["unit"]) * self._scale
@@ -240,8 +164,9 @@ class GradientMove(Move):
 
     of_parameters = True
 
-    def __init__(self, f: LayerMap, x: Tensor, E: Tensor, together: bool) -> None:
-        self._gradient = f.pull_back_parameters(x, E, 1.0 / len(x))
+    def __init__(self, f: LayerMap, x: Tensor, E: Tensor, together: bool, peers: Peers) -> None:
+        self._gradient = f.pull_back_parameters(x, E, 1.0 / peers.samples(len(x)))
+        peers.total(*self._gradient.values())
         self._count = sum(g.numel() for g in self._gradient.values())
         if together:
             total = torch.stack([g.square().sum() for g in self._gradient.values()]).sum()
@@ -266,18 +191,24 @@ def dense_move(f: Dense, own: Design, metric: Metric | None, E: Tensor, damping:
 
     own      its design
     metric   of the design's blocks; None in weight space
-    E        error signal (s, ...), for which J_Θᵀ E/s is the gradient
+    E        error signal (s, ...) of one's own samples, for which J_Θᵀ E/s is the gradient
     damping  τ > 0, inf for the gradient
     left     E once the pre-activations, (s, ...), have changed; E itself for no change
     steps    inner steps, >= 1
     """
     shape, root = E.shape, own.root
+    peers = own.peers
+    if own.gathered:
+        E = peers.gather(E)
     E = E.reshape(-1, shape[-1])
 
     def left_of_rows(H: Tensor) -> Tensor:
-        if root is None:
-            return left(H.view(shape)).reshape(E.shape)
-        return left((H / root).view(shape)).reshape(E.shape) * root
+        H = H if root is None else H / root
+        if own.gathered:
+            G = peers.gather(left(peers.own(H.view(-1, *shape[1:])))).reshape(E.shape)
+        else:
+            G = left(H.view(shape)).reshape(E.shape)
+        return G if root is None else G * root
 
     if root is not None:
         E = E * root
@@ -288,27 +219,16 @@ def dense_move(f: Dense, own: Design, metric: Metric | None, E: Tensor, damping:
     return WeightMove(f, own, E, damping, left_of_rows, steps)
 
 
-def gradient_move(f: LayerMap, x: Tensor, E: Tensor, weights: Tensor | None, penalised: bool) -> GradientMove:
+def gradient_move(
+    f: LayerMap, x: Tensor, E: Tensor, weights: Tensor | None, penalised: bool, peers: Peers
+) -> GradientMove:
     """The move of any layer along its gradient; with one length for all of it where the parameters have a penalty."""
-    return GradientMove(f, x, E if weights is None else E * _by_row(weights, E), penalised)
+    return GradientMove(f, x, E if weights is None else E * _by_row(weights, E), penalised, peers)
 
 
 def _weighted_norm(squares: Tensor, factors: Tensor) -> float:
     """√Σ_j f_j² q_j."""
     return math.sqrt(float(torch.dot(squares, factors.square())))
-
-
-def _blocks(values: Tensor, block: int) -> Tensor:
-    """Rows (m, k) as (blocks, b, k), filled up with zeros."""
-    missing = -len(values) % block
-    if missing:
-        values = torch.cat((values, values.new_zeros(missing, values.shape[1])))
-    return values.view(-1, block, values.shape[1])
-
-
-def _one(*values: Tensor | None) -> Tensor:
-    """The first that is there."""
-    return next(value for value in values if value is not None)
 
 
 def _by_row(values: Tensor, like: Tensor) -> Tensor:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from lifted_bregman.problem import LiftedProblem, LiftedState, energies
+from lifted_bregman.problem import LiftedProblem, LiftedState, Peers, energies
 from lifted_bregman.problem.blocks import code_layer, layers
+from lifted_bregman.problem.diagnostics import certificates
 from lifted_bregman.solvers._interface import Batch, SolverState
+from lifted_bregman.solvers._shares import own_variables
 
+_ALONE = Peers()
 _AT_ONCE = 4096  # samples evaluated together, which bounds the memory that a row needs
 
 
-def measured(problem: LiftedProblem, data: Batch, classify: bool) -> dict[str, float]:
+def measured(problem: LiftedProblem, data: Batch, classify: bool, peers: Peers = _ALONE) -> dict[str, float]:
     """The nested network on `data`: "objective", "sparsity" of the middle layer, and with `classify` "accuracy".
 
     The objective is the weighted mean where the batch has weights.  The sparsity is the fraction of exact zeros in
-    x_c, c = `code_layer`; a network without hidden layers has none.
+    x_c, c = `code_layer`; a network without hidden layers has none.  Each of the peers looks at a part of the data.
     """
     objective = zeros = numbers = right = 0.0
-    for piece in _pieces(data):
+    for piece in _pieces(data.share(peers)):
         state = problem.forward_state(piece.X, check=False)
         point = problem.point(state, piece.X, piece.Y, piece.weights)
         objective += float(energies.objective(problem, point)) * len(piece) / len(data)
@@ -28,13 +31,16 @@ def measured(problem: LiftedProblem, data: Batch, classify: bool) -> dict[str, f
             numbers += code.numel()
         if classify:
             right += float(_hits(point.z(problem.depth), piece.Y).sum())
+    objective, zeros, numbers, right = peers.total_of(objective, zeros, numbers, right)
     values = {"objective": objective}
     if numbers:
         values["sparsity"] = zeros / numbers
     return values | ({"accuracy": right / len(data)} if classify else {})
 
 
-def lifted_energies(problem: LiftedProblem, state: SolverState, data: Batch, last: Batch) -> dict[str, float]:
+def lifted_energies(
+    problem: LiftedProblem, state: SolverState, data: Batch, last: Batch, peers: Peers = _ALONE
+) -> dict[str, float]:
     """ "energy", and "energy_1" .. "energy_L" by layer, at the solver's own variables.
 
     A solver with variables for the whole set has the energy of the whole set; one that makes them anew for each batch
@@ -44,15 +50,29 @@ def lifted_energies(problem: LiftedProblem, state: SolverState, data: Batch, las
     if variables is not None and len(variables):
         kept = len(variables[1])
         if kept == len(data):
-            return _by_layer(problem, variables, data)
+            return _of_state(problem, variables, data, peers)
         if kept == len(last):
-            return _by_layer(problem, variables, last)
-    totals: dict[str, float] = {}
-    for piece in _pieces(data):
+            return _of_state(problem, variables, last, peers)
+    totals = dict.fromkeys(("energy", *(f"energy_{l}" for l in layers(problem.depth))), 0.0)
+    for piece in _pieces(data.share(peers)):
         part = _by_layer(problem, problem.forward_state(piece.X, check=False), piece)
         for name, value in part.items():
-            totals[name] = totals.get(name, 0.0) + value * len(piece) / len(data)
-    return totals
+            totals[name] += value * len(piece) / len(data)
+    return dict(zip(totals, peers.total_of(*totals.values()), strict=True))
+
+
+def largest_certificate(problem: LiftedProblem, variables: LiftedState, data: Batch) -> float:
+    """The largest of `LiftedProblem.certificates`, each of the problem's peers looking at a part of the data."""
+    if problem.peers.count == 1:
+        return problem.certificates(variables, data.X, data.Y, weights=data.weights).largest
+    own = data.share(problem.peers)
+    return certificates(problem, problem.point(own_variables(problem, variables), own.X, own.Y, own.weights)).largest
+
+
+def _of_state(problem: LiftedProblem, variables: LiftedState, batch: Batch, peers: Peers) -> dict[str, float]:
+    shared = problem if peers.count == 1 else problem.with_peers(peers)
+    own = batch.share(peers)
+    return _by_layer(shared, own_variables(shared, variables), own)
 
 
 def _by_layer(problem: LiftedProblem, variables: LiftedState, batch: Batch) -> dict[str, float]:

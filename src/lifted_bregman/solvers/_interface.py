@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from lifted_bregman.errors import CompatibilityError, SettingError
-from lifted_bregman.problem import LiftedProblem, LiftedState
+from lifted_bregman.problem import LiftedProblem, LiftedState, Peers
 from lifted_bregman.problem.data_checks import sample_weights
 
 
@@ -59,6 +59,14 @@ class Batch:
         """The samples from `start` up to `stop`, in the memory of this batch."""
         weights = None if self.weights is None else self.weights[start:stop]
         return Batch(self.X[start:stop], self.Y[start:stop], self.index[start:stop], self.total, weights)
+
+    def share(self, peers: Peers) -> Batch:
+        """One's own part of this batch, which all peers have: the beginning of their work on it."""
+        if peers.count == 1:
+            return self
+        given = (self.X, self.Y, self.index) if self.weights is None else (self.X, self.Y, self.index, self.weights)
+        X, Y, index, *weights = peers.divide(*given)
+        return Batch(X, Y, index, self.total, *weights)
 
     def __len__(self) -> int:
         return len(self.X)
@@ -106,6 +114,8 @@ class Solver(ABC, Generic[S]):
     """Whether it is made for batches that change from step to step; otherwise every step takes the whole set."""
     weighted: ClassVar[bool] = False
     """Whether it minimises the weighted mean of the samples' energies where a batch has weights."""
+    data_parallel: ClassVar[bool] = False
+    """Whether it takes part of a batch where the problem's peers have the others, with the numbers of one process."""
 
     def require(self, problem: LiftedProblem) -> None:
         """Raises `CompatibilityError` before any work if the problem lacks what this solver needs (see `lacking`)."""

@@ -5,28 +5,30 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
+from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from lifted_bregman.errors import SettingError
-from lifted_bregman.problem import LiftedProblem
+from lifted_bregman.problem import LiftedProblem, Peers
 from lifted_bregman.solvers._batches import epoch_order
-from lifted_bregman.solvers._history import lifted_energies, measured
+from lifted_bregman.solvers._callbacks import Callback
+from lifted_bregman.solvers._finite import Diverged, Keeper, require_finite
+from lifted_bregman.solvers._history import largest_certificate, lifted_energies, measured
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
+from lifted_bregman.solvers.agreement import Agreement, Stop
 from lifted_bregman.solvers.outcome import Outcome, Result
+
+__all__ = ["Callback", "Diverged", "Phase", "Row", "Run", "Stalled", "StopNow", "require_finite", "run"]
 
 Row = dict[str, float]
 
 
 class Stalled(Exception):
     """Raised by a solver's step when it can make no more progress; the message names layer and quantity."""
-
-
-class Diverged(Exception):
-    """Something is not finite; the message names layer and quantity."""
 
 
 class StopNow(KeyboardInterrupt):
@@ -41,44 +43,17 @@ class Phase(Enum):
     SAVE = "writing a checkpoint"
 
 
-class Callback:
-    """What a run calls as it goes.  Every method may be left out.
-
-    The order of a run is `started`, then `stepped` after each step and `recorded` after each row of the history, then
-    `ended`, the solver's own last word (averages), `finished`, and whatever happened `close`.
-    """
-
-    def started(self, run: Run) -> None:
-        """Before the first step; a continued run has its state already."""
-
-    def stepped(self, run: Run) -> None:
-        """After each step."""
-
-    def recorded(self, run: Run, row: Row) -> None:
-        """After each new row of the history."""
-
-    def ended(self, run: Run) -> None:
-        """After the last step, with the parameters it left and the outcome in `run.outcome`."""
-
-    def finished(self, run: Run) -> None:
-        """At the very end; parameters changed here are the result's."""
-
-    def close(self) -> None:
-        """Always, even if the run raised."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """What has to be kept for an exact continuation: containers of tensors and numbers."""
-        return {}
-
-    def load_state_dict(self, entries: Mapping[str, Any]) -> None:
-        """Takes over what `state_dict` returned."""
-
-
 class Run:
     """One run of a solver on a problem: where it stands and what it has reached.
 
     The samples' order is a function of seed and epoch, so that position, solver state and parameters are all that a
     continuation needs.  Callbacks read these attributes.
+
+    Several processes can share a run.  All have the whole data, the same parameters and the same state, and make the
+    same run; what follows differs from it by rounding alone.
+
+    peers      who shares each batch with this process; those of the problem by default
+    agreement  who has to agree on the end of the run; by default this process decides
     """
 
     history: list[Row]
@@ -102,6 +77,8 @@ class Run:
         validation: Batch | None = None,
         classify: bool = False,
         callbacks: Sequence[Callback] = (),
+        peers: Peers | None = None,
+        agreement: Agreement | None = None,
     ) -> None:
         for name, value in {"epochs": epochs, "record_every": record_every}.items():
             if isinstance(value, bool) or not (isinstance(value, int) and value >= 1):
@@ -115,8 +92,16 @@ class Run:
             )
         if data.weights is not None and not solver.weighted:
             raise lacking(solver, "samples that all count the same", "sample weights were given; leave them out")
+        self.peers = problem.peers if peers is None else peers
+        self.agreement = Agreement() if agreement is None else agreement
+        if self.peers.count > 1 and not solver.data_parallel:
+            required = "the whole of each batch in one process"
+            missing = f"{self.peers.count} processes share it; use one, or GramSweep, ImplicitSGD or ProximalGradient"
+            raise lacking(solver, required, missing)
         solver.require(problem)
-        self.problem, self.solver, self.data, self.validation = problem, solver, data, validation
+        self.problem = problem if problem.peers.count == 1 else problem.with_peers(Peers())
+        self._shared = self.problem if self.peers.count == 1 else self.problem.with_peers(self.peers)
+        self.solver, self.data, self.validation = solver, data, validation
         self.epochs, self.batch_size, self.seed = epochs, batch_size, seed
         self.tolerance, self.record_every, self.classify = tolerance, record_every, classify
         self.callbacks = list(callbacks)
@@ -130,8 +115,8 @@ class Run:
         self.outcome: Outcome | None = None
         self.message = ""
         self._record_at_stop = False
-        self.state: SolverState = solver.init(problem, self._batch(self._order(1), 0))
-        solver.attach(problem, self.state)
+        self.state: SolverState = solver.init(self._shared, self._batch(self._order(1), 0).share(self.peers))
+        solver.attach(self._shared, self.state)
 
     @property
     def intact(self) -> bool:
@@ -158,79 +143,109 @@ class Run:
         self.epoch, self.batch, self.seconds = entries["epoch"], entries["batch"], entries["seconds"]
         self.problem.work.reset(entries["work"])
         self.state.load_state_dict(entries["solver"])
-        self.solver.attach(self.problem, self.state)
+        self.solver.attach(self._shared, self.state)
 
     def execute(self) -> Result:
         """Runs to the end, which is an outcome and not an exception."""
-        keeper = _Keeper(self)
+        keeper = Keeper(self)
         try:
-            try:
-                require_finite(self)
-                self._call("started")
+            if self._together(self._start, keeper):
                 self._epochs(keeper)
                 self._end(Outcome.FINISHED, "")
-            except Stalled as stalled:
-                self.phase = Phase.BETWEEN
-                self._end(Outcome.STALLED, f" {stalled}")
-            except Diverged as diverged:
-                keeper.restore(self.problem)
-                self._end(Outcome.DIVERGED, f" {diverged}.")
-            except StopNow:
-                raise
-            except KeyboardInterrupt:
-                self._end(Outcome.INTERRUPTED, "")
-            try:
-                self._call("ended")
-            except Diverged as diverged:
-                keeper.restore(self.problem)
-                self._end(Outcome.DIVERGED, f" {diverged}.")
+            self._together(partial(self._call, "ended"), keeper, interruptible=False)
             if self.outcome is not Outcome.DIVERGED:
-                self.solver.finish(self.problem, self.state)
+                self.solver.finish(self._shared, self.state)
             self._call("finished")
         finally:
             self._call("close", owner=False)
         assert self.outcome is not None
         return Result(self.outcome, self.message, self.state, self.history)
 
-    def _epochs(self, keeper: _Keeper) -> None:
+    def _start(self) -> None:
+        require_finite(self)
+        self._call("started")
+
+    def _epochs(self, keeper: Keeper) -> None:
         while self.epoch <= self.epochs and self.outcome is None:
             order = self._order(self.epoch)
             while self.batch < len(order) and self.outcome is None:
-                self._step(order)
-                self._call("stepped")
+                if not self._together(partial(self._step, order), keeper):
+                    return
             whole_epoch = self.batch == len(order)
             due = whole_epoch and (self.epoch % self.record_every == 0 or self.epoch == self.epochs)
             if (due and self.outcome is not Outcome.INTERRUPTED) or self._record_at_stop:
+                if not self._together(partial(require_finite, self), keeper):
+                    return
                 keeper.keep(self)
-                row = self._row(self._batch(order, max(self.batch, 1) - 1))
-                if not math.isfinite(row["objective"]):
-                    raise Diverged(f"the objective is {row['objective']} after epoch {self.epoch}")
-                self.history.append(row)
-                if whole_epoch:
-                    self.epoch, self.batch = self.epoch + 1, 0
-                self._call("recorded", row)
-                self._judge(row)
+                if not self._together(partial(self._record, order), keeper):
+                    return
             elif whole_epoch and not due:
                 self.epoch, self.batch = self.epoch + 1, 0
+
+    def _together(self, part: Callable[[], None], keeper: Keeper, interruptible: bool = True) -> bool:
+        """Does a part of the run, and agrees with the others on how it goes on; False if the part failed anywhere."""
+        failed = True
+        try:
+            part()
+            failed = False
+        except Stalled as stalled:
+            self.phase = Phase.BETWEEN
+            self._end(Outcome.STALLED, f" {stalled}")
+        except Diverged as diverged:
+            keeper.restore(self.problem)
+            where = "" if self.agreement.size == 1 else f" on rank {self.agreement.rank}"
+            self._end(Outcome.DIVERGED, f" {diverged}{where}.")
+        except StopNow:
+            raise
+        except KeyboardInterrupt:
+            if not interruptible or self.agreement.size > 1:  # the others may wait for what this one was to send
+                raise
+            self._end(Outcome.INTERRUPTED, "")
+        if self.agreement.size == 1:
+            return not failed
+        wanted = None
+        if self.outcome is not None:
+            wanted = Stop(self.outcome, self.message, self._record_at_stop, failed)
+            if self.peers.fault is not None:
+                wanted = replace(wanted, since=self.peers.fault)
+        agreed = self.agreement.stop(wanted)
+        if agreed is None:
+            return True
+        if agreed.outcome is Outcome.DIVERGED and self.outcome is not Outcome.DIVERGED:
+            keeper.restore(self.problem)
+        self.outcome, self.message, self._record_at_stop = agreed.outcome, agreed.message, agreed.record
+        return not agreed.failed
 
     def _step(self, order: Sequence[Tensor | None]) -> None:
         started = time.perf_counter()
         self.phase = Phase.STEP
-        self.state = self.solver.step(self.problem, self.state, self._batch(order, self.batch))
+        batch = self._batch(order, self.batch).share(self.peers)
+        self.state = self.solver.step(self._shared, self.state, batch)
         self.batch += 1
         self.phase = Phase.BETWEEN
         self.seconds += time.perf_counter() - started
         for name, value in self.state.metrics.items():
             if not math.isfinite(value):
                 raise Diverged(f"{name} is {value} after step {self.state.steps}")
+        self._call("stepped")
+
+    def _record(self, order: Sequence[Tensor | None]) -> None:
+        row = self._row(self._batch(order, max(self.batch, 1) - 1))
+        if not math.isfinite(row["objective"]):
+            raise Diverged(f"the objective is {row['objective']} after epoch {self.epoch}")
+        self.history.append(row)
+        if self.batch == len(order):
+            self.epoch, self.batch = self.epoch + 1, 0
+        self._call("recorded", row)
+        self._judge(row)
 
     def _row(self, last: Batch) -> Row:
         counted = self.problem.work.as_dict()
         row: Row = {"step": self.state.steps, "epoch": self.epoch, "seconds": self.seconds}
-        row |= measured(self.problem, self.data, self.classify)
-        row |= lifted_energies(self.problem, self.state, self.data, last)
+        row |= measured(self.problem, self.data, self.classify, self.peers)
+        row |= lifted_energies(self.problem, self.state, self.data, last, self.peers)
         if self.validation is not None:
-            reached = measured(self.problem, self.validation, self.classify)
+            reached = measured(self.problem, self.validation, self.classify, self.peers)
             row["validation"] = reached["objective"]
             if self.classify:
                 row["validation_accuracy"] = reached["accuracy"]
@@ -238,8 +253,7 @@ class Run:
         if self.tolerance is not None and variables is not None:
             kept = len(variables[1]) if len(variables) else len(self.data)
             if kept == len(self.data):
-                X, Y, weights = self.data.X, self.data.Y, self.data.weights
-                row["certificate"] = self.problem.certificates(variables, X, Y, weights=weights).largest
+                row["certificate"] = largest_certificate(self._shared, variables, self.data)
         self.problem.work.reset(counted)  # what the history costs is not the solver's work
         return row | counted | self.state.metrics
 
@@ -263,6 +277,8 @@ class Run:
 
     def _call(self, moment: str, *arguments: Row, owner: bool = True) -> None:
         for callback in self.callbacks:
+            if self.agreement.rank > 0 and not callback.everywhere:
+                continue
             getattr(callback, moment)(*((self, *arguments) if owner else arguments))
 
 
@@ -317,52 +333,3 @@ class _Function(Callback):
     def recorded(self, run: Run, row: Row) -> None:
         if self._function(run.state, row):
             run.stop(Outcome.STOPPED, "The function asked for it.")
-
-
-class _Keeper:
-    """A copy of the last parameters known to be finite."""
-
-    def __init__(self, run: Run) -> None:
-        self._copies = [p.detach().clone() for p in run.problem.model.parameters()]
-
-    def keep(self, run: Run) -> None:
-        require_finite(run)
-        with torch.no_grad():
-            torch._foreach_copy_(self._copies, [p.detach() for p in run.problem.model.parameters()])
-
-    def restore(self, problem: LiftedProblem) -> None:
-        with torch.no_grad():
-            torch._foreach_copy_([p.detach() for p in problem.model.parameters()], self._copies)
-
-
-def require_finite(run: Run) -> None:
-    """Raises `Diverged` unless every parameter and every tensor of the solver's state is finite."""
-    after = f"not finite after step {run.state.steps}"
-    for layer in run.problem.network:
-        for name, parameter in layer.map.parameters.items():
-            if not _finite(parameter.detach()):
-                raise Diverged(f"{name} of {layer.path} is {after}")
-    if run.state.variables is not None:
-        for number, x in enumerate(run.state.variables, start=1):
-            if not _finite(x):
-                raise Diverged(f"x_{number} is {after}")
-    where = _not_finite(run.state.state_dict(), "")
-    if where is not None:
-        raise Diverged(f"{where} of the solver's state is {after}")
-
-
-def _finite(t: Tensor) -> bool:
-    """Whether every number is finite.  A finite sum says so in one pass; another may only have overflowed."""
-    return bool(t.sum().isfinite()) or bool(t.isfinite().all())
-
-
-def _not_finite(value: Any, path: str) -> str | None:
-    """The place of the first tensor that holds NaN or infinity."""
-    if isinstance(value, Tensor):
-        return None if not value.is_floating_point() or _finite(value) else path
-    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, entry in entries:
-        where = _not_finite(entry, f"{path}/{key}" if path else str(key))
-        if where is not None:
-            return where
-    return None

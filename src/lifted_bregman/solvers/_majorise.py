@@ -9,13 +9,13 @@ from torch import Tensor
 
 from lifted_bregman.networks import Dense
 from lifted_bregman.networks._no_graph import no_graph
-from lifted_bregman.problem import Evaluation, LiftedProblem
+from lifted_bregman.problem import Evaluation, LiftedProblem, Peers
 from lifted_bregman.problem.blocks import below
 from lifted_bregman.solvers._batch_memory import BatchMemory
 from lifted_bregman.solvers._curvature import step_for
 from lifted_bregman.solvers._descent import ParameterSteps, descend
 from lifted_bregman.solvers._factored_dense import FactoredDense
-from lifted_bregman.solvers._ridge import design, rows, unpacked
+from lifted_bregman.solvers._ridge import design, unpacked
 from lifted_bregman.solvers._sample_space import GuardedFactor
 
 
@@ -39,7 +39,8 @@ def majorise(
         return
     known, factor = memory.factors.get(layer, (None, None))
     if factor is None or known is not x:
-        factor = _factor(f, point, x, problem.weight(layer) / point.samples, prox_weight)
+        curvature = problem.weight(layer) / problem.peers.samples(point.samples)
+        factor = _factor(f, point, x, curvature, prox_weight, problem.peers)
         memory.factors[layer] = (x, factor)
     in_samples = isinstance(f, FactoredDense)
     move = _in_samples if in_samples else _in_weights
@@ -50,17 +51,22 @@ def majorise(
         descend(problem, point, layer, ParameterSteps(t, t, prox_weight, prox_weight), anchor)
 
 
-def _factor(f: Dense, point: Evaluation, x: Tensor, curvature: float, prox_weight: float) -> GuardedFactor:
-    root = _root(point, rows(f, x))
+def _factor(
+    f: Dense, point: Evaluation, x: Tensor, curvature: float, prox_weight: float, peers: Peers
+) -> GuardedFactor:
     if isinstance(f, FactoredDense):
         K = f.gram(x)
         if "bias" in f.parameters:
             K = K + 1.0
+        root = _root(_all_weights(point, peers), K)
         return GuardedFactor(K if root is None else root * K * root.t(), curvature, prox_weight, samples=True)
     A = design(f, x)
+    root = _root(point.weights, A)
     if root is not None:
         A = A * root
-    return GuardedFactor(A.t() @ A, curvature, prox_weight)
+    K = A.t() @ A
+    peers.total(K)
+    return GuardedFactor(K, curvature, prox_weight)
 
 
 def _in_samples(
@@ -78,10 +84,11 @@ def _in_samples(
     f, x, d = problem.network[layer].map, point.x[below(layer)], point.residual(layer)
     assert isinstance(f, FactoredDense)
     problem.work.parameter_gradients += 1
-    d, curvature = d.reshape(-1, d.shape[-1]), problem.weight(layer) / point.samples
+    peers = problem.peers
+    d, curvature = d.reshape(-1, d.shape[-1]), problem.weight(layer) / peers.samples(point.samples)
     kept = factor.added / (tau + factor.added)
-    G = f.shift(x).mul_(1.0 - kept).sub_(d).mul_(curvature)
-    root = _root(point, d)
+    G = peers.gather(f.shift(x).mul_(1.0 - kept).sub_(d).mul_(curvature), f.each(x))
+    root = _root(_all_weights(point, peers), G)
     C = factor.solve(G if root is None else G * root)
     if factor.fallback:
         return False
@@ -120,11 +127,15 @@ def _in_weights(
     return True
 
 
-def _root(point: Evaluation, matrix: Tensor) -> Tensor | None:
+def _root(weights: Tensor | None, matrix: Tensor) -> Tensor | None:
     """√w_i of each row as a column."""
-    if point.weights is None:
+    if weights is None:
         return None
-    return point.weights.repeat_interleave(len(matrix) // point.samples).sqrt()[:, None]
+    return weights.repeat_interleave(len(matrix) // max(1, len(weights))).sqrt()[:, None]
+
+
+def _all_weights(point: Evaluation, peers: Peers) -> Tensor | None:
+    return None if point.weights is None else peers.gather(point.weights)
 
 
 def _ordered(parameters: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:

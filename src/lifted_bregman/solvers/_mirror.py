@@ -51,6 +51,7 @@ class MirrorDescent(Solver[S]):
 
     minibatch: ClassVar[bool] = True
     weighted: ClassVar[bool] = True
+    data_parallel: ClassVar[bool] = True
 
     step_size: float = 0.1
     penalties: Regularisers = None
@@ -113,8 +114,8 @@ class MirrorDescent(Solver[S]):
     def step(self, problem: LiftedProblem, state: S, batch: Batch) -> S:
         for layer, point in self.direction.visit(problem, batch, state.direction):
             if layer == problem.depth:
-                d = point.residual(layer)
-                state.metrics["output_residual"] = float(torch.linalg.vector_norm(d)) / len(batch) ** 0.5
+                (norm,) = problem.peers.norms_of(float(torch.linalg.vector_norm(point.residual(layer))))
+                state.metrics["output_residual"] = norm / problem.peers.samples(len(batch)) ** 0.5
             self._gather(problem, state, layer, point)
         state.steps += 1
         self._advance(state)

@@ -13,6 +13,7 @@ from lifted_bregman.problem.blocks import hidden_layers
 from lifted_bregman.solvers._curvature import PowerMemory, step_for, variable_curvature
 from lifted_bregman.solvers._descent import moved_variable
 from lifted_bregman.solvers._interface import Batch, SolverState
+from lifted_bregman.solvers._shares import whole_variables
 from lifted_bregman.solvers.schedules import Schedule, as_schedule
 from lifted_bregman.solvers.steps import CurvatureStep
 
@@ -33,10 +34,10 @@ class PersistentState(SolverState):
 
 def start(problem: LiftedProblem, state: PersistentState, batch: Batch) -> None:
     """Room for all samples, with those of the first batch at the forward pass."""
-    first = problem.forward_state(batch.X, check=False)
+    first = whole_variables(problem, problem.forward_state(batch.X, check=False))
     state.variables = LiftedState(x.new_zeros((batch.total, *x.shape[1:])) for x in first)
     state.visited = torch.zeros(batch.total, dtype=torch.bool, device=batch.X.device)
-    index = places(batch)
+    index = all_places(problem, batch)
     state.variables.update(index, first)
     state.visited[index] = True
 
@@ -46,21 +47,29 @@ def places(batch: Batch) -> Tensor:
     return batch.index.to(batch.X.device)
 
 
+def all_places(problem: LiftedProblem, batch: Batch) -> Tensor:
+    """The same for the rows of all peers."""
+    return problem.peers.gather(places(batch))
+
+
 def fetch(problem: LiftedProblem, state: PersistentState, batch: Batch) -> Evaluation:
     """The point of the batch's samples, in new memory."""
     assert state.variables is not None
     index = places(batch)
     fresh = ~state.visited[index]
-    if bool(fresh.any()):
+    if bool((~state.visited[all_places(problem, batch)]).any() if problem.peers.count > 1 else fresh.any()):
         state.variables.update(index[fresh], problem.forward_state(batch.X[fresh], check=False))
         state.visited[index] = True
     return problem.point(state.variables.select(index), batch.X, batch.Y, batch.weights)
 
 
-def store(state: PersistentState, batch: Batch, point: Evaluation) -> None:
-    """Writes the batch's variables back to their rows."""
+def store(problem: LiftedProblem, state: PersistentState, batch: Batch, point: Evaluation) -> None:
+    """Writes the variables of all peers' samples back to their rows: every process has the whole table."""
     assert state.variables is not None
-    state.variables.update(places(batch), point.state)
+    index = all_places(problem, batch)
+    state.variables.update(index, whole_variables(problem, point.state))
+    if problem.peers.count > 1:
+        state.visited[index] = True
 
 
 def require_step(step: StepSize, name: str) -> None:

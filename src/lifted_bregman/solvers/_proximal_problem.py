@@ -47,7 +47,7 @@ class ProximalProblem(LiftedProblem):
         super().__init__(
             network, problem.loss, problem.weights, problem.penalties, {**problem.parameter_penalties, **own}
         )
-        self.work = problem.work
+        self.work, self.peers = problem.work, problem.peers
         self._base, self._anchor, self._prox_weight, self._sample_weights = problem, anchor, weight, weights
 
     @property
@@ -82,7 +82,8 @@ class ProximalProblem(LiftedProblem):
 class AnchoredLayer(Layer):
     """A layer whose Bregman loss carries its parameters' proximal term, (τ/2λ_l)‖Θ_l - Θ_l⁰‖² for each sample.
 
-    share is τ/λ_l, divided by the batch's mean weight: so the weighted mean over the batch is the term itself.
+    share is τ/λ_l, divided by the batch's mean weight: so the weighted mean over the batch is the term itself, and that
+    over the parts of several processes too, each with the mean weight of its own samples.
     """
 
     anchor: Mapping[str, Tensor] = field(default_factory=dict)

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from lifted_bregman.errors import SettingError
-from lifted_bregman.problem import Evaluation, LiftedProblem
-from lifted_bregman.problem.blocks import Block, ParameterBlock, all_blocks
+from lifted_bregman.problem import Evaluation, LiftedProblem, LiftedState
+from lifted_bregman.problem.blocks import Block, ParameterBlock, VariableBlock, all_blocks, hidden_layers
+from lifted_bregman.solvers._shares import whole_variables
 from lifted_bregman.solvers.steps import Values, block_values, set_block
 
 Memory = dict[str, Any]
@@ -56,7 +57,7 @@ class Nesterov(Acceleration):
         if "previous" in memory:
             _extrapolate(problem, point, current, memory["previous"], (theta - 1.0) / following)
         else:
-            _remember(memory, current)
+            _remember(memory, _whole(problem, current))
         memory["theta"] = following
         return None
 
@@ -82,13 +83,12 @@ class HeavyBall(Acceleration):
         current = _iterate(problem, point)
         shift = None
         if "previous" in memory:
+            previous = _own(problem, memory["previous"])
             shift = {
-                block: {
-                    name: self.momentum * (value - memory["previous"][block][name]) for name, value in values.items()
-                }
+                block: {name: self.momentum * (value - previous[block][name]) for name, value in values.items()}
                 for block, values in current.items()
             }
-        _remember(memory, current)
+        _remember(memory, _whole(problem, current))
         return shift
 
 
@@ -110,12 +110,13 @@ class Anderson(Acceleration):
             raise SettingError(f"ridge is {self.ridge!r}; it must be a number of at least 0.")
 
     def before(self, problem: LiftedProblem, point: Evaluation, memory: Memory) -> dict[str, Values] | None:
-        memory["start"] = _flat(_iterate(problem, point))
+        memory["start"] = _flat(_whole(problem, _iterate(problem, point)))
         return None
 
     def after(self, problem: LiftedProblem, point: Evaluation, memory: Memory, energy: Energy) -> None:
         swept = _iterate(problem, point)
-        image = _flat(swept)
+        whole = _whole(problem, swept)
+        image = _flat(whole)
         images = [*memory.get("images", []), image][-self.history :]
         residuals = [*memory.get("residuals", []), image - memory.pop("start")][-self.history :]
         memory["images"], memory["residuals"] = images, residuals
@@ -130,7 +131,7 @@ class Anderson(Acceleration):
             return
         best = energy()
         kept = {block: {name: value.clone() for name, value in values.items()} for block, values in swept.items()}
-        _set_flat(problem, point, swept, alpha @ torch.stack(images))
+        _set_flat(problem, point, whole, alpha @ torch.stack(images))
         mixed = energy()
         if not mixed < best:
             for block in all_blocks(problem.depth):
@@ -140,6 +141,23 @@ class Anderson(Acceleration):
 def _iterate(problem: LiftedProblem, point: Evaluation) -> dict[str, Values]:
     """All blocks' tensors by the repr of the block, not copied."""
     return {repr(block): block_values(problem, point, block) for block in all_blocks(problem.depth)}
+
+
+def _whole(problem: LiftedProblem, iterate: dict[str, Values]) -> dict[str, Values]:
+    """The iterate with the variables of all peers' samples, which is what a memory keeps."""
+    if problem.peers.count == 1:
+        return iterate
+    keys = [repr(VariableBlock(layer)) for layer in hidden_layers(problem.depth)]
+    variables = whole_variables(problem, LiftedState(iterate[key]["x"] for key in keys))
+    return iterate | {key: {"x": x} for key, x in zip(keys, variables, strict=True)}
+
+
+def _own(problem: LiftedProblem, iterate: dict[str, Values]) -> dict[str, Values]:
+    """One's own rows of the variables of such an iterate."""
+    if problem.peers.count == 1:
+        return iterate
+    keys = {repr(VariableBlock(layer)) for layer in hidden_layers(problem.depth)}
+    return {key: {"x": problem.peers.own(own["x"])} if key in keys else own for key, own in iterate.items()}
 
 
 def _remember(memory: Memory, current: dict[str, Values]) -> None:
@@ -158,11 +176,11 @@ def _extrapolate(
     problem: LiftedProblem, point: Evaluation, current: dict[str, Values], previous: dict[str, Values], beta: float
 ) -> None:
     """Moves the point to current + beta (current - previous), and leaves `current` in `previous`."""
+    before, whole = _own(problem, previous), _whole(problem, current)
     for block in all_blocks(problem.depth):
         for name, value in current[repr(block)].items():
-            old = previous[repr(block)][name]
-            ahead = torch.lerp(old, value, 1.0 + beta)
-            old.copy_(value)
+            ahead = torch.lerp(before[repr(block)][name], value, 1.0 + beta)
+            previous[repr(block)][name].copy_(whole[repr(block)][name])
             if isinstance(block, ParameterBlock):
                 value.copy_(ahead)
             else:
@@ -183,4 +201,4 @@ def _set_flat(problem: LiftedProblem, point: Evaluation, like: dict[str, Values]
         for name, value in values.items():
             fresh[name] = flat[offset : offset + value.numel()].view_as(value).clone()
             offset += value.numel()
-        set_block(problem, point, blocks[key], fresh)
+        set_block(problem, point, blocks[key], _own(problem, {key: fresh})[key])

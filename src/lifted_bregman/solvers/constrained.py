@@ -11,6 +11,7 @@ from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.blocks import hidden_layers
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
+from lifted_bregman.solvers._shares import own_variables
 from lifted_bregman.solvers.proximal_gradient import ProximalGradient
 
 
@@ -82,6 +83,11 @@ class Constrained(Solver[ConstrainedState]):
         """As the solver it wraps."""
         return self.solver.weighted
 
+    @property
+    def data_parallel(self) -> bool:  # type: ignore[override]
+        """As the solver it wraps."""
+        return self.solver.data_parallel
+
     def require(self, problem: LiftedProblem) -> None:
         if not hidden_layers(problem.depth):
             raise lacking(self, "at least one hidden layer, whose B_l it constrains", "the model has one layer only")
@@ -106,10 +112,11 @@ class Constrained(Solver[ConstrainedState]):
             state.inner = self.solver.step(weighted, state.inner, batch)
         state.variables = state.inner.variables
         assert state.variables is not None
-        point = weighted.point(state.variables, batch.X, batch.Y, batch.weights)
+        point = weighted.point(own_variables(problem, state.variables), batch.X, batch.Y, batch.weights)
         metrics, violation = dict(state.inner.metrics), 0.0
-        for place, layer in enumerate(hidden_layers(problem.depth)):
-            loss = float(point.weigh(problem.network[layer].bregman(point.x[layer], point.z(layer))).mean())
+        hidden = hidden_layers(problem.depth)
+        losses = [point.weigh(problem.network[l].bregman(point.x[l], point.z(l))).mean() for l in hidden]
+        for place, (layer, loss) in enumerate(zip(hidden, problem.peers.mean_of(*map(float, losses)), strict=True)):
             state.multipliers[place] = self._limited(state.multipliers[place] + self.rate * (loss - self.tolerance))
             metrics |= {f"multiplier_{layer}": state.multipliers[place], f"bregman_{layer}": loss}
             violation = max(violation, loss - self.tolerance)

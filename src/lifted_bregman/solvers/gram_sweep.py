@@ -15,7 +15,7 @@ from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import SettingError
 from lifted_bregman.networks import Dense, Layer
 from lifted_bregman.networks._no_graph import no_graph
-from lifted_bregman.problem import LiftedProblem
+from lifted_bregman.problem import LiftedProblem, Peers
 from lifted_bregman.problem.blocks import below, hidden_layers, layers
 from lifted_bregman.problem.composite import composite_prox
 from lifted_bregman.solvers._anchor import Anchor, copied, live
@@ -97,6 +97,7 @@ class GramSweep(Solver[GramSweepState]):
 
     minibatch: ClassVar[bool] = True
     weighted: ClassVar[bool] = True
+    data_parallel: ClassVar[bool] = True
 
     step_size: float = 0.3
     trust: float = 0.15
@@ -134,11 +135,12 @@ class GramSweep(Solver[GramSweepState]):
         for layer in layers(top):
             z.append(network[layer].map.apply(x[below(layer)]))
             x.append(network[layer].activate(z[layer]))
-        sizes = _sizes(z, batch.weights)
+        peers = problem.peers
+        sizes = _sizes(z, batch.weights, peers)
         designs, factors = self._metrics(problem, x, batch)
         target, nudge = batch.Y, 1.0 / problem.weight(top)
         E = torch.sub(x[top], target).div_(nudge)
-        (residual,) = _sizes([E], batch.weights)
+        (residual,) = _sizes([E], batch.weights, peers)
         state.metrics["output_residual"] = residual
         sizes[top] += residual
         for layer in reversed(layers(top)):
@@ -153,11 +155,11 @@ class GramSweep(Solver[GramSweepState]):
                 damping = self.damping if metric is not None or math.isinf(self.damping) else self.narrow_damping
                 made = dense_move(f, designs[layer], metric, E, damping, left, self.inner_steps)
             elif f.parameters:
-                made = gradient_move(f, x[low], E, batch.weights, layer in problem.parameter_penalties)
+                made = gradient_move(f, x[low], E, batch.weights, layer in problem.parameter_penalties, peers)
             if made is not None:
                 self._take(problem, state, layer, made, sizes[layer])
             if pulled is not None:
-                nudge = self._nudge(problem, low, sizes[low], *_sizes([pulled], batch.weights))
+                nudge = self._nudge(problem, low, sizes[low], *_sizes([pulled], batch.weights, peers))
                 target = _nudged(problem, low, z[low], pulled, nudge)
                 E = torch.sub(x[low], target).div_(nudge)
         work = problem.work
@@ -177,8 +179,10 @@ class GramSweep(Solver[GramSweepState]):
         for layer in layers(problem.depth):
             f = problem.network[layer].map
             if isinstance(f, Dense) and layer not in problem.parameter_penalties and f.parameters:
-                designs[layer] = own = design(f, x[below(layer)], batch.weights, self.block)
-                if own.block and not math.isinf(self.damping):
+                metric = not math.isinf(self.damping)
+                own = design(f, x[below(layer)], batch.weights, self.block, problem.peers, metric)
+                designs[layer] = own
+                if own.block and metric:
                     alike.setdefault(own.key, []).append(layer)
         factors: dict[int, Metric] = {}
         for group in alike.values():
@@ -259,13 +263,17 @@ def _nudged(problem: LiftedProblem, layer: int, z: Tensor, pulled: Tensor, nudge
     return own.restore(composite_prox(own.activation, penalty, own.arrange(v), 1.0, nudge))
 
 
-def _sizes(values: list[Tensor], weights: Tensor | None) -> list[float]:
-    """Root mean squares over all entries, samples counting by their weights."""
+def _sizes(values: list[Tensor], weights: Tensor | None, peers: Peers) -> list[float]:
+    """Root mean squares over all entries, also those of peers, samples counting by their weights."""
     if weights is not None:
         root = weights.sqrt()
         values = [value * root.view(-1, *[1] * (value.ndim - 1)) for value in values]
-    norms = torch._foreach_norm(values)
-    return [float(norm) / math.sqrt(value.numel()) for norm, value in zip(norms, values, strict=True)]
+    norms = peers.norms_of(*map(float, torch._foreach_norm(values)))
+    if peers.count == 1:
+        counts = [value.numel() for value in values]
+    else:
+        counts = [peers.samples(len(value)) * math.prod(value.shape[1:]) for value in values]
+    return [norm / math.sqrt(count) for norm, count in zip(norms, counts, strict=True)]
 
 
 def _rms_of(parameters: Mapping[str, Tensor]) -> float:

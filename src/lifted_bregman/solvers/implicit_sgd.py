@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -22,6 +23,7 @@ from lifted_bregman.solvers._descent import ParameterSteps, descend, rms
 from lifted_bregman.solvers._factored_dense import FactoredDense, with_maps
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
 from lifted_bregman.solvers._proximal_problem import ProximalProblem, require_deterministic, solve
+from lifted_bregman.solvers._shares import whole_variables
 from lifted_bregman.solvers.readings import Corrected, LoopOrder, Reading, Sweeps
 from lifted_bregman.solvers.schedules import Schedule, as_schedule
 
@@ -132,6 +134,11 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
         """As the solver of the sub-problems, if another one is given."""
         return self.solver is None or self.solver.weighted
 
+    @property
+    def data_parallel(self) -> bool:  # type: ignore[override]
+        """As the solver of the sub-problems, if another one is given."""
+        return self.solver is None or self.solver.data_parallel
+
     def require(self, problem: LiftedProblem) -> None:
         if self.solver is not None:
             self.solver.require(ProximalProblem(problem, live(problem), self._weight(0)))
@@ -173,9 +180,9 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
                 self._visit(view, point, layer, state, memory, tau)
             for f in maps.values():
                 f.write()
-            state.metrics[f"residual_{problem.depth}"] = rms(memory.residual)
+            state.metrics[f"residual_{problem.depth}"] = rms(memory.residual, problem.peers)
             state.maps = maps
-        state.variables, state.power = point.state, dict(memory)
+        state.variables, state.power = whole_variables(problem, point.state), dict(memory)
         state.fallbacks += memory.fallbacks
         if self.reading.forgetful:
             state.metrics["fallbacks"] = float(state.fallbacks)
@@ -190,9 +197,10 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
             f, moving = problem.network[layer].map, below(layer) in hidden_layers(problem.depth)
             if not isinstance(f, Dense) or "weight" not in f.parameters or layer in problem.parameter_penalties:
                 continue
-            rows = len(batch) if f.flatten else batch.X[..., 0].numel()
+            rows = problem.peers.samples(len(batch)) * (1 if f.flatten else math.prod(batch.X.shape[1:-1]))
             if self.space is Space.SAMPLES or self.reading.in_samples(f, rows, self.inner_steps, moving):
-                maps[layer] = FactoredDense(f, blocks if moving else 1, memory, variable_key(below(layer)))
+                key = variable_key(below(layer))
+                maps[layer] = FactoredDense(f, blocks if moving else 1, memory, key, problem.peers)
         return maps
 
     def _weight(self, step: int) -> float:
@@ -234,7 +242,7 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
         for layer in self._visits(problem):
             if below(layer) in hidden_layers(problem.depth):
                 point.set_variable(below(layer), self._moved(problem, point, below(layer), memory))
-        state.metrics[f"residual_{problem.depth}"] = rms(point.residual(problem.depth))
+        state.metrics[f"residual_{problem.depth}"] = rms(point.residual(problem.depth), problem.peers)
         for layer in layers(problem.depth):
             descend(problem, point, layer, ParameterSteps(1.0 / tau, 1.0 / tau), {})
 

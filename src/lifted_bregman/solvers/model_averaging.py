@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from lifted_bregman.errors import SettingError
-from lifted_bregman.problem import LiftedProblem
+from lifted_bregman.problem import LiftedProblem, LiftedState
 from lifted_bregman.solvers._anchor import Anchor, accumulate, clear, copied, live, overwrite
 from lifted_bregman.solvers._batches import named_generator
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState
@@ -31,6 +31,17 @@ class Team(ABC):
 
         The sum is taken in the order of p, from 0, starting at zero; so every team gives the same numbers.
         """
+
+    def gather(
+        self, parts: list[torch.Tensor], variables: LiftedState | None, work: Mapping[str, float]
+    ) -> Mapping[str, float]:
+        """Brings what workers left elsewhere to this process, after `average`: nothing, unless they run elsewhere.
+
+        parts      the rows of `variables` that each worker has written
+        variables  of the whole set, changed in place
+        work       the counts of what was done here; those of what was done by all are returned
+        """
+        return work
 
 
 @dataclass(frozen=True)
@@ -189,8 +200,11 @@ def _round(
         if state.variables is not None and done.variables is not None:
             state.variables.update(parts[worker].to(batch.X.device), done.variables)
 
-    w = batch.weights
+    before, w = problem.work.as_dict(), batch.weights
     shares = [len(part) / len(batch) if w is None else float(w[part].sum() / w.sum()) for part in parts]
     solver.team.average(work, shares, parameters, state.common, state.mean)
+    own = {name: count - before[name] for name, count in problem.work.as_dict().items()}
+    done = solver.team.gather([part.to(batch.X.device) for part in parts], state.variables, own)
+    problem.work.reset({name: before[name] + count for name, count in done.items()})
     state.steps += 1
     return state

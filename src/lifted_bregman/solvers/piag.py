@@ -43,6 +43,7 @@ class PIAG(Solver[TableState]):
 
     minibatch: ClassVar[bool] = True
     weighted: ClassVar[bool] = True
+    data_parallel: ClassVar[bool] = True
 
     delay_bound: int
     step_parameter: StepSize = field(default_factory=lambda: CurvatureStep(1.9, upper=False))
@@ -63,7 +64,7 @@ class PIAG(Solver[TableState]):
         return start_table(problem, batch)
 
     def step(self, problem: LiftedProblem, state: TableState, batch: Batch) -> TableState:
-        delay = oldest(state, batch)
+        delay = oldest(problem, state, batch)
         if delay > self.delay_bound:
             raise lacking(
                 self,

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from lifted_bregman.problem import Evaluation, LiftedProblem
 from lifted_bregman.problem.blocks import all_blocks
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState
+from lifted_bregman.solvers._shares import own_variables, whole_variables
 from lifted_bregman.solvers.acceleration import Acceleration, NoAcceleration
 from lifted_bregman.solvers.steps import CurvatureStep, StepRule, block_values, set_block
 from lifted_bregman.solvers.sweeps import Sweep, TopDown
@@ -39,6 +40,7 @@ class ProximalGradient(Solver[ProximalGradientState]):
     """
 
     weighted: ClassVar[bool] = True
+    data_parallel: ClassVar[bool] = True
 
     sweep: Sweep = field(default_factory=TopDown)
     step_rule: StepRule = field(default_factory=CurvatureStep)
@@ -50,11 +52,11 @@ class ProximalGradient(Solver[ProximalGradientState]):
         self.sweep.groups(problem.depth)  # a permutation that does not fit is refused here
 
     def init(self, problem: LiftedProblem, batch: Batch) -> ProximalGradientState:
-        return ProximalGradientState(variables=problem.forward_state(batch.X, check=False))
+        return ProximalGradientState(variables=whole_variables(problem, problem.forward_state(batch.X, check=False)))
 
     def step(self, problem: LiftedProblem, state: ProximalGradientState, batch: Batch) -> ProximalGradientState:
         assert state.variables is not None
-        point = problem.point(state.variables, batch.X, batch.Y, batch.weights)
+        point = problem.point(own_variables(problem, state.variables), batch.X, batch.Y, batch.weights)
         guarded = self.monotone and not isinstance(self.acceleration, NoAcceleration)
         if guarded:
             before = float(problem.energy_at(point))
@@ -65,7 +67,7 @@ class ProximalGradient(Solver[ProximalGradientState]):
                 set_block(problem, point, block, values)
             self.acceleration.restart(state.acceleration_memory)
             self._sweep(problem, point, state, NoAcceleration())
-        state.variables = point.state
+        state.variables = whole_variables(problem, point.state)
         state.steps += 1
         return state
 

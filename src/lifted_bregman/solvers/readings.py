@@ -10,9 +10,10 @@ from typing import ClassVar
 from torch import Tensor
 
 from lifted_bregman.activations._base import positive
-from lifted_bregman.networks import Dense
+from lifted_bregman.networks import Dense, PowerIteration
 from lifted_bregman.problem import Evaluation, LiftedProblem
 from lifted_bregman.problem.blocks import above, below, layers
+from lifted_bregman.problem.curvature import over_all_samples, squared_input_norm
 from lifted_bregman.solvers._batch_memory import (
     BatchMemory,
     parameter_curvature,
@@ -201,16 +202,16 @@ class Literal(Reading):
     ) -> ParameterSteps:
         f, x = problem.network[layer].map, point.x[below(layer)]
         assert isinstance(f, Dense)
-        rows, weighed = (t.reshape(-1, f.module.in_features) for t in (x, point.weigh(x)))
-        norm = _squared_norm(rows, weighed, memory, f"X_{layer}")
-        t = step_for(1.99 * (point.samples if self.batch_factor else 1), norm + 0.5 * prox_weight, point)
+        norm = _squared_norm(f, *over_all_samples(x, point.weights, power(memory, f"X_{layer}"), False, problem.peers))
+        samples = problem.peers.samples(point.samples)
+        t = step_for(1.99 * (samples if self.batch_factor else 1), norm + 0.5 * prox_weight, point)
         t_bias = t if self.bias_step is None else self.bias_step
         return ParameterSteps(t, t_bias, prox_weight, prox_weight if self.anchored_bias else 0.0)
 
     def variable_step(self, problem: LiftedProblem, point: Evaluation, layer: int, memory: PowerMemory) -> float:
         f = problem.network[above(layer)].map
-        norm = f.input_curvature(point.x[layer], power(memory, variable_key(layer)))
-        return step_for(1.99 / point.samples, norm, point)
+        norm = squared_input_norm(f, point.x[layer], power(memory, variable_key(layer)), False, problem.peers)
+        return step_for(1.99 / problem.peers.samples(point.samples), norm, point)
 
 
 def _writes_weights_out(step: CurvatureStep | FixedStep) -> bool:
@@ -218,6 +219,8 @@ def _writes_weights_out(step: CurvatureStep | FixedStep) -> bool:
     return isinstance(step, CurvatureStep) and step.upper
 
 
-def _squared_norm(X: Tensor, weighed: Tensor, memory: PowerMemory, key: str) -> float:
-    """‖√w X‖₂² of a matrix of rows; `weighed` is w X."""
-    return power(memory, key).estimate(lambda v: (weighed.t() @ (X @ v[0]),), (X[0],))
+def _squared_norm(f: Dense, x: Tensor, weights: Tensor | None, iteration: PowerIteration) -> float:
+    """‖√w X‖₂² for the rows X of a dense layer's inputs."""
+    wx = x if weights is None else x * weights.view(-1, *[1] * (x.ndim - 1))
+    X, weighed = (t.reshape(-1, f.module.in_features) for t in (x, wx))
+    return iteration.estimate(lambda v: (weighed.t() @ (X @ v[0]),), (X.new_empty(X.shape[1]),))

@@ -19,6 +19,7 @@ class _RandomBatches(Solver[TableState]):
 
     minibatch: ClassVar[bool] = True
     weighted: ClassVar[bool] = True
+    data_parallel: ClassVar[bool] = True
 
     step_parameter: StepSize
     step_variable: StepSize = field(default_factory=lambda: CurvatureStep(1.0, upper=False))
@@ -42,15 +43,19 @@ class _RandomBatches(Solver[TableState]):
             batch,
             step=self.step_parameter,
             divisor=1.0,
-            correction=self._correction(batch),
+            correction=self._correction(batch.total, problem.peers.samples(len(batch))),
             step_variable=self.step_variable,
             variable_steps=self.variable_steps,
         )
         return state
 
     @abstractmethod
-    def _correction(self, batch: Batch) -> float:
-        """The weight of the renewed mean of gradients in the direction; the old mean has the rest to 1."""
+    def _correction(self, samples: int, visited: int) -> float:
+        """The weight of the renewed mean of gradients in the direction; the old mean has the rest to 1.
+
+        samples  of the whole set
+        visited  of the batch
+        """
 
 
 @dataclass(frozen=True)
@@ -78,8 +83,8 @@ class SAGA(_RandomBatches):
 
     step_parameter: StepSize = field(default_factory=lambda: CurvatureStep(1.0 / 3.0, upper=False))
 
-    def _correction(self, batch: Batch) -> float:
-        return batch.total / len(batch)
+    def _correction(self, samples: int, visited: int) -> float:
+        return samples / visited
 
 
 @dataclass(frozen=True)
@@ -97,5 +102,5 @@ class SAG(_RandomBatches):
 
     step_parameter: StepSize = field(default_factory=lambda: CurvatureStep(1.0 / 16.0, upper=False))
 
-    def _correction(self, batch: Batch) -> float:
+    def _correction(self, samples: int, visited: int) -> float:
         return 1.0

@@ -155,13 +155,14 @@ class Backtracking(StepRule):
         before = float(partial_energy(problem, point, touched))
         old = [{name: value.clone() for name, value in block_values(problem, point, block).items()} for block in group]
         slopes = [block_gradient(problem, point, block, smooth_quadratic) for block in group]
-        if all(not bool(g.count_nonzero()) for slope in slopes for g in slope.values()):
+        steep = any(bool(g.count_nonzero()) for slope in slopes for g in slope.values())
+        if problem.peers.total_of(float(steep)) == (0.0,):
             return
         key = repr(tuple(group))
         t = memory.get(key, self.initial / self.grow) * self.grow
         rounding = 4.0 * torch.finfo(point.x[0].dtype).eps * abs(before)
         while t >= self.floor:
-            promised = 0.0
+            promises: list[float] = []
             for block, gradient, values in zip(group, slopes, old, strict=True):
                 shift = (inertia or {}).get(repr(block), {})
                 move_block(problem, point, block, gradient, t, smooth_quadratic, shift, values)
@@ -169,8 +170,10 @@ class Backtracking(StepRule):
                 squares = [(new[name] - values[name]).square() for name in values]
                 share = 1.0
                 if isinstance(block, VariableBlock):
-                    squares, share = [point.weigh(square) for square in squares], 1.0 / point.samples
-                promised += share * sum(float(square.sum()) for square in squares) / (2.0 * t)
+                    squares = [point.weigh(square) for square in squares]
+                    share = 1.0 / problem.peers.samples(point.samples)
+                promises.append(share * sum(float(square.sum()) for square in squares) / (2.0 * t))
+            promised = _promised(problem, group, promises)
             after = float(partial_energy(problem, point, touched))
             if math.isfinite(after) and after <= before - 0.1 * promised + (rounding if promised < rounding else 0.0):
                 memory[key] = t
@@ -181,6 +184,16 @@ class Backtracking(StepRule):
         memory[key] = self.floor
         if all(value <= self.floor for value in memory.values()) and len(memory) > 0:
             raise Stalled(f"The blocks are {group}, the step size {t:.3g}.")
+
+
+def _promised(problem: LiftedProblem, group: Sequence[Block], promises: Sequence[float]) -> float:
+    """The sum of what the blocks promise; of a variable's part every peer has its own."""
+    pairs = list(zip(group, promises, strict=True))
+    of_variables = iter(problem.peers.total_of(*(p for block, p in pairs if isinstance(block, VariableBlock))))
+    promised = 0.0
+    for block, promise in pairs:
+        promised += next(of_variables) if isinstance(block, VariableBlock) else promise
+    return promised
 
 
 def block_values(problem: LiftedProblem, point: Evaluation, block: Block) -> Values:

@@ -99,6 +99,7 @@ class StochasticProximalGradient(Solver[PersistentState]):
 
     minibatch: ClassVar[bool] = True
     weighted: ClassVar[bool] = True
+    data_parallel: ClassVar[bool] = True
 
     step_parameter: StepSize
     step_variable: StepSize = field(default_factory=lambda: CurvatureStep(1.0, upper=False))
@@ -118,7 +119,7 @@ class StochasticProximalGradient(Solver[PersistentState]):
     def step(self, problem: LiftedProblem, state: PersistentState, batch: Batch) -> PersistentState:
         point = fetch(problem, state, batch)
         self.order.update(Moves(self, problem, point, state))
-        store(state, batch, point)
+        store(problem, state, batch, point)
         state.steps += 1
         return state
 
@@ -135,7 +136,7 @@ class Moves:
     def parameters(self) -> None:
         """A step in every Θ_l from the present point."""
         top = self.problem.depth
-        self.state.metrics[f"residual_{top}"] = rms(self.point.residual(top))
+        self.state.metrics[f"residual_{top}"] = rms(self.point.residual(top), self.problem.peers)
         for layer in layers(self.problem.depth):
             t = self._parameter_step(layer)
             descend(self.problem, self.point, layer, ParameterSteps(t, t), {})

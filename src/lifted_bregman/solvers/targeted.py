@@ -85,6 +85,11 @@ class TargetedPenalties(Solver[TargetedState]):
         """As the solver it wraps."""
         return self.solver.weighted
 
+    @property
+    def data_parallel(self) -> bool:  # type: ignore[override]
+        """As the solver it wraps."""
+        return self.solver.data_parallel
+
     def require(self, problem: LiftedProblem) -> None:
         if isinstance(self.solver, MirrorDescent):
             raise lacking(

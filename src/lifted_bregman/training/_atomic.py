@@ -141,6 +141,10 @@ def write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> tuple[int, s
                     while piece:
                         piece = piece[os.write(descriptor, piece) :]
             os.fsync(descriptor)
+    except RuntimeError as error:
+        if isinstance(error.__context__, KeyboardInterrupt):  # it struck inside a lock of the pool
+            raise error.__context__ from None
+        raise
     finally:
         os.close(descriptor)
     return size, digest.hexdigest()

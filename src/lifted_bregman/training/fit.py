@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
-from lifted_bregman.errors import CheckpointError, SettingError
+from lifted_bregman.distributed.parallel import Parallel
+from lifted_bregman.distributed.place import given
+from lifted_bregman.errors import CheckpointError, SettingError, WorkerError
 from lifted_bregman.problem import LiftedProblem
-from lifted_bregman.solvers import Batch, Callback, GramSweep, Outcome, Result, Run, Solver
+from lifted_bregman.solvers import Callback, GramSweep, Outcome, Result, Run, Solver
+from lifted_bregman.solvers._loop import StopNow
+from lifted_bregman.training._company import Company, company, digest, require_parallel
+from lifted_bregman.training._workers import in_workers
 from lifted_bregman.training.callbacks import Checkpoint
 from lifted_bregman.training.inputs import read_inputs
 from lifted_bregman.training.run_folder import RunFolder
@@ -41,6 +43,7 @@ def fit(
     callbacks: Sequence[Callback] = (),
     out: str | Path | None = None,
     resume: bool = False,
+    parallel: Parallel | None = None,
 ) -> Result:
     """Trains the problem's model in place, and returns history, outcome and message.
 
@@ -49,6 +52,12 @@ def fit(
 
     Ctrl-C ends the run after the present step with what was reached; a second one raises KeyboardInterrupt at once.
     With `out`, SIGTERM saves a checkpoint too, and then raises SystemExit(143).
+
+    With `parallel` the run is shared by several processes, and its numbers are those of one but for rounding.  Where
+    torchrun or SLURM started this process together with others, they share it, and each makes the same call.  Otherwise
+    worker processes are started on this machine, which takes seconds, and what came of it is put into the model here:
+    the first worker calls the callbacks, on copies that get their `state_dict` back.  Workers that are lost are started
+    again, and go on from the last checkpoint in `out`, or from the beginning without one: to the same end.
 
     Args:
         problem: made by `lift`.
@@ -66,6 +75,7 @@ def fit(
         out: a folder for history, checkpoints and the trained model; None for none.  It gets a checkpoint an epoch
             unless `callbacks` has a `Checkpoint` that says otherwise.
         resume: continue the run in `out`, if there is one.
+        parallel: how many processes share the run; None for this one alone.  A run may be resumed with other numbers.
     """
     solver = default_solver() if solver is None else solver
     if not isinstance(solver, Solver):
@@ -73,54 +83,105 @@ def fit(
     for callback in callbacks:
         if not isinstance(callback, Callback):
             raise SettingError(f"callbacks holds {callback!r}; each must be a lb.callbacks.Callback.")
+    if parallel is not None and not isinstance(parallel, Parallel):
+        raise SettingError(f"parallel is {parallel!r}; it must be degrees such as lb.Parallel(data=2).")
     if resume and out is None:
         raise SettingError("resume needs the folder of the run to continue: give out='runs/name'.")
     inputs = read_inputs(problem, data)
     train = inputs.batch(problem, sample_weights)
-    held_out = None if validation is None else read_inputs(problem, validation, "validation").batch(problem)
+    second = None if validation is None else read_inputs(problem, validation, "validation")
+    held_out = None if second is None else second.batch(problem)
     size = batch_size if batch_size is not None else inputs.batch_size
+    if size is not None and (type(size) is not int or size < 1):
+        raise SettingError(f"batch_size is {size!r}; it must be a whole number of at least 1, or None.")
     if size is None and solver.minibatch:
         size = min(_BATCH_SIZE, len(train))
-    with Signals(terminate=out is not None, break_off=out is not None) as signals:
-        run = Run(
+    batch_size = size if solver.minibatch or batch_size is not None else None
+    if out is None and any(isinstance(callback, Checkpoint) for callback in callbacks):
+        raise SettingError("Checkpoint needs a folder: give fit(..., out='runs/name').")
+    settings: dict[str, Any] = {
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "seed": seed,
+        "tolerance": tolerance,
+        "record_every": record_every,
+    }
+
+    def make(others: Company, *more: Callback) -> Run:
+        return Run(
             problem,
-            solver,
+            others.engage(solver),
             train,
-            epochs=epochs,
-            batch_size=size if solver.minibatch or batch_size is not None else None,
-            seed=seed,
-            tolerance=tolerance,
-            record_every=record_every,
             validation=held_out,
             classify=inputs.labels,
-            callbacks=[signals, *callbacks],
+            callbacks=[*more, *callbacks],
+            peers=others.peers,
+            agreement=others.agreement,
+            **settings,
         )
+
+    if parallel is not None and parallel.size > 1:
+        require_parallel(parallel, problem.depth, solver, min(batch_size or len(train), len(train)))
+    if parallel is not None and parallel.size > 1 and given() is None:
+        counted = problem.work.as_dict()
+        make(Company())  # what is wrong with the other settings is told before workers start, too
+        problem.work.reset(counted)
         if out is not None:
-            _prepare(run, RunFolder(out), resume)
-        elif any(isinstance(callback, Checkpoint) for callback in callbacks):
-            raise SettingError("Checkpoint needs a folder: give fit(..., out='runs/name').")
-        result = run.execute()
+            _require_free(RunFolder(out), resume)
+        return in_workers(
+            fit,
+            problem,
+            callbacks,
+            parallel,
+            data=(inputs.X, inputs.Y),
+            solver=solver,
+            validation=None if second is None else (second.X, second.Y),
+            sample_weights=sample_weights,
+            out=out,
+            resume=resume,
+            **settings,
+        )
+    device = next(problem.model.parameters()).device
+    with Signals(terminate=out is not None, break_off=out is not None) as signals:
+        try:
+            with company(parallel, device) as others:
+                others.begin(problem, repr((solver, settings)), train, held_out)
+                run = make(others, signals)
+                if out is not None:
+                    _prepare(run, RunFolder(out), resume or others.attempt > 0, others, solver)
+                result = run.execute()
+                if result.outcome is Outcome.INTERRUPTED:
+                    signals.received = others.most(signals.received or 0) or None
+        except StopNow:
+            raise
+        except (KeyboardInterrupt, WorkerError):
+            if signals.received is None:
+                raise
+            signals.exit_if_terminated()  # a step was broken off, here or in another process, and the run with it
+            raise KeyboardInterrupt from None
     if result.outcome is Outcome.INTERRUPTED:
         signals.exit_if_terminated()
     return result
 
 
-def _prepare(run: Run, folder: RunFolder, resume: bool) -> None:
-    """Opens the folder, puts its callbacks in their places, and goes back to its last checkpoint."""
-    if folder.started_before and not resume:
-        raise CheckpointError(
-            f"{folder.path} holds a run already: continue it with resume=True, or choose another folder."
-        )
-    folder.open()
+def _prepare(run: Run, folder: RunFolder, resume: bool, others: Company, solver: Solver[Any]) -> None:
+    """Opens the folder, puts its callbacks in their places, and goes back to its last checkpoint.
+
+    The first process alone opens it and writes there; the others read the checkpoint that it takes.
+    """
+    with others.together():
+        if others.leads:
+            _require_free(folder, resume)
+            folder.open()
     try:
         savers = [callback for callback in run.callbacks if isinstance(callback, Checkpoint)] or [Checkpoint()]
-        others = [callback for callback in run.callbacks if not isinstance(callback, Checkpoint)]
-        run.callbacks = [*others, folder, *savers]  # a checkpoint holds what the others have made of the same row
-        folder.settings = run_settings(run)
+        rest = [callback for callback in run.callbacks if not isinstance(callback, Checkpoint)]
+        run.callbacks = [*rest, folder, *savers]  # a checkpoint holds what the others have made of the same row
+        folder.settings = run_settings(run, solver)
         for saver in savers:
             saver.attach(folder)
-        if folder.started_before:
-            folder.restore(run)
+        if others.first(folder.started_before):
+            _restore(run, folder, others)
             for saver in savers:
                 saver.resumed(run)
             if folder.notice is not None:
@@ -130,8 +191,29 @@ def _prepare(run: Run, folder: RunFolder, resume: bool) -> None:
         raise
 
 
-def run_settings(run: Run) -> dict[str, Any]:
-    """What makes a run the run it is: continuing with anything else would be another run."""
+def _require_free(folder: RunFolder, resume: bool) -> None:
+    if folder.started_before and not resume:
+        raise CheckpointError(
+            f"{folder.path} holds a run already: continue it with resume=True, or choose another folder."
+        )
+
+
+def _restore(run: Run, folder: RunFolder, others: Company) -> None:
+    step = 0
+    with others.together():
+        if others.leads:
+            step = folder.restore(run).snapshot.step
+    step = others.first(step)
+    with others.together():
+        if not others.leads:
+            folder.restore(run, step)
+
+
+def run_settings(run: Run, solver: Solver[Any]) -> dict[str, Any]:
+    """What makes a run the run it is: continuing with anything else would be another run.
+
+    How many processes share it does not, nor what they make of the `solver` that was given.
+    """
     problem = run.problem
     return {
         "model": repr(problem.model),
@@ -139,25 +221,12 @@ def run_settings(run: Run) -> dict[str, Any]:
         "weights": list(problem.weights),
         "penalties": {str(layer): repr(penalty) for layer, penalty in problem.penalties.items()},
         "parameter_penalties": {str(l): repr(penalty) for l, penalty in problem.parameter_penalties.items()},
-        "solver": repr(run.solver),
+        "solver": repr(solver),
         "batch_size": run.batch_size,
         "seed": run.seed,
         "record_every": run.record_every,
         "dtype": str(run.data.X.dtype),
         "samples": len(run.data),
-        "data": _digest(run.data),
-        "validation": None if run.validation is None else _digest(run.validation),
+        "data": digest(run.data),
+        "validation": digest(run.validation),
     }
-
-
-def _digest(batch: Batch) -> str:
-    """sha256 of the samples' bytes."""
-    digest = hashlib.sha256()
-    for tensor in (batch.X, batch.Y, batch.weights):
-        if tensor is not None:
-            digest.update(_bytes(tensor))
-    return digest.hexdigest()
-
-
-def _bytes(tensor: Tensor) -> memoryview:
-    return tensor.detach().cpu().contiguous().numpy().reshape(-1).view("uint8").data

@@ -28,7 +28,12 @@ _OWN_PARTS = ("variables", "multipliers")  # entries of the solver's state with 
 
 
 class RunFolder(Callback):
-    """The folder `path` as a run uses it; one process at a time.  It is a callback of the run that writes it."""
+    """The folder `path` as a run uses it; one run at a time.  It is a callback of the run that writes it.
+
+    Where several processes share the run, the first one writes.
+    """
+
+    everywhere = True  # every process learns whether the end was written
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -71,13 +76,25 @@ class RunFolder(Callback):
             self._lock = None
 
     def started(self, run: Run) -> None:
+        if run.agreement.rank > 0:
+            return
         for name in ("model.safetensors", "result.json"):  # those of an earlier end are no longer true
             (self.path / name).unlink(missing_ok=True)
 
     def recorded(self, run: Run, row: dict[str, float]) -> None:
-        self._history.append(row)
+        if run.agreement.rank == 0:
+            self._history.append(row)
 
     def finished(self, run: Run) -> None:
+        failure: CheckpointError | None = None
+        try:
+            if run.agreement.rank == 0:
+                self._write_end(run)
+        except CheckpointError as error:
+            failure = error
+        run.agreement.share_error(failure)
+
+    def _write_end(self, run: Run) -> None:
         from safetensors.torch import save
 
         parameters = {name: value.detach().clone() for name, value in run.problem.model.state_dict().items()}
@@ -105,9 +122,12 @@ class RunFolder(Callback):
         state = {**entries, "history": self._history.position()}
         return self.checkpoints.save(Snapshot(run.state.steps, parts, state, dict(self.settings)), best=best)
 
-    def restore(self, run: Run) -> Loaded:
-        """Puts the newest sound checkpoint into the run: parameters, solver state, callbacks, history, generators."""
-        loaded = self.checkpoints.load()
+    def restore(self, run: Run, step: int | None = None) -> Loaded:
+        """Puts a checkpoint into the run: parameters, solver state, callbacks, history, generators.
+
+        It is the newest sound one, which the run then goes on from, or that of `step` for a process that follows.
+        """
+        loaded = self.checkpoints.load(step)
         snapshot = loaded.snapshot
         self._require_same_settings(snapshot.settings, loaded.path)
         parts = dict(snapshot.parts)
@@ -128,7 +148,9 @@ class RunFolder(Callback):
             callback.load_state_dict(state)
         torch.set_rng_state(generators["torch"])
         run.history[:] = rows
-        if self.checkpoints.steps()[-1] > snapshot.step:  # damaged ones, which this run will pass again
+        if (
+            step is None and self.checkpoints.steps()[-1] > snapshot.step
+        ):  # damaged ones, which this run will pass again
             self.checkpoints.rewind(snapshot.step)
         self.notice = loaded.warning
         return loaded

@@ -23,6 +23,8 @@ class Signals(Callback):
     delivers no signals, it does nothing.
     """
 
+    everywhere = True  # a signal may come to any process of a run
+
     def __init__(self, terminate: bool = False, break_off: bool = False) -> None:
         self.received: int | None = None
         """The signal that ended the run."""

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem
-from lifted_bregman.problem.nested import nested_objective, not_differentiable
+from lifted_bregman.problem.nested import nested_gradient, not_differentiable
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
 
 
@@ -53,16 +52,14 @@ def backpropagate(
 ) -> list[Tensor]:
     """The gradient of the batch's nested objective in the given normalisation; its mean goes to "batch_objective"."""
     state.gradient = []
-    with torch.enable_grad():
-        value = nested_objective(problem, batch.X, batch.Y, weights=batch.weights)
-        scaled = value * len(batch) if normalisation is Normalisation.SUM else value
-        state.gradient = list(torch.autograd.grad(scaled, parameters))
+    factor = problem.peers.samples(len(batch)) if normalisation is Normalisation.SUM else None
+    value, state.gradient = nested_gradient(problem, batch.X, batch.Y, parameters, weights=batch.weights, factor=factor)
     work, depth = problem.work, problem.depth
     work.forward_maps += depth
     work.prox_maps += depth
     work.adjoints += depth - 1
     work.parameter_gradients += depth
-    state.metrics["batch_objective"] = float(value.detach())
+    state.metrics["batch_objective"] = float(value)
     return state.gradient
 
 

@@ -48,6 +48,7 @@ class Adam(Solver[AdamState]):
 
     minibatch: ClassVar[bool] = True
     weighted: ClassVar[bool] = True
+    data_parallel: ClassVar[bool] = True
 
     learning_rate: float = 1e-3
     first_decay: float = 0.9

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -11,6 +12,7 @@ from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.blocks import hidden_layers
 from lifted_bregman.solvers._interface import Batch, Solver, lacking
 from lifted_bregman.solvers._proximal_problem import require_no_term
+from lifted_bregman.solvers._shares import own_variables, whole_variables
 from lifted_bregman.solvers.baselines._block_descent import BlockDescentState, descend, require_inner_steps
 from lifted_bregman.solvers.steps import CurvatureStep, StepRule
 from lifted_bregman.solvers.sweeps import Sweep, TopDown
@@ -42,6 +44,8 @@ class ClassicalLifted(Solver[BlockDescentState]):
     inner_steps  proximal gradient steps on each block before the next one, at least 1
     """
 
+    data_parallel: ClassVar[bool] = True
+
     sweep: Sweep = field(default_factory=TopDown)
     step_rule: StepRule = field(default_factory=CurvatureStep)
     inner_steps: int = 1
@@ -64,15 +68,15 @@ class ClassicalLifted(Solver[BlockDescentState]):
                 )
 
     def init(self, problem: LiftedProblem, batch: Batch) -> BlockDescentState:
-        return BlockDescentState(variables=problem.forward_state(batch.X, check=False))
+        return BlockDescentState(variables=whole_variables(problem, problem.forward_state(batch.X, check=False)))
 
     def step(self, problem: LiftedProblem, state: BlockDescentState, batch: Batch) -> BlockDescentState:
         assert state.variables is not None
         relaxed = classical_problem(problem)
-        point = relaxed.point(state.variables, batch.X, batch.Y)
+        point = relaxed.point(own_variables(problem, state.variables), batch.X, batch.Y)
         state.metrics["start_energy"] = float(relaxed.energy_at(point))
         descend(relaxed, point, self.sweep, self.step_rule, self.inner_steps, state.step_memory)
-        state.variables = point.state
+        state.variables = whole_variables(problem, point.state)
         state.steps += 1
         return state
 
@@ -92,7 +96,7 @@ class _ClassicalProblem(LiftedProblem):
         *hidden, top = original.network.layers
         network = replace(original.network, layers=(*(replace(layer, activation=Identity()) for layer in hidden), top))
         super().__init__(network, original.loss, original.weights, original.penalties, original.parameter_penalties)
-        self.work = original.work
+        self.work, self.peers = original.work, original.peers
         self._original = original
 
     def variable_prox(self, layer: int, v: Tensor, step: float, smooth_quadratic: bool = False) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from lifted_bregman.activations import (
     ELU,
@@ -21,6 +22,7 @@ from lifted_bregman.activations import (
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.blocks import hidden_layers, layers
 from lifted_bregman.solvers._interface import Batch, Solver, lacking
+from lifted_bregman.solvers._shares import own_variables, whole_variables
 from lifted_bregman.solvers.baselines._block_descent import (
     BlockDescentState,
     descend,
@@ -59,6 +61,8 @@ class FenchelLifted(Solver[BlockDescentState]):
     inner_steps  proximal gradient steps on each block before the next one, at least 1
     """
 
+    data_parallel: ClassVar[bool] = True
+
     sweep: Sweep = field(default_factory=TopDown)
     step_rule: StepRule = field(default_factory=CurvatureStep)
     inner_steps: int = 10
@@ -92,13 +96,13 @@ class FenchelLifted(Solver[BlockDescentState]):
             )
 
     def init(self, problem: LiftedProblem, batch: Batch) -> BlockDescentState:
-        return BlockDescentState(variables=problem.forward_state(batch.X, check=False))
+        return BlockDescentState(variables=whole_variables(problem, problem.forward_state(batch.X, check=False)))
 
     def step(self, problem: LiftedProblem, state: BlockDescentState, batch: Batch) -> BlockDescentState:
         assert state.variables is not None
-        point = problem.point(state.variables, batch.X, batch.Y)
+        point = problem.point(own_variables(problem, state.variables), batch.X, batch.Y)
         state.metrics["start_energy"] = float(problem.energy_at(point))
         descend(problem, point, self.sweep, self.step_rule, self.inner_steps, state.step_memory)
-        state.variables = point.state
+        state.variables = whole_variables(problem, point.state)
         state.steps += 1
         return state

@@ -34,6 +34,7 @@ class GradientDescent(Solver[BackpropState]):
     """
 
     weighted: ClassVar[bool] = True
+    data_parallel: ClassVar[bool] = True
 
     learning_rate: float
     normalisation: Normalisation = Normalisation.MEAN

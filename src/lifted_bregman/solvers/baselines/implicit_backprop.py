@@ -47,6 +47,7 @@ class ImplicitBackprop(Solver[ImplicitBackpropState]):
 
     minibatch: ClassVar[bool] = True
     weighted: ClassVar[bool] = True
+    data_parallel: ClassVar[bool] = True
 
     prox_weight: float
     inner_steps: int

@@ -48,6 +48,7 @@ class SGD(Solver[SGDState]):
 
     minibatch: ClassVar[bool] = True
     weighted: ClassVar[bool] = True
+    data_parallel: ClassVar[bool] = True
 
     learning_rate: float
     momentum: float = 0.0

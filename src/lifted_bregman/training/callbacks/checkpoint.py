@@ -21,13 +21,16 @@ class Checkpoint(Callback):
     """Saves to the `out` folder of `fit`: every few epochs, steps or seconds, and once at the end.
 
     The last two checkpoints and the best of those saved at rows are kept.  A save that fails while the run goes on is a
-    warning, and the next one is tried in its turn; the last save must succeed.
+    warning, and the next one is tried in its turn; the first and the last save must succeed.  Where several processes
+    share the run, the first one saves, and an error is raised in all.
 
     every_epochs   at the rows of the history, at least 1
     every_steps    also after so many steps, for long epochs; None for never
     every_seconds  also after so many seconds; None for never
     monitor        what the best checkpoint is best in, as for `EarlyStopping`
     """
+
+    everywhere = True  # every process learns whether the first and the last save succeeded
 
     def __init__(
         self,
@@ -58,15 +61,19 @@ class Checkpoint(Callback):
             raise SettingError("Checkpoint needs a folder: give fit(..., out='runs/name').")
         self._saved_at = time.monotonic()
         if self._saved is None:
-            self._save(run, best=False)  # a run that is killed in its first interval can be resumed too
+            self._require_save(run)  # a run that is killed in its first interval can be resumed too
 
     def stepped(self, run: Run) -> None:
+        if run.agreement.rank > 0:
+            return
         by_steps = self.every_steps is not None and run.state.steps % self.every_steps == 0
         by_time = self.every_seconds is not None and time.monotonic() - self._saved_at >= self.every_seconds
         if by_steps or by_time:
             self._try(run, best=False)
 
     def recorded(self, run: Run, row: dict[str, float]) -> None:
+        if run.agreement.rank > 0:
+            return
         name, epoch = monitored(self.monitor, row), int(row["epoch"])
         if epoch - self._last_epoch < self.every_epochs:
             return
@@ -77,8 +84,7 @@ class Checkpoint(Callback):
 
     def ended(self, run: Run) -> None:
         if run.intact:
-            if self._saved != _position(run):
-                self._save(run, best=False)
+            self._require_save(run)
         elif run.outcome is Outcome.INTERRUPTED and run.phase is Phase.STEP:
             self._go_back(run)
 
@@ -91,6 +97,18 @@ class Checkpoint(Callback):
     def resumed(self, run: Run) -> None:
         """The run stands where its last checkpoint does; `fit` says it."""
         self._saved = _position(run)
+
+    def _require_save(self, run: Run) -> None:
+        """Saves unless it was done; what fails in the first process is raised in all."""
+        if run.agreement.size > 1:
+            require_finite(run)  # in all, for all have the same
+        failure: CheckpointError | None = None
+        try:
+            if run.agreement.rank == 0 and self._saved != _position(run):
+                self._save(run, best=False)
+        except CheckpointError as error:
+            failure = error
+        run.agreement.share_error(failure)
 
     def _try(self, run: Run, best: bool) -> None:
         try:

@@ -36,6 +36,8 @@ class EarlyStopping(Callback):
     restore_best whether the model ends with the parameters of its best row; a run that ends otherwise gets them too
     """
 
+    everywhere = True  # every process of a run has the same rows, and the same best parameters
+
     def __init__(
         self, monitor: str | None = None, patience: int = 5, min_delta: float = 0.0, restore_best: bool = True
     ) -> None:

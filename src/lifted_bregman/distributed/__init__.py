@@ -1,0 +1,26 @@
+"""Several processes that share a run: how many, how they are started, how they find each other, what they send.
+
+Nothing of torch.distributed is imported before one of the classes for processes is used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from lifted_bregman.distributed.parallel import Parallel
+
+if TYPE_CHECKING:
+    from lifted_bregman.distributed.process_agreement import ProcessAgreement
+    from lifted_bregman.distributed.process_peers import ProcessPeers
+    from lifted_bregman.distributed.process_team import Processes
+
+__all__ = ["Parallel", "ProcessAgreement", "ProcessPeers", "Processes"]
+
+_MODULES = {"ProcessAgreement": "process_agreement", "ProcessPeers": "process_peers", "Processes": "process_team"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,0 +1,105 @@
+"""How many processes share a run, and how they treat each other."""
+
+from __future__ import annotations
+
+import math
+import socket
+from dataclasses import dataclass, fields
+from typing import Any
+
+from lifted_bregman.errors import SettingError
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """Splits a run over data · layer processes; the numbers stay those of one.
+
+    data       processes that share the samples of each batch, at least 1
+    layer      processes that share the layers, at least 1
+    timeout    seconds after which a process that does not answer counts as lost, > 0; longer than a callback takes
+    restarts   how often lost processes are started again, at least 0; those of torchrun or SLURM restart by their rules
+    interface  the network interface to talk over, such as "eth0"; by default processes started here talk over loopback
+      only, and those of torchrun or SLURM over what torch takes
+    """
+
+    data: int = 1
+    layer: int = 1
+    timeout: float = 60.0
+    restarts: int = 3
+    interface: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in {"data": 1, "layer": 1, "restarts": 0}.items():
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise SettingError(f"{name} of parallel is {value!r}; it must be a whole number of at least {least}.")
+        if type(self.timeout) not in (int, float) or not 0.0 < self.timeout < math.inf:
+            raise SettingError(f"timeout of parallel is {self.timeout!r}; it must be a number of seconds above 0.")
+        if self.interface is not None and not (isinstance(self.interface, str) and self.interface):
+            raise SettingError(f"interface of parallel is {self.interface!r}; it must be a name such as 'eth0'.")
+
+    @classmethod
+    def parse(cls, text: str) -> Parallel:
+        """From text such as "data=2,layer=2", as on the command line."""
+        known = {field.name: field for field in fields(cls)}
+        given: dict[str, Any] = {}
+        for part in text.split(","):
+            name, equals, value = (word.strip() for word in part.partition("="))
+            if name not in known or not equals or not value:
+                raise SettingError(
+                    f"parallel is '{text}'; write it as data=2 or data=2,layer=2, with any of {', '.join(known)}."
+                )
+            if name in given:
+                raise SettingError(f"parallel is '{text}', which names {name} twice: name it once.")
+            given[name] = _number(value) if name != "interface" else value
+        return cls(**given)
+
+    def __str__(self) -> str:
+        """What `parse` reads: what is not the default, and `data`."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        shown = {name: v for name, v in values.items() if name == "data" or v != getattr(type(self), name)}
+        return ",".join(f"{name}={v:g}" if name == "timeout" else f"{name}={v}" for name, v in shown.items())
+
+    @property
+    def size(self) -> int:
+        """The number of processes, data · layer."""
+        return self.data * self.layer
+
+    def require_world(self, size: int) -> None:
+        """An error unless a world of `size` processes is data · layer."""
+        if size != self.size:
+            raise SettingError(
+                f"parallel asks for data={self.data} times layer={self.layer}, {self.size} processes in all, and there "
+                f"are {size}: start {self.size}, or change the degrees."
+            )
+
+    def require_interface(self) -> None:
+        """An error unless this machine has the interface that is named."""
+        known = [name for _, name in socket.if_nameindex()]
+        if self.interface is not None and self.interface not in known:
+            raise SettingError(
+                f"interface of parallel is '{self.interface}', which this machine does not have; it has "
+                f"{', '.join(known)}."
+            )
+
+    def require_work(self, batch: int, layers: int) -> None:
+        """An error unless each process has something to do: samples of a batch, and layers."""
+        if self.data > batch:
+            raise SettingError(
+                f"parallel shares a batch among data={self.data} processes and a batch has {batch} samples: take "
+                "larger batches, or a smaller degree."
+            )
+        if self.layer > layers:
+            raise SettingError(
+                f"parallel shares the layers among layer={self.layer} processes and the network has {layers}: take a "
+                "smaller degree."
+            )
+
+
+def _number(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

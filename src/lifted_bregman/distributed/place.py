@@ -1,0 +1,103 @@
+"""Where this process stands among those that were started together, which environment variables say.
+
+The launcher, torchrun and SLURM set them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+from lifted_bregman.errors import SettingError
+
+LAUNCHER = "LIFTED_LAUNCHER"
+"""The variable by which workers know the process that started them."""
+
+LOST = 75
+"""The exit code of a worker that has lost another one, and wants to be started again."""
+
+RESULT, ERROR = "result", "error"
+"""What workers leave beside their file: what rank 0 returned, and by each rank's number the error that it raised."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where this process stands among those that were started together."""
+
+    rank: int
+    size: int
+    local_rank: int
+    """Its number on this machine."""
+    attempt: int
+    """How often the processes have been started again."""
+    address: str
+    port: int
+
+
+def given() -> Place | None:
+    """The place of this process among others, None for a process on its own.
+
+    torchrun sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; srun sets SLURM_PROCID, SLURM_STEP_NUM_TASKS and
+    SLURM_STEP_ID, which a batch script that is not run by srun does not have.
+    """
+    if {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+        return Place(
+            rank=_number("RANK"),
+            size=_number("WORLD_SIZE"),
+            local_rank=_number("LOCAL_RANK", _number("RANK")),
+            attempt=_number("TORCHELASTIC_RESTART_COUNT", 0),
+            address=os.environ["MASTER_ADDR"],
+            port=_number("MASTER_PORT"),
+        )
+    if {"SLURM_PROCID", "SLURM_STEP_ID", "SLURM_NTASKS"} <= os.environ.keys():
+        size = _number("SLURM_STEP_NUM_TASKS", _number("SLURM_NTASKS"))
+        if size > 1:
+            nodes = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST", "localhost")
+            return Place(
+                rank=_number("SLURM_PROCID"),
+                size=size,
+                local_rank=_number("SLURM_LOCALID", 0),
+                attempt=_number("SLURM_RESTART_COUNT", 0),
+                address=os.environ.get("MASTER_ADDR") or first_node(nodes),
+                port=_number("MASTER_PORT", _port(_number("SLURM_JOB_ID", 0), _number("SLURM_STEP_ID"))),
+            )
+    return None
+
+
+def first_node(nodes: str) -> str:
+    """The first of a list of nodes as SLURM writes it: "gpu[07-09,12],login" begins with gpu07."""
+    found = re.match(r"([^,\[\]]*)(?:\[(\w+)[^\]]*\]([^,\[\]]*))?", nodes)
+    assert found is not None
+    return "".join(part or "" for part in found.groups())
+
+
+def _port(job: int, step: int) -> int:
+    """One that steps of jobs on the same nodes do not share, most likely."""
+    return 15000 + (job + 101 * step) % 20000
+
+
+def follows() -> bool:
+    """Whether another process speaks for this one: rank 0 of its world."""
+    place = given()
+    return place is not None and place.rank > 0
+
+
+def restarted() -> bool:
+    """Whether processes of this world were lost, and all of them were started again."""
+    place = given()
+    return place is not None and place.attempt > 0
+
+
+def launched() -> bool:
+    """Whether the launcher started this process, and starts it again where others were lost."""
+    return LAUNCHER in os.environ
+
+
+def _number(name: str, default: int | None = None) -> int:
+    value = os.environ.get(name)
+    if value is None and default is not None:
+        return default
+    if value is None or not value.isdigit():
+        raise SettingError(f"the environment variable {name} is {value!r}; it must be a whole number of at least 0.")
+    return int(value)

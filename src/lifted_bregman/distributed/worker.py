@@ -1,0 +1,101 @@
+"""A worker process: `python -m lifted_bregman.distributed.worker`, started by the launcher and by nobody else.
+
+    -m MODULE ARGUMENTS    runs a module, as python -m does
+    FILE                   calls the function that the file holds, and keeps what it returned beside it
+
+The file is a pickle, and so is what is kept beside it.  They are the only ones that are ever read: one process of a run
+wrote them for another a moment ago, into a folder that nobody else may enter, and the folder is gone when the run has
+ended.  Nothing that is stored is a pickle.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import runpy
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lifted_bregman.distributed.place import ERROR, LAUNCHER, LOST, RESULT, Place, given
+from lifted_bregman.errors import LiftedBregmanError, WorkerError
+
+_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs what the arguments say, in a process that ends with the one that started it."""
+    try:
+        end_with_launcher()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))  # the launcher held them
+        code = _run(arguments[1:]) if arguments[0] == "-m" else _call(Path(arguments[0]))
+    except KeyboardInterrupt:
+        code = 128 + signal.SIGINT
+    if code == LOST:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(LOST)  # what is left of torch's connections may abort a process that ends in good order
+    return code
+
+
+def end_with_launcher() -> None:
+    """From now on the kernel ends this process with the launcher, even if that is killed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != int(os.environ[LAUNCHER]):
+        os._exit(1)  # it had ended before
+
+
+def _run(command: Sequence[str]) -> int:
+    sys.argv[:] = command
+    try:
+        runpy.run_module(command[0], run_name="__main__", alter_sys=True)
+    except SystemExit as ending:
+        if isinstance(ending.code, str):
+            raise
+        return ending.code or 0
+    return 0
+
+
+def _call(path: Path) -> int:
+    place = given()
+    assert place is not None
+    try:
+        returned = torch.load(path, weights_only=False, mmap=True, map_location=_own_device)()
+    except WorkerError:
+        return LOST
+    except Exception as error:
+        torch.save(_told(error, place), path.with_name(f"{ERROR}-{place.rank}"))
+        return 1
+    if place.rank == 0:
+        torch.save(returned, path.with_name(RESULT))
+    return 0
+
+
+def _own_device(storage: Any, location: str) -> Any:
+    """Each worker has a GPU of its own."""
+    place = given()
+    assert place is not None
+    return storage.cuda(place.local_rank) if location.startswith("cuda") else storage
+
+
+def _told(error: Exception, place: Place) -> Exception:
+    """The error as it can be handed over; one that nobody expected with where it came from."""
+    where = f"In worker {place.rank} of {place.size}:\n{''.join(traceback.format_exception(error))}"
+    try:
+        told: Exception = pickle.loads(pickle.dumps(error))
+    except Exception:
+        told = RuntimeError(f"{type(error).__name__}: {error}")
+    if not isinstance(error, LiftedBregmanError):
+        told.add_note(where)
+    return told
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,199 @@
+"""The world: the processes that share a run, joined."""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+
+from lifted_bregman.distributed.parallel import Parallel
+from lifted_bregman.distributed.place import Place, given
+from lifted_bregman.errors import SettingError, WorkerError
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+_JOINING = 60.0  # seconds that processes may start after each other, where the timeout is not longer
+_LOOPBACK = ("localhost", "127.0.0.1")
+_joined = 0  # how often this process has joined: each time has names of its own in the store
+
+
+@dataclass(frozen=True)
+class World:
+    """The processes of a run, joined."""
+
+    rank: int
+    size: int
+    data: dist.ProcessGroup
+    """Those that hold other samples of the same layers."""
+    layer: dist.ProcessGroup | None = None
+    """Those that hold other layers of the same samples, where layers are shared."""
+    mesh: DeviceMesh | None = None
+    """Both as a mesh ("data", "layer"), where there are both."""
+
+    def first(self, number: int) -> int:
+        """The number that rank 0 has, on every rank."""
+        told = _message(number)
+        dist.broadcast(told, 0)
+        return int(told)
+
+    def most(self, number: int) -> int:
+        """The largest number that any rank has, on every rank."""
+        told = _message(number)
+        dist.all_reduce(told, dist.ReduceOp.MAX)
+        return int(told)
+
+    def spread(self, value: torch.Tensor) -> None:
+        """Gives every rank what rank 0 has, in place."""
+        dist.broadcast(value, 0)
+
+
+@contextmanager
+def join(parallel: Parallel, device: torch.device | None = None) -> Iterator[World]:
+    """Joins the given world, and leaves it in the end.
+
+    gloo carries what is on the CPU, NCCL what is on a GPU.  A process group that is there already is used and left
+    alone.  Each attempt and each time of joining has names of its own in the store, for a store that outlives its
+    processes has the addresses of dead ones.  Others that are lost, or silent for `timeout` seconds, are a
+    `WorkerError`.
+
+    Args:
+        parallel: the world must have data · layer processes.
+        device: where the model is; the CPU if None.
+    """
+    place = given()
+    if place is None:
+        raise SettingError("this process has no world to join: start it with torchrun, or let fit start the workers.")
+    parallel.require_world(dist.get_world_size() if dist.is_initialized() else place.size)
+    parallel.require_interface()
+    if dist.is_initialized():
+        with _losses_told(place):
+            yield _world(parallel, device or torch.device("cpu"))
+        return
+    with _talking_over(parallel.interface or ("lo" if place.address in _LOOPBACK else None)):
+        try:
+            with _losses_told(place):
+                yield _init(parallel, place, device or torch.device("cpu"))
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+
+
+def lost(error: BaseException) -> bool:
+    """Whether an error says that another process is gone or silent; gloo says so in the text only."""
+    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error).lower())
+
+
+def _init(parallel: Parallel, place: Place, device: torch.device) -> World:
+    global _joined
+    _joined += 1
+    timeout = timedelta(seconds=parallel.timeout)
+    host = place.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
+    store = PrefixStore(f"lifted/{place.attempt}/{_joined}", _store(place.address, place.port, host))
+    _wait_for_all(store, place, max(timeout, timedelta(seconds=_JOINING)))
+    options: dict[str, Any] = {"backend": "gloo"}
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        options = {"backend": "cpu:gloo,cuda:nccl", "device_id": device}
+    dist.init_process_group(store=store, rank=place.rank, world_size=place.size, timeout=timeout, **options)
+    return _world(parallel, device)
+
+
+@functools.cache
+def _store(address: str, port: int, host: bool) -> Store:
+    """The store of the world, kept as long as the process: others may still read when this one has left.
+
+    The agent hosts it, or else rank 0: on loopback only where that is its address.
+    """
+    options: dict[str, Any] = {"is_master": host}
+    if host and address in _LOOPBACK:
+        options["master_listen_fd"] = socket.create_server(("127.0.0.1", port)).detach()
+    timeout = timedelta(seconds=_JOINING)
+    return TCPStore(address, port, timeout=timeout, wait_for_workers=False, multi_tenant=True, **options)
+
+
+def _wait_for_all(store: Store, place: Place, timeout: timedelta) -> None:
+    keys = {rank: f"here/{rank}" for rank in range(place.size)}
+    store.set(keys[place.rank], "1")
+    try:
+        store.wait(list(keys.values()), timeout)
+    except dist.DistError as error:
+        absent = [str(rank) for rank, key in keys.items() if not store.check([key])]
+        raise WorkerError(
+            f"of {place.size} processes rank {', '.join(absent)} did not come within {timeout.total_seconds():g} "
+            "seconds: see why it did not start."
+        ) from error
+
+
+def _world(parallel: Parallel, device: torch.device) -> World:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    everybody = dist.group.WORLD
+    assert everybody is not None
+    if parallel.layer == 1:
+        return World(rank, size, everybody)
+    places = torch.arange(size).view(parallel.data, parallel.layer)
+    timeout = timedelta(seconds=parallel.timeout)
+    layer = _own_group(places, timeout) if parallel.data > 1 else everybody
+    data = _own_group(places.T, timeout)
+    if parallel.data == 1:
+        return World(rank, size, data, layer)
+    from torch.distributed.device_mesh import DeviceMesh
+
+    mesh = DeviceMesh.from_group([data, layer], device.type, mesh=places, mesh_dim_names=("data", "layer"))
+    return World(rank, size, data, layer, mesh)
+
+
+def _own_group(rows: torch.Tensor, timeout: timedelta) -> dist.ProcessGroup:
+    """The group of the row that this process is in; every process makes all of them, as torch wants it."""
+    groups: dict[int, dist.ProcessGroup] = {
+        row: dist.new_group(ranks, timeout=timeout) for row, ranks in enumerate(rows.tolist())
+    }
+    own = int((rows == dist.get_rank()).any(1).nonzero())
+    return groups[own]
+
+
+def _message(number: int) -> torch.Tensor:
+    from lifted_bregman.distributed.process_peers import message_device
+
+    return torch.tensor([number], dtype=torch.int64, device=message_device(None))
+
+
+@contextmanager
+def _losses_told(place: Place) -> Iterator[None]:
+    try:
+        yield
+    except WorkerError:
+        raise
+    except Exception as error:
+        if not lost(error):
+            raise
+        raise WorkerError(
+            f"rank {place.rank} of {place.size} lost another process, which ended or was silent for longer than the "
+            "timeout: see why, then resume."
+        ) from error
+
+
+@contextmanager
+def _talking_over(interface: str | None) -> Iterator[None]:
+    """gloo and NCCL read the interface from the environment, which is put back."""
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    before = {name: os.environ.get(name) for name in names}
+    if interface is not None:
+        os.environ.update(dict.fromkeys(names, interface))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

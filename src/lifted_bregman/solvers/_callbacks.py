@@ -1,0 +1,50 @@
+"""What a run calls as it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lifted_bregman.solvers._loop import Run
+
+
+class Callback:
+    """What a run calls as it goes.  Every method may be left out.
+
+    The order of a run is `started`, then `stepped` after each step and `recorded` after each row of the history, then
+    `ended`, the solver's own last word (averages), `finished`, and whatever happened `close`.
+
+    Where several processes share a run, the first one alone calls them, with a `run.problem` that it may evaluate
+    freely, and a `stop` ends the run in all processes after the same step.
+    """
+
+    everywhere: bool = False
+    """Whether every process of a run calls it: for callbacks that follow from the history alone, or look after the
+    process they are in.
+    """
+
+    def started(self, run: Run) -> None:
+        """Before the first step; a continued run has its state already."""
+
+    def stepped(self, run: Run) -> None:
+        """After each step."""
+
+    def recorded(self, run: Run, row: dict[str, float]) -> None:
+        """After each new row of the history."""
+
+    def ended(self, run: Run) -> None:
+        """After the last step, with the parameters it left and the outcome in `run.outcome`."""
+
+    def finished(self, run: Run) -> None:
+        """At the very end; parameters changed here are the result's."""
+
+    def close(self) -> None:
+        """Always, even if the run raised."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What has to be kept for an exact continuation: containers of tensors and numbers."""
+        return {}
+
+    def load_state_dict(self, entries: Mapping[str, Any]) -> None:
+        """Takes over what `state_dict` returned."""

@@ -1,0 +1,49 @@
+"""How the processes of a run end it together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lifted_bregman.solvers.outcome import Outcome
+
+_NEVER = 2**62
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why a run is to end."""
+
+    outcome: Outcome
+    message: str
+    record: bool = False
+    """Whether a row is to be added for an epoch that is not over."""
+    failed: bool = False
+    """Whether what was under way has not come to its end, so that there is nothing to record."""
+    since: int = _NEVER
+    """Of a run that diverged, the first message between processes for which this one had no finite numbers."""
+
+    def precedence(self, rank: int) -> tuple[bool, int, int]:
+        """What decides among several: that a run diverged, where this began, and the lowest rank."""
+        diverged = self.outcome is Outcome.DIVERGED
+        return not diverged, self.since if diverged else _NEVER, rank
+
+
+class Agreement:
+    """What the processes of a run decide together.  Here there is one, which decides alone.
+
+    Each method is called by all processes at the same place of the run.
+    """
+
+    rank: int = 0
+    """Which process this is; the first one, 0, calls the callbacks."""
+    size: int = 1
+    """The number of processes."""
+
+    def stop(self, wanted: Stop | None) -> Stop | None:
+        """What all stop with after the present step or row, if any of them wants to: see `Stop.precedence`."""
+        return wanted
+
+    def share_error(self, error: BaseException | None) -> None:
+        """Raises `error`, and where another process has one, an error of the same kind that names its rank."""
+        if error is not None:
+            raise error

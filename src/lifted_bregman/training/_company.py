@@ -1,0 +1,149 @@
+"""The processes that share a run with this one, as `fit` deals with them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from lifted_bregman.distributed.parallel import Parallel
+from lifted_bregman.distributed.place import given, launched
+from lifted_bregman.errors import CompatibilityError, SettingError
+from lifted_bregman.problem import LiftedProblem, Peers
+from lifted_bregman.solvers import Agreement, Batch, ImplicitParallel, ModelAveraging, Solver
+
+if TYPE_CHECKING:
+    from lifted_bregman.distributed.world import World
+
+
+class Company:
+    """Those who share a run with this process; here nobody does."""
+
+    def __init__(self) -> None:
+        self.peers = Peers()
+        self.agreement = Agreement()
+        self.attempt = 0
+        """How often the run was started again because processes were lost."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes, and calls the callbacks."""
+        return self.agreement.rank == 0
+
+    def engage(self, solver: Solver[Any]) -> Solver[Any]:
+        """The solver as it works with the others."""
+        return solver
+
+    def first(self, number: int) -> int:
+        """The number that the leading process has."""
+        return number
+
+    def most(self, number: int) -> int:
+        """The largest number that any process has."""
+        return number
+
+    def begin(self, problem: LiftedProblem, settings: str, *batches: Batch | None) -> None:
+        """Makes sure that all begin with the same."""
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What fails in one process fails in all.  Nothing is sent in between."""
+        failure: Exception | None = None
+        try:
+            yield
+        except Exception as error:
+            failure = error
+        self.agreement.share_error(failure)
+
+
+class Joined(Company):
+    """Those of a world."""
+
+    def __init__(self, world: World) -> None:
+        from lifted_bregman.distributed.process_agreement import ProcessAgreement
+
+        super().__init__()
+        place = given()
+        assert place is not None
+        self.agreement = ProcessAgreement()
+        self.attempt = place.attempt
+        self._world = world
+
+    def first(self, number: int) -> int:
+        return self._world.first(number)
+
+    def most(self, number: int) -> int:
+        return self._world.most(number)
+
+    def engage(self, solver: Solver[Any]) -> Solver[Any]:
+        """Workers of an average go to the processes; other solvers have peers who share each batch."""
+        if isinstance(solver, ModelAveraging | ImplicitParallel):
+            from lifted_bregman.distributed.process_team import Processes
+
+            return replace(solver, team=Processes(self._world.data))
+        from lifted_bregman.distributed.process_peers import ProcessPeers
+
+        self.peers = ProcessPeers(self._world.data)
+        return solver
+
+    def begin(self, problem: LiftedProblem, settings: str, *batches: Batch | None) -> None:
+        """All take the parameters of the first, and must have been given the same data and settings as it was."""
+        if launched():
+            return  # all were given one file, or one command line
+        with torch.no_grad():
+            for value in problem.model.state_dict().values():
+                self._world.spread(value)
+        own = int.from_bytes(hashlib.sha256(f"{settings} {list(map(digest, batches))}".encode()).digest()[:7], "big")
+        same = self.first(own) == own
+        with self.together():
+            if not same:
+                raise SettingError(
+                    "its data or settings are not those of rank 0: give every process the same, with fixed seeds."
+                )
+
+
+@contextmanager
+def company(parallel: Parallel | None, device: torch.device) -> Iterator[Company]:
+    """Nobody, or those of the world that this process is in."""
+    if parallel is None or (parallel.size == 1 and ((place := given()) is None or place.size == 1)):
+        yield Company()
+    else:
+        from lifted_bregman.distributed.world import join
+
+        with join(parallel, device) as world:
+            yield Joined(world)
+
+
+def require_parallel(parallel: Parallel, layers: int, solver: Solver[Any], batch: int) -> None:
+    """An error unless the degrees, the network, the solver and a batch fit together."""
+    if parallel.layer > 1:
+        raise SettingError(
+            f"parallel has layer={parallel.layer}, and layers cannot be shared yet: take layer=1, and share the "
+            "samples with data."
+        )
+    parallel.require_work(batch, layers)
+    if parallel.data > 1 and not (solver.data_parallel or isinstance(solver, ModelAveraging | ImplicitParallel)):
+        raise CompatibilityError(
+            f"parallel has data={parallel.data}, and {type(solver).__name__} needs the whole of each batch in one "
+            "process: take data=1, or another solver such as GramSweep, ImplicitSGD or ProximalGradient."
+        )
+
+
+def digest(batch: Batch | None) -> str | None:
+    """sha256 of the samples' bytes."""
+    if batch is None:
+        return None
+    found = hashlib.sha256()
+    for tensor in (batch.X, batch.Y, batch.weights):
+        if tensor is not None:
+            found.update(_bytes(tensor))
+    return found.hexdigest()
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    return tensor.detach().cpu().contiguous().numpy().reshape(-1).view("uint8").data

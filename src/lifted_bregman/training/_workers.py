@@ -1,0 +1,140 @@
+"""A function called in worker processes, as if it had been called here: `fit` where it is not in a world yet."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType, SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lifted_bregman.distributed.parallel import Parallel
+from lifted_bregman.distributed.place import ERROR, RESULT
+from lifted_bregman.errors import SettingError, WorkerError
+from lifted_bregman.problem import LiftedProblem
+from lifted_bregman.solvers import Callback, Result
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A call of `fit`, as it goes to the workers."""
+
+    function: Callable[..., Result]
+    problem: LiftedProblem
+    callbacks: Sequence[Callback]
+    arguments: Mapping[str, Any]
+    generator: Tensor
+    """The state of torch's own generator in the calling process."""
+
+    def __call__(self) -> Trained:
+        torch.set_rng_state(self.generator)
+        result = self.function(self.problem, callbacks=self.callbacks, **self.arguments)
+        return Trained(
+            result,
+            dict(self.problem.model.state_dict()),
+            (self.problem.penalties, self.problem.parameter_penalties),
+            self.problem.work.as_dict(),
+            [callback.state_dict() for callback in self.callbacks],
+            torch.get_rng_state(),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What came of it, as it comes back."""
+
+    result: Result
+    parameters: dict[str, Tensor]
+    penalties: tuple[Any, Any]
+    work: dict[str, float]
+    callbacks: list[dict[str, Any]]
+    generator: Tensor
+
+    def put_into(self, problem: LiftedProblem, callbacks: Sequence[Callback]) -> Result:
+        """Changes what a call in this process would have changed, and returns what it would have returned."""
+        problem.model.load_state_dict(self.parameters)
+        for own, trained in zip((problem.penalties, problem.parameter_penalties), self.penalties, strict=True):
+            own.update(trained)
+        problem.work.reset(self.work)
+        for callback, state in zip(callbacks, self.callbacks, strict=True):
+            callback.load_state_dict(state)
+        torch.set_rng_state(self.generator)
+        return self.result
+
+
+def in_workers(
+    function: Callable[..., Result],
+    problem: LiftedProblem,
+    callbacks: Sequence[Callback],
+    parallel: Parallel,
+    **arguments: Any,
+) -> Result:
+    """`function(problem, callbacks=..., parallel=..., **arguments)` in workers, which find themselves in a world.
+
+    Everything goes through a folder that only this user may enter, see `lifted_bregman.distributed.worker`.
+    """
+    from lifted_bregman.distributed.launcher import launch
+
+    with tempfile.TemporaryDirectory(prefix="lifted-") as folder:
+        file = Path(folder) / "call"
+        _write(
+            Call(function, problem, callbacks, {"parallel": parallel, **arguments}, torch.get_rng_state()),
+            file,
+            parallel,
+        )
+        code = launch([str(file)], parallel, terminate=arguments["out"] is not None)
+        if code == 128 + signal.SIGINT:
+            raise KeyboardInterrupt
+        if code == 128 + signal.SIGTERM:
+            raise SystemExit(code)
+        if code:
+            raise _error(Path(folder), code)
+        trained: Trained = torch.load(file.with_name(RESULT), weights_only=False)
+        return trained.put_into(problem, callbacks)
+
+
+def _write(call: Call, path: Path, parallel: Parallel) -> None:
+    instead = f"or start the script with torchrun --nproc-per-node {parallel.size}"
+    try:
+        torch.save(call, path, pickle_module=SimpleNamespace(Pickler=_Pickler, __name__="pickle"))
+    except _OfTheScript as found:
+        raise SettingError(
+            f"{found} is defined in the script that is run, which worker processes do not import: move it into a "
+            f"module of its own, {instead}."
+        ) from None
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise SettingError(
+            f"what fit was given cannot be handed to worker processes ({error}): leave that part out, {instead}."
+        ) from error
+    except (OSError, RuntimeError) as error:
+        raise SettingError(
+            f"the data cannot be handed to worker processes through {path.parent} ({error}): free some space there, "
+            "or name another folder by the variable TMPDIR."
+        ) from error
+
+
+class _OfTheScript(Exception):
+    """A class or function that only the script in this process has."""
+
+
+class _Pickler(pickle.Pickler):
+    """Refuses what workers could not find."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
+            raise _OfTheScript(value.__qualname__)
+        return NotImplemented
+
+
+def _error(folder: Path, code: int) -> Exception:
+    """The error of the lowest rank that raised one."""
+    for path in sorted(folder.glob(f"{ERROR}-*"), key=lambda path: int(path.name.rpartition("-")[2])):
+        error: Exception = torch.load(path, weights_only=False)
+        return error
+    return WorkerError(f"a worker ended with exit code {code}; what it wrote before says why.")

@@ -1,0 +1,77 @@
+"""What workers do in the tests of the launcher: `python -m tests.distributed.scenes SCENE FOLDER`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import lifted_bregman as lb
+from lifted_bregman.distributed import world
+from lifted_bregman.distributed.place import LOST, given
+from lifted_bregman.errors import WorkerError
+
+PARALLEL = lb.Parallel(data=2, timeout=30.0, restarts=1)
+
+
+def note(folder: Path, what: str) -> None:
+    place = given()
+    assert place is not None
+    (folder / f"{what}-{place.rank}-{place.attempt}").write_text(f"{os.getpid()} {torch.get_num_threads()}")
+
+
+def meet(folder: Path) -> None:
+    """Joins, meets the other, waits to be let go, and meets it again."""
+    with world.join(PARALLEL) as joined:
+        dist.all_reduce(torch.ones(1), group=joined.data)
+        note(folder, "met")
+        while not (folder / "go").exists():
+            time.sleep(0.01)
+        dist.all_reduce(torch.ones(1), group=joined.data)
+
+
+def killed_once(folder: Path) -> None:
+    """In the first attempt rank 1 is killed while rank 0 waits for it."""
+    place = given()
+    assert place is not None
+    with world.join(PARALLEL) as joined:
+        note(folder, "joined")
+        if place.rank == 1 and place.attempt == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        dist.all_reduce(torch.ones(1), group=joined.data)
+        note(folder, "ended")
+
+
+def fails(folder: Path) -> None:
+    """Rank 1 has an error of its own, and rank 0 waits for it."""
+    with world.join(PARALLEL) as joined:
+        note(folder, "joined")
+        if joined.rank == 1:
+            sys.exit(3)
+        dist.all_reduce(torch.ones(1), group=joined.data)
+
+
+def stubborn(folder: Path) -> None:
+    """Does not listen to Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    note(folder, "met")
+    time.sleep(600)
+
+
+def waits(folder: Path) -> None:
+    """Does nothing for a long time."""
+    note(folder, "met")
+    time.sleep(600)
+
+
+if __name__ == "__main__":
+    scene = {function.__name__: function for function in (meet, killed_once, fails, stubborn, waits)}[sys.argv[1]]
+    try:
+        scene(Path(sys.argv[2]))
+    except WorkerError:
+        sys.exit(LOST)
