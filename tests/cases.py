@@ -91,6 +91,7 @@ def solver_cases() -> list[solvers.Solver]:
         solvers.StochasticProximalGradient(step_parameter=0.05),
         solvers.ModelAveraging(workers=2, local_steps=3),
         solvers.ImplicitParallel(workers=2, prox_weight=1.0, local_steps=3),
+        solvers.PipelinedSweep(0.05),
         solvers.PIAG(delay_bound=4),
         solvers.SAGA(),
         solvers.SAG(),

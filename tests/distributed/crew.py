@@ -43,6 +43,8 @@ class Mate:
     size: int
     group: Any = None
     """A torch.distributed process group; None for one process."""
+    pairs: Any = None
+    """Of four processes as two rows of two: the group of its column, and that of its row."""
 
     def peers(self) -> Any:
         from lifted_bregman.distributed import ProcessPeers
@@ -137,6 +139,9 @@ def _serve(rank: int, folder: str) -> None:
     store = dist.FileStore(f"{folder}/store", SIZE)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=SIZE, timeout=timedelta(seconds=60))
     groups = {size: dist.new_group(list(range(size))) for size in (2, SIZE)}
+    columns, rows = [[0, 2], [1, 3]], [[0, 1], [2, 3]]
+    made = [[(ranks, dist.new_group(ranks)) for ranks in kind] for kind in (columns, rows)]
+    pairs = tuple(next(group for ranks, group in kind if rank in ranks) for kind in made)
     connection.send(None)
     while True:
         try:
@@ -147,7 +152,7 @@ def _serve(rank: int, folder: str) -> None:
             function: Any = importlib.import_module(module)
             for part in name.split("."):
                 function = getattr(function, part)
-            answer = True, function(Mate(rank, size, groups[size]), *arguments, **settings)
+            answer = True, function(Mate(rank, size, groups[size], pairs), *arguments, **settings)
         except BaseException:
             answer = False, traceback.format_exc()
         connection.send_bytes(pickle.dumps(answer))

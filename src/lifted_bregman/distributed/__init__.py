@@ -13,11 +13,17 @@ from lifted_bregman.distributed.parallel import Parallel
 if TYPE_CHECKING:
     from lifted_bregman.distributed.process_agreement import ProcessAgreement
     from lifted_bregman.distributed.process_peers import ProcessPeers
+    from lifted_bregman.distributed.process_span import ProcessSpan
     from lifted_bregman.distributed.process_team import Processes
 
-__all__ = ["Parallel", "ProcessAgreement", "ProcessPeers", "Processes"]
+__all__ = ["Parallel", "ProcessAgreement", "ProcessPeers", "ProcessSpan", "Processes"]
 
-_MODULES = {"ProcessAgreement": "process_agreement", "ProcessPeers": "process_peers", "Processes": "process_team"}
+_MODULES = {
+    "ProcessAgreement": "process_agreement",
+    "ProcessPeers": "process_peers",
+    "ProcessSpan": "process_span",
+    "Processes": "process_team",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -35,6 +35,11 @@ class ProcessAgreement(Agreement):
         _, (outcome, message, record, failed) = told
         return Stop(Outcome[outcome], message, record, failed)
 
+    def first(self, flag: bool) -> bool:
+        told = torch.tensor([flag], device=self._device)
+        dist.broadcast(told, group=self._group, group_src=0)
+        return bool(told)
+
     def share_error(self, error: BaseException | None) -> None:
         told = self._tell(None if error is None else [type(error).__name__, str(error)], (True, 0))
         if error is not None:

@@ -40,6 +40,11 @@ class World:
     mesh: DeviceMesh | None = None
     """Both as a mesh ("data", "layer"), where there are both."""
 
+    @property
+    def shares_samples(self) -> bool:
+        """Whether there are several processes to a layer."""
+        return self.data.size() > 1
+
     def first(self, number: int) -> int:
         """The number that rank 0 has, on every rank."""
         told = _message(number)

@@ -26,6 +26,7 @@ SOLVERS: dict[str, type[Solver[Any]]] = {
     "gram-sweep": solvers.GramSweep,
     "implicit-sgd": solvers.ImplicitSGD,
     "proximal-gradient": solvers.ProximalGradient,
+    "pipelined-sweep": solvers.PipelinedSweep,
     "stochastic-proximal-gradient": solvers.StochasticProximalGradient,
     "coordinate-descent": solvers.CoordinateDescent,
     "bregman-coordinate-descent": solvers.BregmanCoordinateDescent,

@@ -7,6 +7,7 @@ from lifted_bregman.problem.gradient_agreement import GradientAgreement, gradien
 from lifted_bregman.problem.lift import lift
 from lifted_bregman.problem.lifted import Gradients, LiftedProblem
 from lifted_bregman.problem.peers import Peers
+from lifted_bregman.problem.span import Span
 from lifted_bregman.problem.state import LiftedState
 from lifted_bregman.problem.work import Work
 
@@ -19,6 +20,7 @@ __all__ = [
     "LiftedState",
     "LinearUnits",
     "Peers",
+    "Span",
     "Work",
     "blocks",
     "energies",

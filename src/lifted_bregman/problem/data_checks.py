@@ -33,7 +33,7 @@ class DataChecks:
                 "a single sample x is given as x.unsqueeze(0)."
             )
         _require_finite(X, "X")
-        self._feature_shapes(X)
+        self.feature_shapes(X)
 
     def targets(self, X: Tensor, Y: Tensor) -> Tensor:
         """Y in the form of the network's outputs (labels become one-hot rows); X must have been checked before."""
@@ -45,7 +45,7 @@ class DataChecks:
         if Y.is_floating_point():
             _require_finite(Y, "Y")
         top = self._network[len(self._network)]
-        like = top.arrange(X.new_empty((len(X), *self._feature_shapes(X)[-1])))
+        like = top.arrange(X.new_empty((len(X), *self.feature_shapes(X)[-1])))
         return top.restore(self._loss.encode(top.arrange(Y) if Y.ndim == like.ndim else Y, like))
 
     def state(self, state: LiftedState, X: Tensor) -> None:
@@ -57,7 +57,7 @@ class DataChecks:
                 f"the state is {given}; expected a LiftedState with x_1 .. x_{len(hidden)}, one for each hidden layer: "
                 "problem.forward_state(X) makes one."
             )
-        for layer, shape in zip(hidden, self._feature_shapes(X), strict=False):
+        for layer, shape in zip(hidden, self.feature_shapes(X), strict=False):
             x, expected = state[layer], (len(X), *shape)
             if tuple(x.shape) != expected or x.dtype != X.dtype or x.device != X.device:
                 raise TensorError(
@@ -66,7 +66,8 @@ class DataChecks:
                     "the same X, or select its samples with state.select(indices)."
                 )
 
-    def _feature_shapes(self, X: Tensor) -> tuple[torch.Size, ...]:
+    def feature_shapes(self, X: Tensor) -> tuple[torch.Size, ...]:
+        """The shape of one sample at every layer."""
         features = X.shape[1:]
         if features not in self._shapes:
             self._shapes[features] = self._probe(X)

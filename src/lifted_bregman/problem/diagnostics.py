@@ -12,8 +12,9 @@ from torch import Tensor
 from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import SettingError, TensorError
 from lifted_bregman.networks._no_graph import no_graph
-from lifted_bregman.problem.blocks import hidden_layers, layers
+from lifted_bregman.problem.blocks import hidden_layers
 from lifted_bregman.problem.evaluation import Evaluation
+from lifted_bregman.problem.span import lend
 from lifted_bregman.problem.state import LiftedState
 
 if TYPE_CHECKING:
@@ -45,11 +46,12 @@ class LinearUnits:
 
 @no_graph
 def certificates(problem: LiftedProblem, point: Evaluation, step: float = 1.0) -> Certificates:
-    """Prox-gradient residuals, as `LiftedProblem.certificates` states them."""
+    """Prox-gradient residuals, as `LiftedProblem.certificates` states them, of the blocks of this process."""
     step = positive(step, "step")
+    lend(problem, point)
     return Certificates(
-        tuple(_parameter_residual(problem, point, layer, step) for layer in layers(problem.depth)),
-        tuple(_variable_residual(problem, point, layer, step) for layer in hidden_layers(problem.depth)),
+        tuple(_parameter_residual(problem, point, layer, step) for layer in problem.span.layers),
+        tuple(_variable_residual(problem, point, layer, step) for layer in problem.span.hidden),
     )
 
 

@@ -3,7 +3,8 @@
 E(Θ, X) = (1/s) Σ_i [ ℓ(y, z_L) + Σ_{l<L} ( λ_l B_l(x_l, z_l) + R_l(x_l) ) ] + Σ_l P_l(Θ_l)          (eq. 13)
 
 Where the point has sample weights, every mean (1/s) Σ_i here is (1/s) Σ_i w_i, divided by s whatever the w_i add up to.
-Means are those over the samples of all of the problem's peers.
+Means are those over the samples of all of the problem's peers.  `layer_energies` and `objective` work where layers are
+shared, too.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 @no_graph
 def layer_energies(problem: LiftedProblem, point: Evaluation) -> Tensor:
     """The parts of E by layer, (L,): mean of λ_l B_l + R_l, or of the loss for l = L, plus P_l; their sum is E."""
-    return torch.stack(_parts(problem, point, layers(problem.depth)))
+    return problem.span.all_layers(torch.stack(_parts(problem, point, problem.span.layers)))
 
 
 @no_graph
@@ -43,11 +44,17 @@ def sample_energies(problem: LiftedProblem, point: Evaluation) -> Tensor:
 
 @no_graph
 def objective(problem: LiftedProblem, point: Evaluation) -> Tensor:
-    """Mean loss plus penalties; at a forward pass, where every B_l vanishes, the value of the nested network."""
-    loss, own = (point.weigh(t).mean() for t in (_term(problem, point, problem.depth), _on_variables(problem, point)))
-    problem.peers.mean(loss, own)
-    value = loss + own
-    for layer in layers(problem.depth):
+    """Mean loss plus penalties; at a forward pass, where every B_l vanishes, the value of the nested network.
+
+    Where layers are shared it is the part of this process: the sum of all is the value.
+    """
+    terms = [_on_variables(problem, point)]
+    if problem.depth in problem.span.layers:
+        terms.insert(0, _term(problem, point, problem.depth))
+    means = [point.weigh(term).mean() for term in terms]
+    problem.peers.mean(*means)
+    value = sum(means[1:], means[0])
+    for layer in problem.span.layers:
         value = value + _on_parameters(problem, layer)
     return value
 
@@ -117,7 +124,7 @@ def _on_variable(problem: LiftedProblem, point: Evaluation, layer: int) -> Tenso
 def _on_variables(problem: LiftedProblem, point: Evaluation) -> Tensor:
     """Σ_l R_l(x_l) of each sample."""
     total = point.x[0].new_zeros(point.samples)
-    for layer in problem.penalties:
+    for layer in filter(problem.span.hidden.__contains__, problem.penalties):
         total = total + _on_variable(problem, point, layer)
     return total
 

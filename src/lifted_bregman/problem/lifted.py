@@ -30,6 +30,7 @@ from lifted_bregman.problem.evaluation import Evaluation
 from lifted_bregman.problem.peers import Peers
 from lifted_bregman.problem.penalties import Penalty
 from lifted_bregman.problem.settings import check_weights
+from lifted_bregman.problem.span import Span, enter
 from lifted_bregman.problem.state import LiftedState
 from lifted_bregman.problem.work import Work
 
@@ -56,7 +57,8 @@ class LiftedProblem:
     They change the energies and whatever is of Θ.  Given Θ, each sample's variables minimise an energy of their own,
     in which w_i cancels: gradients, curvatures and proximal maps of x_l do not depend on weights.
 
-    Samples may be shared with other processes, the `peers`: every mean over samples is then that of all of them.
+    Other processes, the `peers`, may have more samples: every mean over samples is then that of all of them.  Others
+    may have some of the layers: those that are here are the `span`.
     """
 
     def __init__(
@@ -84,6 +86,8 @@ class LiftedProblem:
         """Counters of what was done through this problem."""
         self.peers = Peers()
         """Who holds the other samples of a batch."""
+        self.span = Span(self.depth)
+        """Which layers are here."""
 
     def weight(self, layer: int) -> float:
         """λ_l, with λ_L = 1."""
@@ -93,13 +97,19 @@ class LiftedProblem:
         """The same problem, on the same parameters, with other λ_1 .. λ_{L-1}."""
         checked = check_weights(weights, self.depth)
         other = LiftedProblem(self.network, self.loss, checked, self.penalties, self.parameter_penalties)
-        other.peers = self.peers
+        other.peers, other.span = self.peers, self.span
         return other
 
     def with_peers(self, peers: Peers) -> LiftedProblem:
         """The same problem, with its settings, counters and parameters, on samples that are shared with `peers`."""
         view = copy.copy(self)
         view.peers, view._power = peers, {}
+        return view
+
+    def with_span(self, span: Span) -> LiftedProblem:
+        """The same problem, with its settings, counters and parameters, of which this process has some layers."""
+        view = copy.copy(self)
+        view.span, view._power = span, {}
         return view
 
     def neighbours(self, block: Block) -> frozenset[Block]:
@@ -117,6 +127,8 @@ class LiftedProblem:
         """x_l = σ_l(f_l(x_{l-1}, Θ_l)) for l < L: the variables at which every coupling term vanishes."""
         if check:
             self._checks.inputs(X)
+        if self.span.count > 1:
+            return self.forward_point(X, X).state
         variables = []
         x = X.detach() if X.requires_grad else X  # which peers know as their own part
         for layer in hidden_layers(self.depth):
@@ -125,6 +137,10 @@ class LiftedProblem:
         self.work.forward_maps += len(variables)
         self.work.prox_maps += len(variables)
         return LiftedState(variables)
+
+    def shapes(self, X: Tensor) -> tuple[torch.Size, ...]:
+        """The shape of one sample's x_1 .. x_L."""
+        return self._checks.feature_shapes(X)
 
     @no_graph
     def evaluate(
@@ -152,8 +168,7 @@ class LiftedProblem:
     def forward_point(self, X: Tensor, Y: Tensor, weights: Tensor | None = None) -> Evaluation:
         """The point of `forward_state`, with the z_l and σ_l(z_l) that led to it; arguments as for `point`."""
         point = Evaluation(self.network, (*[X] * self.depth, Y), self.work, weights)
-        for layer in hidden_layers(self.depth):
-            point.set_variable(layer, point.sigma(layer))
+        enter(self, point)
         return point
 
     # Energies
@@ -262,14 +277,21 @@ class LiftedProblem:
 
         It is the same with weights, where it is s/w_i times the gradient of H.
         """
-        self.work.adjoints += 1
-        pulled = self.network[above(layer)].map.pull_back_input(point.x[layer], point.residual(above(layer)))
+        pulled = self.pulled_back(point, layer)
         own, upper = self.weight(layer), self.weight(above(layer))
         z = point.z(layer)
         if smooth_quadratic:
             z = z - point.x[layer]
         gradient = torch.sub(pulled, z, alpha=own / upper)
         return gradient if upper == 1.0 else gradient.mul_(upper)
+
+    @no_graph
+    def pulled_back(self, point: Evaluation, layer: int) -> Tensor:
+        """J_xᵀ d_{l+1}, what layer l + 1 wants of x_l; from the process above where that has the layer."""
+        if layer in self.span.lent:
+            return self.span.from_above(point.x[layer])
+        self.work.adjoints += 1
+        return self.network[above(layer)].map.pull_back_input(point.x[layer], point.residual(above(layer)))
 
     @no_graph
     def gradients(self, point: Evaluation, smooth_quadratic: bool = False) -> Gradients:

@@ -20,6 +20,7 @@ from lifted_bregman.solvers.linbreg import LinBreg
 from lifted_bregman.solvers.model_averaging import ImplicitParallel, ModelAveraging, OneProcess, Team
 from lifted_bregman.solvers.outcome import Outcome, Result
 from lifted_bregman.solvers.piag import PIAG
+from lifted_bregman.solvers.pipelined_sweep import PipelinedSweep
 from lifted_bregman.solvers.proximal_gradient import ProximalGradient
 from lifted_bregman.solvers.readings import Corrected, LayerByLayer, Literal, LoopOrder, Majorised, Reading, Sweeps
 from lifted_bregman.solvers.saga import SAG, SAGA
@@ -82,6 +83,7 @@ __all__ = [
     "ParameterUpdate",
     "ParametersFirst",
     "Permutation",
+    "PipelinedSweep",
     "ProximalGradient",
     "Reading",
     "ResidualBalancing",

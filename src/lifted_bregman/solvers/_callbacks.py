@@ -16,13 +16,17 @@ class Callback:
     `ended`, the solver's own last word (averages), `finished`, and whatever happened `close`.
 
     Where several processes share a run, the first one alone calls them, with a `run.problem` that it may evaluate
-    freely, and a `stop` ends the run in all processes after the same step.
+    freely, and a `stop` ends the run in all processes after the same step.  Where they share the layers, the parameters
+    of other processes are those of the last row, and solver state and variables are only those of the first layers.
     """
 
     everywhere: bool = False
     """Whether every process of a run calls it: for callbacks that follow from the history alone, or look after the
     process they are in.
     """
+
+    reads_parameters: bool = True
+    """Whether it reads the parameters at rows, to which processes that share the layers then send theirs."""
 
     def started(self, run: Run) -> None:
         """Before the first step; a continued run has its state already."""

@@ -16,6 +16,7 @@ from lifted_bregman.networks.spectral import NormalOperator
 from lifted_bregman.problem import Evaluation, LiftedProblem
 from lifted_bregman.problem.blocks import above, below
 from lifted_bregman.problem.curvature import squared_input_norm, squared_parameter_norm
+from lifted_bregman.problem.span import number
 
 MARGIN = 0.01
 """Added, relatively, to a power iteration's estimate, which comes from below."""
@@ -57,10 +58,21 @@ def parameter_curvature(
 def variable_curvature(
     problem: LiftedProblem, point: Evaluation, layer: int, memory: PowerMemory, upper: bool
 ) -> float:
-    """λ_{l+1} ‖J_x f_{l+1}‖₂², the Lipschitz constant of the gradient in x_l of a sample's smooth part."""
+    """λ_{l+1} ‖J_x f_{l+1}‖₂², the Lipschitz constant of the gradient in x_l of a sample's smooth part.
+
+    Where the process above has layer l + 1, it is the number that it sends by `lend_curvature`.
+    """
+    if layer in problem.span.lent:
+        return float(problem.span.from_above(number(0.0)))
     power = RememberedPower(memory, f"x_{layer}")
     norm = squared_input_norm(problem.network[above(layer)].map, point.x[layer], power, upper, problem.peers)
     return _enlarged(problem.weight(above(layer)) * norm, upper)
+
+
+def lend_curvature(problem: LiftedProblem, point: Evaluation, memory: PowerMemory, upper: bool) -> None:
+    """Sends `variable_curvature` of the variable that is borrowed to the process that moves it."""
+    for layer in problem.span.borrowed:
+        problem.span.send_below(number(variable_curvature(problem, point, layer, memory, upper)))
 
 
 def step_for(factor: float, curvature: float, point: Evaluation) -> float:

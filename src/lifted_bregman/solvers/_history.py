@@ -18,20 +18,22 @@ def measured(problem: LiftedProblem, data: Batch, classify: bool, peers: Peers =
     """The nested network on `data`: "objective", "sparsity" of the middle layer, and with `classify` "accuracy".
 
     The objective is the weighted mean where the batch has weights.  The sparsity is the fraction of exact zeros in
-    x_c, c = `code_layer`; a network without hidden layers has none.  Each of the peers looks at a part of the data.
+    x_c, c = `code_layer`; a network without hidden layers has none.  Each of the peers looks at a part of the data, and
+    at what the problem's own layers make of it.
     """
+    span, middle = problem.span, code_layer(problem.depth)
     objective = zeros = numbers = right = 0.0
     for piece in _pieces(data.share(peers)):
         state = problem.forward_state(piece.X, check=False)
         point = problem.point(state, piece.X, piece.Y, piece.weights)
         objective += float(energies.objective(problem, point)) * len(piece) / len(data)
-        if len(state):
-            code = state[code_layer(problem.depth)]
+        if middle in span.hidden:
+            code = state[middle]
             zeros += float((code == 0).sum())
             numbers += code.numel()
-        if classify:
+        if classify and problem.depth in span.layers:
             right += float(_hits(point.z(problem.depth), piece.Y).sum())
-    objective, zeros, numbers, right = peers.total_of(objective, zeros, numbers, right)
+    objective, zeros, numbers, right = span.total_of(*peers.total_of(objective, zeros, numbers, right))
     values = {"objective": objective}
     if numbers:
         values["sparsity"] = zeros / numbers
@@ -62,11 +64,12 @@ def lifted_energies(
 
 
 def largest_certificate(problem: LiftedProblem, variables: LiftedState, data: Batch) -> float:
-    """The largest of `LiftedProblem.certificates`, each of the problem's peers looking at a part of the data."""
-    if problem.peers.count == 1:
+    """The largest of `LiftedProblem.certificates`, each process looking at its part of the data and of the layers."""
+    if problem.peers.count == problem.span.count == 1:
         return problem.certificates(variables, data.X, data.Y, weights=data.weights).largest
     own = data.share(problem.peers)
-    return certificates(problem, problem.point(own_variables(problem, variables), own.X, own.Y, own.weights)).largest
+    point = problem.point(own_variables(problem, variables), own.X, own.Y, own.weights)
+    return problem.span.most(certificates(problem, point).largest)
 
 
 def _of_state(problem: LiftedProblem, variables: LiftedState, batch: Batch, peers: Peers) -> dict[str, float]:

@@ -117,6 +117,11 @@ class Solver(ABC, Generic[S]):
     data_parallel: ClassVar[bool] = False
     """Whether it takes part of a batch where the problem's peers have the others, with the numbers of one process."""
 
+    @property
+    def layer_parallel(self) -> bool:
+        """Whether it moves the layers of the problem's span where other processes have the others, with their bits."""
+        return False
+
     def require(self, problem: LiftedProblem) -> None:
         """Raises `CompatibilityError` before any work if the problem lacks what this solver needs (see `lacking`)."""
 

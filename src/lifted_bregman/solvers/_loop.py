@@ -13,8 +13,10 @@ from typing import Any
 from torch import Tensor
 
 from lifted_bregman.errors import SettingError
-from lifted_bregman.problem import LiftedProblem, Peers
+from lifted_bregman.problem import LiftedProblem, Peers, Span
+from lifted_bregman.problem.blocks import layers
 from lifted_bregman.solvers._batches import epoch_order
+from lifted_bregman.solvers._by_layer import collected, own_part
 from lifted_bregman.solvers._callbacks import Callback
 from lifted_bregman.solvers._finite import Diverged, Keeper, require_finite
 from lifted_bregman.solvers._history import largest_certificate, lifted_energies, measured
@@ -49,10 +51,12 @@ class Run:
     The samples' order is a function of seed and epoch, so that position, solver state and parameters are all that a
     continuation needs.  Callbacks read these attributes.
 
-    Several processes can share a run.  All have the whole data, the same parameters and the same state, and make the
-    same run; what follows differs from it by rounding alone.
+    Several processes can share a run.  All have the whole data and make the same run, each with its part of every batch
+    or of the layers; what follows differs from it by rounding alone.  Those that share a batch have the same parameters
+    and the same state.  Those that share the layers have them for their own layers, and `collect` brings them together.
 
     peers      who shares each batch with this process; those of the problem by default
+    span       which layers this process has; that of the problem by default
     agreement  who has to agree on the end of the run; by default this process decides
     """
 
@@ -78,6 +82,7 @@ class Run:
         classify: bool = False,
         callbacks: Sequence[Callback] = (),
         peers: Peers | None = None,
+        span: Span | None = None,
         agreement: Agreement | None = None,
     ) -> None:
         for name, value in {"epochs": epochs, "record_every": record_every}.items():
@@ -93,14 +98,24 @@ class Run:
         if data.weights is not None and not solver.weighted:
             raise lacking(solver, "samples that all count the same", "sample weights were given; leave them out")
         self.peers = problem.peers if peers is None else peers
+        self.span = problem.span if span is None else span
         self.agreement = Agreement() if agreement is None else agreement
         if self.peers.count > 1 and not solver.data_parallel:
             required = "the whole of each batch in one process"
             missing = f"{self.peers.count} processes share it; use one, or GramSweep, ImplicitSGD or ProximalGradient"
             raise lacking(solver, required, missing)
+        if self.span.count > 1 and not solver.layer_parallel:
+            required = "all layers in one process, for it moves them one after another"
+            instead = "PipelinedSweep, or ProximalGradient with Jacobi sweeps"
+            raise lacking(solver, required, f"{self.span.count} processes share them; use one, or {instead}")
         solver.require(problem)
-        self.problem = problem if problem.peers.count == 1 else problem.with_peers(Peers())
-        self._shared = self.problem if self.peers.count == 1 else self.problem.with_peers(self.peers)
+        whole = Span(problem.depth)
+        self.problem = problem
+        if problem.peers.count > 1 or problem.span.count > 1:
+            self.problem = problem.with_peers(Peers()).with_span(whole)
+        self._spanned = self.problem if self.span.count == 1 else self.problem.with_span(self.span)
+        self._shared = self._spanned if self.peers.count == 1 else self._spanned.with_peers(self.peers)
+        self._whole_state: dict[str, Any] | None = None
         self.solver, self.data, self.validation = solver, data, validation
         self.epochs, self.batch_size, self.seed = epochs, batch_size, seed
         self.tolerance, self.record_every, self.classify = tolerance, record_every, classify
@@ -129,20 +144,38 @@ class Run:
             self.outcome, self.message, self._record_at_stop = outcome, f"{outcome.value} {reason}", record
 
     def state_dict(self) -> dict[str, Any]:
-        """Position, solver state and counters of work: with parameters and history, all of a run.  Not copied."""
-        return {
-            "epoch": self.epoch,
-            "batch": self.batch,
-            "seconds": self.seconds,
-            "work": self.problem.work.as_dict(),
-            "solver": self.state.state_dict(),
-        }
+        """Position, solver state and counters of work: with parameters and history, all of a run.  Not copied.
+
+        Where processes share the layers, `collect` comes first, in all of them.
+        """
+        position = {"epoch": self.epoch, "batch": self.batch, "seconds": self.seconds}
+        if self._whole_state is not None:
+            return position | self._whole_state
+        return position | {"work": self.problem.work.as_dict(), "solver": self.state.state_dict()}
+
+    def collect(self, state: bool = True) -> None:
+        """Brings together what processes that share the layers have: nothing where this one has all of them.
+
+        The parameters, in all processes; with `state`, the solver's state and the counters of work, in the first.
+        """
+        if self.span.count == 1:
+            return
+        network = self.problem.network
+        self.span.spread({l: [p.detach() for p in network[l].map.parameters.values()] for l in layers(len(network))})
+        if state:
+            self._whole_state = {"work": self._work(), "solver": collected(self.state.state_dict(), self.span)}
+
+    def _work(self) -> dict[str, float]:
+        """What all processes that share the layers have done."""
+        own = self.problem.work.as_dict()
+        return dict(zip(own, map(int, self.span.total_of(*own.values())), strict=True)) if self.span.count > 1 else own
 
     def load_state_dict(self, entries: Mapping[str, Any]) -> None:
         """Continues where `state_dict` was taken; parameters and history are put back by the caller."""
         self.epoch, self.batch, self.seconds = entries["epoch"], entries["batch"], entries["seconds"]
-        self.problem.work.reset(entries["work"])
-        self.state.load_state_dict(entries["solver"])
+        self.problem.work.reset(entries["work"] if self.span.rank == 0 else dict.fromkeys(entries["work"], 0))
+        own = entries["solver"] if self.span.count == 1 else own_part(entries["solver"], self.span)
+        self.state.load_state_dict(own)
         self.solver.attach(self._shared, self.state)
 
     def execute(self) -> Result:
@@ -152,7 +185,7 @@ class Run:
             if self._together(self._start, keeper):
                 self._epochs(keeper)
                 self._end(Outcome.FINISHED, "")
-            self._together(partial(self._call, "ended"), keeper, interruptible=False)
+            self._together(self._ended, keeper, interruptible=False)
             if self.outcome is not Outcome.DIVERGED:
                 self.solver.finish(self._shared, self.state)
             self._call("finished")
@@ -164,6 +197,10 @@ class Run:
     def _start(self) -> None:
         require_finite(self)
         self._call("started")
+
+    def _ended(self) -> None:
+        self.collect(state=False)
+        self._call("ended")
 
     def _epochs(self, keeper: Keeper) -> None:
         while self.epoch <= self.epochs and self.outcome is None:
@@ -206,8 +243,9 @@ class Run:
         wanted = None
         if self.outcome is not None:
             wanted = Stop(self.outcome, self.message, self._record_at_stop, failed)
-            if self.peers.fault is not None:
-                wanted = replace(wanted, since=self.peers.fault)
+            since = self.peers.fault if self.span.count == 1 else self.span.fault
+            if since is not None:
+                wanted = replace(wanted, since=since)
         agreed = self.agreement.stop(wanted)
         if agreed is None:
             return True
@@ -218,7 +256,7 @@ class Run:
 
     def _step(self, order: Sequence[Tensor | None]) -> None:
         started = time.perf_counter()
-        self.phase = Phase.STEP
+        self.phase, self._whole_state = Phase.STEP, None
         batch = self._batch(order, self.batch).share(self.peers)
         self.state = self.solver.step(self._shared, self.state, batch)
         self.batch += 1
@@ -236,16 +274,18 @@ class Run:
         self.history.append(row)
         if self.batch == len(order):
             self.epoch, self.batch = self.epoch + 1, 0
+        if self.span.count > 1 and self.span.most(any(callback.reads_parameters for callback in self.callbacks)):
+            self.collect(state=False)
         self._call("recorded", row)
         self._judge(row)
 
     def _row(self, last: Batch) -> Row:
-        counted = self.problem.work.as_dict()
+        own_work, counted = self.problem.work.as_dict(), self._work()
         row: Row = {"step": self.state.steps, "epoch": self.epoch, "seconds": self.seconds}
-        row |= measured(self.problem, self.data, self.classify, self.peers)
-        row |= lifted_energies(self.problem, self.state, self.data, last, self.peers)
+        row |= measured(self._spanned, self.data, self.classify, self.peers)
+        row |= lifted_energies(self._spanned, self.state, self.data, last, self.peers)
         if self.validation is not None:
-            reached = measured(self.problem, self.validation, self.classify, self.peers)
+            reached = measured(self._spanned, self.validation, self.classify, self.peers)
             row["validation"] = reached["objective"]
             if self.classify:
                 row["validation_accuracy"] = reached["accuracy"]
@@ -254,8 +294,8 @@ class Run:
             kept = len(variables[1]) if len(variables) else len(self.data)
             if kept == len(self.data):
                 row["certificate"] = largest_certificate(self._shared, variables, self.data)
-        self.problem.work.reset(counted)  # what the history costs is not the solver's work
-        return row | counted | self.state.metrics
+        self.problem.work.reset(own_work)  # what the history costs is not the solver's work
+        return row | counted | self.span.merged(self.state.metrics)
 
     def _judge(self, row: Row) -> None:
         if self.tolerance is not None and row.get("certificate", math.inf) <= self.tolerance:

@@ -22,14 +22,20 @@ StepSize = float | Schedule | CurvatureStep
 
 
 @dataclass
-class PersistentState(SolverState):
+class PowerState(SolverState):
+    """The vectors of the power iterations."""
+
+    power: PowerMemory = field(default_factory=dict)
+
+
+@dataclass
+class PersistentState(PowerState):
     """Variables of all samples, which of them have been visited, and the vectors of the power iterations.
 
     Rows that were not visited yet are 0; a row starts at the forward pass when its sample is first visited.
     """
 
     visited: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
-    power: PowerMemory = field(default_factory=dict)
 
 
 def start(problem: LiftedProblem, state: PersistentState, batch: Batch) -> None:
@@ -84,9 +90,7 @@ def require_count(count: int, name: str) -> None:
         raise SettingError(f"{name} is {count!r}; it must be a whole number of at least 1.")
 
 
-def variable_step(
-    problem: LiftedProblem, point: Evaluation, layer: int, step: StepSize, state: PersistentState
-) -> float:
+def variable_step(problem: LiftedProblem, point: Evaluation, layer: int, step: StepSize, state: PowerState) -> float:
     """t of x_l; for a `CurvatureStep`, factor / (λ_{l+1} ‖J_x f_{l+1}‖₂²)."""
     if not isinstance(step, CurvatureStep):
         return as_schedule(step, "step_variable").value(state.steps)

@@ -47,7 +47,7 @@ class ProximalProblem(LiftedProblem):
         super().__init__(
             network, problem.loss, problem.weights, problem.penalties, {**problem.parameter_penalties, **own}
         )
-        self.work, self.peers = problem.work, problem.peers
+        self.work, self.peers, self.span = problem.work, problem.peers, problem.span
         self._base, self._anchor, self._prox_weight, self._sample_weights = problem, anchor, weight, weights
 
     @property

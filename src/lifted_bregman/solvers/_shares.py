@@ -23,4 +23,4 @@ def whole_variables(problem: LiftedProblem, variables: LiftedState) -> LiftedSta
     widths = [math.prod(x.shape[1:]) for x in variables]
     rows = peers.gather(torch.cat([x.reshape(len(x), width) for x, width in zip(variables, widths, strict=True)], 1))
     parts = rows.split(widths, 1)
-    return LiftedState(part.reshape(-1, *x.shape[1:]) for part, x in zip(parts, variables, strict=True))
+    return LiftedState(part.reshape(len(rows), *x.shape[1:]) for part, x in zip(parts, variables, strict=True))

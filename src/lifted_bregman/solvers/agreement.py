@@ -43,6 +43,10 @@ class Agreement:
         """What all stop with after the present step or row, if any of them wants to: see `Stop.precedence`."""
         return wanted
 
+    def first(self, flag: bool) -> bool:
+        """What the first process says."""
+        return flag
+
     def share_error(self, error: BaseException | None) -> None:
         """Raises `error`, and where another process has one, an error of the same kind that names its rank."""
         if error is not None:

@@ -10,8 +10,8 @@ from lifted_bregman.problem.blocks import all_blocks
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState
 from lifted_bregman.solvers._shares import own_variables, whole_variables
 from lifted_bregman.solvers.acceleration import Acceleration, NoAcceleration
-from lifted_bregman.solvers.steps import CurvatureStep, StepRule, block_values, set_block
-from lifted_bregman.solvers.sweeps import Sweep, TopDown
+from lifted_bregman.solvers.steps import CurvatureStep, FixedStep, StepRule, block_values, set_block
+from lifted_bregman.solvers.sweeps import Jacobi, Sweep, TopDown
 
 
 @dataclass
@@ -47,6 +47,15 @@ class ProximalGradient(Solver[ProximalGradientState]):
     acceleration: Acceleration = field(default_factory=NoAcceleration)
     smooth_quadratic: bool = False
     monotone: bool = False
+
+    @property
+    def layer_parallel(self) -> bool:
+        """With `Jacobi` sweeps and steps that are known before they are tried."""
+        return (
+            isinstance(self.sweep, Jacobi)
+            and isinstance(self.step_rule, FixedStep | CurvatureStep)
+            and isinstance(self.acceleration, NoAcceleration)
+        )
 
     def require(self, problem: LiftedProblem) -> None:
         self.sweep.groups(problem.depth)  # a permutation that does not fit is refused here

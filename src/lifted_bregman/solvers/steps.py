@@ -16,7 +16,8 @@ from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import Evaluation, LiftedProblem
 from lifted_bregman.problem.blocks import Block, ParameterBlock, VariableBlock, terms
 from lifted_bregman.problem.energies import partial_energy
-from lifted_bregman.solvers._curvature import parameter_curvature, step_for, variable_curvature
+from lifted_bregman.problem.span import borrow, lend
+from lifted_bregman.solvers._curvature import lend_curvature, parameter_curvature, step_for, variable_curvature
 from lifted_bregman.solvers._loop import Stalled
 
 Values = dict[str, Tensor]
@@ -38,7 +39,10 @@ class StepRule(ABC):
         smooth_quadratic: bool = False,
         inertia: Mapping[str, Values] | None = None,
     ) -> None:
-        """Moves the blocks of `group` from one and the same point.  `memory` belongs to the rule."""
+        """Moves those blocks of `group` that this process has, from one and the same point.
+
+        `memory` belongs to the rule.
+        """
 
 
 class _Direct(StepRule):
@@ -50,6 +54,9 @@ class _Direct(StepRule):
     ) -> float:
         """The step size of one block."""
 
+    def lend(self, problem: LiftedProblem, point: Evaluation, memory: Memory) -> None:
+        """Sends what `step` needs of a layer that is here for the variable of the process below, if anything."""
+
     def update(
         self,
         problem: LiftedProblem,
@@ -59,14 +66,21 @@ class _Direct(StepRule):
         smooth_quadratic: bool = False,
         inertia: Mapping[str, Values] | None = None,
     ) -> None:
+        self.lend(problem, point, memory)
+        lend(problem, point)
+        alone = len(group) == 1
+        group = problem.span.own(group)
         steps = {block: self.step(problem, point, block, memory, smooth_quadratic) for block in group}
-        if len(group) == 1 and not inertia and isinstance(group[0], ParameterBlock):
+        if alone and not inertia and isinstance(group[0], ParameterBlock):
             _descend_in_place(problem, point, group[0], steps[group[0]])
             return
         slopes = [block_gradient(problem, point, block, smooth_quadratic) for block in group]
-        for block, gradient in zip(group, slopes, strict=True):
+        for block, gradient in zip(reversed(group), reversed(slopes), strict=True):  # what is lent comes first
             shift = (inertia or {}).get(repr(block), {})
             move_block(problem, point, block, gradient, steps[block], smooth_quadratic, shift)
+            if problem.span.lends(block):
+                problem.span.send_above(point.x[block.layer])
+        borrow(problem, point)
 
 
 @dataclass(frozen=True)
@@ -103,6 +117,9 @@ class CurvatureStep(_Direct):
     def __post_init__(self) -> None:
         if not 0.0 < positive(self.factor, "factor") < 2.0:
             raise SettingError(f"factor is {self.factor!r}; descent needs a factor below 2.")
+
+    def lend(self, problem: LiftedProblem, point: Evaluation, memory: Memory) -> None:
+        lend_curvature(problem, point, memory.setdefault("power", {}), self.upper)
 
     def step(
         self, problem: LiftedProblem, point: Evaluation, block: Block, memory: Memory, smooth_quadratic: bool

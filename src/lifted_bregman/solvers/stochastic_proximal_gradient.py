@@ -10,8 +10,8 @@ from torch import Tensor
 
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import Evaluation, LiftedProblem
-from lifted_bregman.problem.blocks import hidden_layers, layers
-from lifted_bregman.solvers._curvature import parameter_curvature, step_for
+from lifted_bregman.problem.span import borrow, lend
+from lifted_bregman.solvers._curvature import lend_curvature, parameter_curvature, step_for
 from lifted_bregman.solvers._descent import ParameterSteps, descend, moved_variable, rms
 from lifted_bregman.solvers._interface import Batch, Solver
 from lifted_bregman.solvers._persistent import (
@@ -32,6 +32,9 @@ from lifted_bregman.solvers.steps import CurvatureStep
 class UpdateOrder(ABC):
     """In which order a batch moves Θ and its own X."""
 
+    layer_parallel: ClassVar[bool] = False
+    """Whether all blocks move from one point, so that no layer waits for another."""
+
     @abstractmethod
     def update(self, moves: Moves) -> None:
         """One step on a batch."""
@@ -40,6 +43,8 @@ class UpdateOrder(ABC):
 @dataclass(frozen=True)
 class Simultaneous(UpdateOrder):
     """Θ and all x_l from the same point, as printed."""
+
+    layer_parallel: ClassVar[bool] = True
 
     def update(self, moves: Moves) -> None:
         ahead = moves.variables_ahead()
@@ -111,6 +116,11 @@ class StochasticProximalGradient(Solver[PersistentState]):
         if not isinstance(self.order, UpdateOrder):
             raise SettingError(f"order is {self.order!r}; it must be Simultaneous, ParametersFirst or VariablesFirst.")
 
+    @property
+    def layer_parallel(self) -> bool:
+        """With the order `Simultaneous`."""
+        return self.order.layer_parallel
+
     def init(self, problem: LiftedProblem, batch: Batch) -> PersistentState:
         state = PersistentState()
         start(problem, state, batch)
@@ -135,9 +145,10 @@ class Moves:
 
     def parameters(self) -> None:
         """A step in every Θ_l from the present point."""
-        top = self.problem.depth
-        self.state.metrics[f"residual_{top}"] = rms(self.point.residual(top), self.problem.peers)
-        for layer in layers(self.problem.depth):
+        top, own = self.problem.depth, self.problem.span.layers
+        if top in own:
+            self.state.metrics[f"residual_{top}"] = rms(self.point.residual(top), self.problem.peers)
+        for layer in own:
             t = self._parameter_step(layer)
             descend(self.problem, self.point, layer, ParameterSteps(t, t), {})
             self.state.metrics[f"step_{layer}"] = t
@@ -148,16 +159,23 @@ class Moves:
 
     def variables_ahead(self) -> dict[int, Tensor]:
         """Where a simultaneous step leads the variables, without moving them."""
+        problem, point, rule = self.problem, self.point, self.solver.step_variable
+        if isinstance(rule, CurvatureStep):
+            lend_curvature(problem, point, self.state.power, rule.upper)
+        lend(problem, point)
         ahead = {}
-        for layer in hidden_layers(self.problem.depth):
-            t = variable_step(self.problem, self.point, layer, self.solver.step_variable, self.state)
-            ahead[layer] = moved_variable(self.problem, self.point, layer, t)
+        for layer in problem.span.hidden:
+            t = variable_step(problem, point, layer, rule, self.state)
+            ahead[layer] = moved_variable(problem, point, layer, t)
+        for layer in problem.span.lent:
+            problem.span.send_above(ahead[layer])
         return ahead
 
     def take(self, ahead: dict[int, Tensor]) -> None:
         """Moves the variables there."""
         for layer, x in ahead.items():
             self.point.set_variable(layer, x)
+        borrow(self.problem, self.point)
 
     def _parameter_step(self, layer: int) -> float:
         rule = self.solver.step_parameter

@@ -14,7 +14,7 @@ from torch import Tensor
 from lifted_bregman.distributed.parallel import Parallel
 from lifted_bregman.distributed.place import given, launched
 from lifted_bregman.errors import CompatibilityError, SettingError
-from lifted_bregman.problem import LiftedProblem, Peers
+from lifted_bregman.problem import LiftedProblem, Peers, Span
 from lifted_bregman.solvers import Agreement, Batch, ImplicitParallel, ModelAveraging, Solver
 
 if TYPE_CHECKING:
@@ -38,6 +38,10 @@ class Company:
     def engage(self, solver: Solver[Any]) -> Solver[Any]:
         """The solver as it works with the others."""
         return solver
+
+    def span(self, problem: LiftedProblem, data: Batch) -> Span:
+        """The layers of this process."""
+        return problem.span
 
     def first(self, number: int) -> int:
         """The number that the leading process has."""
@@ -88,8 +92,18 @@ class Joined(Company):
             return replace(solver, team=Processes(self._world.data))
         from lifted_bregman.distributed.process_peers import ProcessPeers
 
-        self.peers = ProcessPeers(self._world.data)
+        if self._world.shares_samples:
+            self.peers = ProcessPeers(self._world.data)
         return solver
+
+    def span(self, problem: LiftedProblem, data: Batch) -> Span:
+        if self._world.layer is None:
+            return problem.span
+        from lifted_bregman.distributed.partition import balanced, layer_costs
+        from lifted_bregman.distributed.process_span import ProcessSpan
+
+        group = self._world.layer
+        return ProcessSpan(balanced(layer_costs(problem, data.X), group.size()), group)
 
     def begin(self, problem: LiftedProblem, settings: str, *batches: Batch | None) -> None:
         """All take the parameters of the first, and must have been given the same data and settings as it was."""
@@ -121,12 +135,13 @@ def company(parallel: Parallel | None, device: torch.device) -> Iterator[Company
 
 def require_parallel(parallel: Parallel, layers: int, solver: Solver[Any], batch: int) -> None:
     """An error unless the degrees, the network, the solver and a batch fit together."""
-    if parallel.layer > 1:
-        raise SettingError(
-            f"parallel has layer={parallel.layer}, and layers cannot be shared yet: take layer=1, and share the "
-            "samples with data."
-        )
     parallel.require_work(batch, layers)
+    if parallel.layer > 1 and not solver.layer_parallel:
+        raise CompatibilityError(
+            f"parallel has layer={parallel.layer}, and {type(solver).__name__} as it is set moves layers one after "
+            "another: take layer=1, or PipelinedSweep(), ProximalGradient(sweep=Jacobi()) or "
+            "StochasticProximalGradient(..., order=Simultaneous())."
+        )
     if parallel.data > 1 and not (solver.data_parallel or isinstance(solver, ModelAveraging | ImplicitParallel)):
         raise CompatibilityError(
             f"parallel has data={parallel.data}, and {type(solver).__name__} needs the whole of each batch in one "

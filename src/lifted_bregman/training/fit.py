@@ -11,7 +11,7 @@ from lifted_bregman.distributed.parallel import Parallel
 from lifted_bregman.distributed.place import given
 from lifted_bregman.errors import CheckpointError, SettingError, WorkerError
 from lifted_bregman.problem import LiftedProblem
-from lifted_bregman.solvers import Callback, GramSweep, Outcome, Result, Run, Solver
+from lifted_bregman.solvers import Callback, GramSweep, Outcome, PipelinedSweep, Result, Run, Solver
 from lifted_bregman.solvers._loop import StopNow
 from lifted_bregman.training._company import Company, company, digest, require_parallel
 from lifted_bregman.training._workers import in_workers
@@ -23,9 +23,9 @@ from lifted_bregman.training.signals import Signals
 _BATCH_SIZE = 100
 
 
-def default_solver() -> Solver[Any]:
-    """The solver of `fit` where none is named."""
-    return GramSweep()
+def default_solver(parallel: Parallel | None = None) -> Solver[Any]:
+    """The solver of `fit` where none is named: one that does not move layer after layer where layers are shared."""
+    return GramSweep() if parallel is None or parallel.layer == 1 else PipelinedSweep()
 
 
 def fit(
@@ -77,7 +77,7 @@ def fit(
         resume: continue the run in `out`, if there is one.
         parallel: how many processes share the run; None for this one alone.  A run may be resumed with other numbers.
     """
-    solver = default_solver() if solver is None else solver
+    solver = default_solver(parallel if isinstance(parallel, Parallel) else None) if solver is None else solver
     if not isinstance(solver, Solver):
         raise SettingError(f"solver is {solver!r}; it must be a solver such as lb.ImplicitSGD().")
     for callback in callbacks:
@@ -116,6 +116,7 @@ def fit(
             classify=inputs.labels,
             callbacks=[*more, *callbacks],
             peers=others.peers,
+            span=others.span(problem, train),
             agreement=others.agreement,
             **settings,
         )

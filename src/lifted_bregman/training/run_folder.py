@@ -34,6 +34,7 @@ class RunFolder(Callback):
     """
 
     everywhere = True  # every process learns whether the end was written
+    reads_parameters = False
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)

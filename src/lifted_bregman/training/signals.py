@@ -24,6 +24,7 @@ class Signals(Callback):
     """
 
     everywhere = True  # a signal may come to any process of a run
+    reads_parameters = False
 
     def __init__(self, terminate: bool = False, break_off: bool = False) -> None:
         self.received: int | None = None

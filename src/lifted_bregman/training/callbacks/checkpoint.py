@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import CheckpointError, SettingError
 from lifted_bregman.solvers import Callback, Outcome, Run
-from lifted_bregman.solvers._loop import Phase, require_finite
+from lifted_bregman.solvers._loop import Diverged, Phase, require_finite
 from lifted_bregman.training.callbacks.early_stopping import improves_downwards, monitored
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ class Checkpoint(Callback):
     monitor        what the best checkpoint is best in, as for `EarlyStopping`
     """
 
-    everywhere = True  # every process learns whether the first and the last save succeeded
+    everywhere = True  # every process learns whether the first and the last save succeeded, and sends what it has
+    reads_parameters = False  # but when it saves
 
     def __init__(
         self,
@@ -64,16 +65,14 @@ class Checkpoint(Callback):
             self._require_save(run)  # a run that is killed in its first interval can be resumed too
 
     def stepped(self, run: Run) -> None:
-        if run.agreement.rank > 0:
-            return
         by_steps = self.every_steps is not None and run.state.steps % self.every_steps == 0
         by_time = self.every_seconds is not None and time.monotonic() - self._saved_at >= self.every_seconds
+        if self.every_seconds is not None and run.span.count > 1:
+            by_time = run.agreement.first(by_time)  # the clocks of others differ
         if by_steps or by_time:
             self._try(run, best=False)
 
     def recorded(self, run: Run, row: dict[str, float]) -> None:
-        if run.agreement.rank > 0:
-            return
         name, epoch = monitored(self.monitor, row), int(row["epoch"])
         if epoch - self._last_epoch < self.every_epochs:
             return
@@ -103,8 +102,11 @@ class Checkpoint(Callback):
         if run.agreement.size > 1:
             require_finite(run)  # in all, for all have the same
         failure: CheckpointError | None = None
+        due = self._saved != _position(run)
+        if run.span.count > 1:
+            due = run.agreement.first(due)  # a save that failed is known in the first process only
         try:
-            if run.agreement.rank == 0 and self._saved != _position(run):
+            if due:
                 self._save(run, best=False)
         except CheckpointError as error:
             failure = error
@@ -117,11 +119,15 @@ class Checkpoint(Callback):
             warnings.warn(f"this checkpoint was not saved, the run goes on: {error}", RuntimeWarning, stacklevel=2)
 
     def _save(self, run: Run, best: bool) -> None:
+        """Saves in the first process, to which others send what only they have."""
         assert self._folder is not None
-        require_finite(run)
+        if not _finite_everywhere(run):
+            return  # the process where it is not says so
         run.phase = Phase.SAVE
         try:
-            self._folder.save(run, best)
+            run.collect()
+            if run.agreement.rank == 0:
+                self._folder.save(run, best)
         finally:
             run.phase = Phase.BETWEEN
         self._saved, self._saved_at = _position(run), time.monotonic()
@@ -132,6 +138,19 @@ class Checkpoint(Callback):
         taken = run.state.steps
         self._folder.restore(run)
         run.message += f" Step {taken + 1} was broken off; step {run.state.steps}, the last checkpoint, is kept."
+
+
+def _finite_everywhere(run: Run) -> bool:
+    """Whether all processes that share the layers may send theirs; where it is not one's own fault."""
+    failure: Diverged | None = None
+    try:
+        require_finite(run)
+    except Diverged as diverged:
+        failure = diverged
+    finite = not run.span.most(failure is not None)
+    if failure is not None:
+        raise failure
+    return finite
 
 
 def _position(run: Run) -> tuple[int, int, int]:

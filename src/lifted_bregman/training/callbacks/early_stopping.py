@@ -37,6 +37,7 @@ class EarlyStopping(Callback):
     """
 
     everywhere = True  # every process of a run has the same rows, and the same best parameters
+    reads_parameters = False  # but at the best rows
 
     def __init__(
         self, monitor: str | None = None, patience: int = 5, min_delta: float = 0.0, restore_best: bool = True
@@ -86,6 +87,7 @@ class EarlyStopping(Callback):
         self._parameters = {name: value.clone() for name, value in entries["parameters"].items()}
 
     def _copy(self, run: Run) -> None:
+        run.collect(state=False)
         current = run.problem.model.state_dict()
         if not self._parameters:
             self._parameters = {name: value.detach().clone() for name, value in current.items()}

@@ -26,6 +26,8 @@ class Progress(Callback):
     line_seconds  the least time between two plain lines, >= 0; the last row always gets one
     """
 
+    reads_parameters = False
+
     def __init__(
         self,
         console: Console | None = None,

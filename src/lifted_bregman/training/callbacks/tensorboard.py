@@ -14,6 +14,8 @@ class TensorBoard(Callback):
     A continued run writes after the last step it reached.
     """
 
+    reads_parameters = False
+
     def __init__(self, folder: str | Path) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter

@@ -14,6 +14,8 @@ class Timer(Callback):
     limit  seconds, > 0
     """
 
+    reads_parameters = False
+
     def __init__(self, limit: float) -> None:
         self.limit = positive(limit, "limit")
 

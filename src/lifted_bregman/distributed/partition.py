@@ -1,0 +1,53 @@
+"""Which process has which layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate
+
+from torch import Tensor
+
+from lifted_bregman.problem import LiftedProblem
+from lifted_bregman.problem.blocks import layers
+
+
+def layer_costs(problem: LiftedProblem, X: Tensor) -> list[float]:
+    """What each layer takes of a sweep, in multiplications for a sample: from shapes alone.
+
+    A weight of m outputs and n inputs is used at each of the k places of a sample (one for a dense layer, the pixels of
+    a convolution's output) for z_l, the pull-back and the gradient, 3kmn in all; what is done number by number in x_l
+    counts as 16 for each.
+    """
+    costs = []
+    for layer, shape in zip(layers(problem.depth), problem.shapes(X), strict=True):
+        size = math.prod(shape)
+        weights = [p for p in problem.network[layer].map.parameters.values() if p.ndim > 1]
+        costs.append(16.0 * size + sum(3.0 * p.numel() * size / p.shape[0] for p in weights))
+    return costs
+
+
+def balanced(costs: Sequence[float], parts: int) -> list[range]:
+    """The layers 1 .. L in contiguous parts, none empty, of which the most expensive costs as little as possible.
+
+    Among the best of such cuts it is the one whose parts are longest at the input.  By dynamic programming over the
+    first j layers in k parts, in O(parts · L²).
+    """
+    depth = len(costs)
+    sums = [0.0, *accumulate(costs)]
+    best = {(0, 0): 0.0}
+    cut: dict[tuple[int, int], int] = {}
+    for k in range(1, parts + 1):
+        for j in range(k, depth + 1):
+            for i in range(k - 1, j):
+                if (k - 1, i) in best:
+                    worst = max(best[k - 1, i], sums[j] - sums[i])
+                    if worst <= best.get((k, j), math.inf):
+                        best[k, j], cut[k, j] = worst, i
+    found: list[range] = []
+    end = depth
+    for k in range(parts, 0, -1):
+        start = cut[k, end]
+        found.append(range(start + 1, end + 1))
+        end = start
+    return found[::-1]

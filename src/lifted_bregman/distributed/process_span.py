@@ -1,0 +1,147 @@
+"""The layers of a network over several processes, by torch.distributed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from lifted_bregman.distributed.process_peers import message_device
+from lifted_bregman.problem import Span
+
+
+class ProcessSpan(Span):
+    """Those of a process group: rank r of it has the r-th part of the layers.
+
+    Neighbours send without waiting, and wait for what they receive.  Whoever sends keeps the rows until they have gone.
+
+    parts  the layers of each process, contiguous and in order
+    group  of torch.distributed, None for all processes; on a CPU with gloo, on GPUs with NCCL
+    """
+
+    def __init__(self, parts: Sequence[range], group: dist.ProcessGroup | None = None) -> None:
+        self.count, self.rank = dist.get_world_size(group), dist.get_rank(group)
+        own = parts[self.rank]
+        super().__init__(parts[-1][-1], own[0], own[-1])
+        self.parts = tuple(parts)
+        self.sent = 0
+        """Bytes that this process has sent to its neighbours."""
+        self.messages = 0
+        """How often it has."""
+        self._group, self._device = group, message_device(group)
+        self._moment = 0  # twice the sweeps that are over, the same in all processes
+        self._going: list[tuple[dist.Work, Tensor]] = []
+
+    def send_above(self, rows: Tensor) -> None:
+        self._send(rows, self.rank + 1)
+        if self.rank == 0:
+            self._moment += 2
+
+    def from_below(self, like: Tensor) -> Tensor:
+        self._moment += 2
+        return self._receive(like, self.rank - 1)
+
+    def send_below(self, rows: Tensor) -> None:
+        self._send(rows, self.rank - 1)
+
+    def from_above(self, like: Tensor) -> Tensor:
+        return self._receive(like, self.rank + 1)
+
+    def settle(self) -> None:
+        for work, _ in self._going:
+            work.wait()
+        self._going.clear()
+
+    def total_of(self, *sums: float) -> tuple[float, ...]:
+        gathered = self._gather(torch.tensor(sums, dtype=torch.float64, device=self._device))
+        return tuple(sum(column) for column in gathered.t().tolist())
+
+    def most(self, number: float) -> float:
+        return float(self._gather(torch.tensor([number], dtype=torch.float64, device=self._device)).max())
+
+    def all_layers(self, parts: Tensor) -> Tensor:
+        longest = max(map(len, self.parts))
+        padded = torch.cat((parts, parts.new_zeros(longest - len(parts))))
+        gathered = self._gather(padded)
+        return torch.cat([row[: len(part)] for row, part in zip(gathered, self.parts, strict=True)])
+
+    def merged(self, named: Mapping[str, float]) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for text in self._texts(json.dumps(dict(named))):
+            found |= {name: value for name, value in json.loads(text).items() if name not in found}
+        return found
+
+    def collect(self, entries: Mapping[str, Any]) -> dict[str, Any]:
+        tensors: list[Tensor] = []
+
+        def put(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                tensors.append(value)
+                return {"tensor": [str(value.dtype).removeprefix("torch."), list(value.shape)]}
+            return [put(entry) for entry in value] if isinstance(value, list) else {"value": value}
+
+        texts = self._texts(json.dumps({name: put(value) for name, value in entries.items()}))
+        if self.rank > 0:
+            for tensor in tensors:
+                if tensor.numel():
+                    dist.send(tensor.contiguous(), group=self._group, group_dst=0)
+            return {}
+
+        def get(value: Any, source: int) -> Any:
+            if isinstance(value, list):
+                return [get(entry, source) for entry in value]
+            if "value" in value:
+                return value["value"]
+            dtype, shape = value["tensor"]
+            tensor = torch.empty(shape, dtype=getattr(torch, dtype), device=self._device)
+            if tensor.numel():
+                dist.recv(tensor, group=self._group, group_src=source)
+            return tensor
+
+        found = dict(entries)
+        for source, text in enumerate(texts[1:], start=1):
+            found = {name: get(value, source) for name, value in json.loads(text).items()} | found
+        return found
+
+    def spread(self, tensors: Mapping[int, Sequence[Tensor]]) -> None:
+        for source, part in enumerate(self.parts):
+            for layer in part:
+                for tensor in tensors[layer]:
+                    dist.broadcast(tensor, group=self._group, group_src=source)
+
+    def _send(self, rows: Tensor, to: int) -> None:
+        self._going = [(work, sent) for work, sent in self._going if not work.is_completed()]
+        if not rows.numel():
+            return
+        message = rows.contiguous()
+        self.messages += 1
+        self.sent += message.numel() * message.element_size()
+        if self.fault is None and not bool(message.sum().isfinite()) and not bool(message.isfinite().all()):
+            self.fault = self._moment + (to > self.rank)  # what goes up goes after what goes down
+        work = dist.isend(message, group=self._group, group_dst=to)
+        assert work is not None
+        self._going.append((work, message))
+
+    def _receive(self, like: Tensor, source: int) -> Tensor:
+        rows = torch.empty_like(like, memory_format=torch.contiguous_format)
+        if rows.numel():
+            dist.recv(rows, group=self._group, group_src=source)
+        return rows
+
+    def _gather(self, message: Tensor) -> Tensor:
+        gathered = message.new_empty(self.count, *message.shape)
+        dist.all_gather(list(gathered), message, group=self._group)
+        return gathered
+
+    def _texts(self, own: str) -> list[str]:
+        """A text of each process."""
+        content = own.encode()
+        lengths = self._gather(torch.tensor([len(content)], device=self._device)).flatten().tolist()
+        message = torch.zeros(max(lengths), dtype=torch.uint8, device=self._device)
+        message[: len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        gathered = self._gather(message)
+        return [bytes(row[:length].tolist()).decode() for row, length in zip(gathered, lengths, strict=True)]

@@ -1,0 +1,155 @@
+"""One top-down sweep on each batch, in micro-batches that follow each other through the layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from lifted_bregman.networks._no_graph import no_graph
+from lifted_bregman.problem import Evaluation, LiftedProblem, LiftedState
+from lifted_bregman.problem.blocks import below
+from lifted_bregman.problem.span import lend
+from lifted_bregman.solvers._anchor import Anchor
+from lifted_bregman.solvers._curvature import lend_curvature, parameter_curvature, step_for
+from lifted_bregman.solvers._descent import moved_variable, rms
+from lifted_bregman.solvers._interface import Batch, Solver
+from lifted_bregman.solvers._persistent import PowerState, StepSize, require_count, require_step, variable_step
+from lifted_bregman.solvers.schedules import as_schedule
+from lifted_bregman.solvers.steps import CurvatureStep
+
+
+@dataclass(frozen=True)
+class PipelinedSweep(Solver[PowerState]):
+    """min over Θ of E by a sweep from the output to the input on each batch, which starts at the forward pass.
+
+    A batch is cut into M micro-batches, whose sizes differ by at most one sample.  For each of them, from l = L down,
+    with the Θ from before the batch,
+
+        d_l = σ_l(z_l) - x_l ,   g_l ← g_l + (λ_l/s) J_Θᵀ d_l ,
+        x_{l-1} ← prox_{tG_{l-1}}( x_{l-1} - t ( λ_l J_xᵀ d_l - λ_{l-1} z_{l-1} ) )
+
+    with x_{l-1} and z_{l-1} of the forward pass on the right; and when the last micro-batch has passed
+
+        Θ_l ← prox_{tP_l}( Θ_l - t g_l ) .
+
+    M changes the result by rounding alone.  Where processes share the layers, one works on a micro-batch while the next
+    works on the one before: of p processes each waits for (p - 1)/(M + p - 1) of the time, if all take the same.
+
+    step_parameter  t of Θ_l: a number, a schedule of the step number, or `CurvatureStep` for the Lipschitz constant of
+                    the batch
+    step_variable   t of x_l, in the same forms
+    micro_batches   M >= 1
+    """
+
+    minibatch: ClassVar[bool] = True
+    weighted: ClassVar[bool] = True
+    data_parallel: ClassVar[bool] = True
+
+    step_parameter: StepSize = field(default_factory=lambda: CurvatureStep(1.0, upper=False))
+    step_variable: StepSize = field(default_factory=lambda: CurvatureStep(1.0, upper=False))
+    micro_batches: int = 4
+
+    def __post_init__(self) -> None:
+        require_step(self.step_parameter, "step_parameter")
+        require_step(self.step_variable, "step_variable")
+        require_count(self.micro_batches, "micro_batches")
+
+    @property
+    def layer_parallel(self) -> bool:
+        """Always."""
+        return True
+
+    def init(self, problem: LiftedProblem, batch: Batch) -> PowerState:
+        return PowerState()
+
+    @no_graph
+    def step(self, problem: LiftedProblem, state: PowerState, batch: Batch) -> PowerState:
+        done = problem.work.as_dict()
+        points = [problem.forward_point(b.X, b.Y, b.weights) for b in _micro_batches(batch, self.micro_batches)]
+        forward = [list(point.x) for point in points]
+        whole = _joined(problem, batch, forward)
+        steps = self._variable_steps(problem, whole, state)
+        gradients: Anchor = {layer: {} for layer in problem.span.layers}
+        errors = []
+        for point, x in zip(points, forward, strict=True):
+            residuals = _sweep_down(problem, point, steps)
+            for layer, d in residuals.items():
+                _accumulate(problem, layer, x[below(layer)], point.weigh(d), gradients[layer], len(batch))
+            errors += [residuals[layer] for layer in (problem.depth,) if layer in residuals]
+        problem.peers.total(*(g for own in gradients.values() for g in own.values()))
+        for layer, gradient in gradients.items():
+            if gradient:
+                t = state.metrics[f"step_{layer}"] = self._parameter_step(problem, whole, layer, state)
+                _move(problem, layer, gradient, t)
+        if errors:
+            state.metrics[f"residual_{problem.depth}"] = rms(torch.cat(errors), problem.peers)
+        problem.span.settle()
+        for name, count in problem.work.as_dict().items():  # once for the batch, however it was cut
+            setattr(problem.work, name, int(done[name] + (count - done[name]) // len(points)))
+        state.steps += 1
+        return state
+
+    def _variable_steps(self, problem: LiftedProblem, whole: Evaluation, state: PowerState) -> dict[int, float]:
+        rule = self.step_variable
+        if isinstance(rule, CurvatureStep):
+            lend_curvature(problem, whole, state.power, rule.upper)
+        return {layer: variable_step(problem, whole, layer, rule, state) for layer in problem.span.hidden}
+
+    def _parameter_step(self, problem: LiftedProblem, whole: Evaluation, layer: int, state: PowerState) -> float:
+        rule = self.step_parameter
+        if not isinstance(rule, CurvatureStep):
+            return as_schedule(rule, "step_parameter").value(state.steps)
+        return step_for(rule.factor, parameter_curvature(problem, whole, layer, state.power, rule.upper), whole)
+
+
+def _micro_batches(batch: Batch, count: int) -> list[Batch]:
+    """The batch in `count` parts, or in as many as it has samples; at least one."""
+    count = max(1, min(count, len(batch)))
+    ends = [len(batch) * number // count for number in range(count + 1)]
+    return [batch.slice(start, end) for start, end in pairwise(ends)]
+
+
+def _joined(problem: LiftedProblem, batch: Batch, forward: list[list[Tensor]]) -> Evaluation:
+    """The forward pass of the whole batch."""
+    variables = [torch.cat(rows) if len(rows) > 1 else rows[0] for rows in list(zip(*forward, strict=True))[1:-1]]
+    return problem.point(LiftedState(variables), batch.X, batch.Y, batch.weights)
+
+
+def _sweep_down(problem: LiftedProblem, point: Evaluation, steps: Mapping[int, float]) -> dict[int, Tensor]:
+    """Moves the variables of a micro-batch, from the top; the residuals d_l from before x_{l-1} has moved."""
+    residuals = {}
+    for layer in reversed(problem.span.layers):
+        if layer in problem.span.hidden:
+            point.set_variable(layer, moved_variable(problem, point, layer, steps[layer]))
+        residuals[layer] = point.residual(layer)
+    lend(problem, point)
+    return residuals
+
+
+def _accumulate(
+    problem: LiftedProblem, layer: int, x: Tensor, d: Tensor, gradient: dict[str, Tensor], samples: int
+) -> None:
+    """g_l ← g_l + (λ_l/s) J_Θᵀ d_l, with the x_{l-1} of the forward pass."""
+    f = problem.network[layer].map
+    if not f.parameters:
+        return
+    problem.work.parameter_gradients += 1
+    decay = 1.0
+    if not gradient:
+        decay = 0.0
+        gradient.update({name: torch.empty_like(p) for name, p in f.parameters.items()})
+    scale = problem.weight(layer) / problem.peers.samples(samples)
+    f.accumulate_parameters(x, d, gradient, scale=scale, decay=decay)
+
+
+def _move(problem: LiftedProblem, layer: int, gradient: Mapping[str, Tensor], t: float) -> None:
+    parameters = problem.network[layer].map.parameters
+    ahead = {name: p.detach().add_(gradient[name], alpha=-t) for name, p in parameters.items()}
+    if layer in problem.parameter_penalties:
+        for name, value in problem.parameter_prox(layer, ahead, t).items():
+            ahead[name].copy_(value)

@@ -1,0 +1,168 @@
+"""Layer-parallel runs have the bits of one process: parameters, variables, state; numbers of the history to 1e-12."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from lifted_bregman import errors, solvers
+from lifted_bregman.distributed.partition import balanced
+from tests import cases
+from tests.distributed import bodies, layer_bodies
+from tests.distributed.crew import Crew, Mate
+from tests.distributed.numbers import differences, digest
+
+ESTIMATED = solvers.CurvatureStep(0.9, upper=False)
+JACOBI = solvers.ProximalGradient(sweep=solvers.Jacobi(), step_rule=solvers.FixedStep(0.02, 0.05))
+CURVED = solvers.ProximalGradient(sweep=solvers.Jacobi(), step_rule=solvers.CurvatureStep(0.9))
+SIMULTANEOUS = solvers.StochasticProximalGradient(0.02, order=solvers.Simultaneous())
+PIPELINED = solvers.PipelinedSweep(micro_batches=2)
+SOLVERS = {
+    "Jacobi, fixed": JACOBI,
+    "Jacobi, bound": CURVED,
+    "Jacobi, estimate": solvers.ProximalGradient(sweep=solvers.Jacobi(), step_rule=ESTIMATED, smooth_quadratic=True),
+    "simultaneous": SIMULTANEOUS,
+    "simultaneous, estimate": solvers.StochasticProximalGradient(ESTIMATED, 0.1, order=solvers.Simultaneous()),
+    "pipelined": PIPELINED,
+    "pipelined, fixed": solvers.PipelinedSweep(0.03, 0.05, micro_batches=3),
+}
+EXACT = ("outcome", "parameters", "state", "work")
+
+
+def assert_bits_of_one(crew: Crew, size: int, name: str, solver, **settings) -> None:
+    (alone,) = crew.run(1, layer_bodies.train, name, solver, **settings)
+    first, *others = crew.run(size, layer_bodies.train, name, solver, **settings)
+    for part in EXACT:
+        assert digest_of(first[part]) == digest_of(alone[part]), (part, differences(first[part], alone[part], 0.0))
+    assert differences(_sorted(first["history"]), _sorted(alone["history"]), 1e-12) == []
+    for other in others:
+        assert all(digest_of(other[part]) == digest_of(first[part]) for part in other)
+    assert all(math.isfinite(value) for row in alone["history"] for value in row.values())
+
+
+def digest_of(value) -> str:
+    """Whatever the order of names."""
+    return digest(_sorted(value))
+
+
+def _sorted(value):
+    if isinstance(value, dict):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    return [_sorted(entry) for entry in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("kind", SOLVERS)
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_deep_network_has_the_bits_of_one_process(crew: Crew, size: int, kind: str):
+    assert_bits_of_one(crew, size, "deep", SOLVERS[kind])
+
+
+@pytest.mark.parametrize("kind", ["Jacobi, fixed", "simultaneous", "pipelined"])
+@pytest.mark.parametrize("name", ["convolutions", "sequences", "penalised", "classes"])
+def test_other_networks_on_two_processes(crew: Crew, name: str, kind: str):
+    assert_bits_of_one(crew, 2, name, SOLVERS[kind])
+
+
+def test_a_map_that_is_not_affine(crew: Crew):
+    assert_bits_of_one(crew, 2, "any_map", SOLVERS["Jacobi, estimate"])
+
+
+def test_float32(crew: Crew):
+    (alone,) = crew.run(1, layer_bodies.train, "deep", JACOBI, dtype=torch.float32)
+    first, _ = crew.run(2, layer_bodies.train, "deep", JACOBI, dtype=torch.float32)
+    assert digest_of(first["parameters"]) == digest_of(alone["parameters"])
+
+
+@pytest.mark.parametrize("kind", SOLVERS)
+def test_samples_and_layers_shared_at_once(crew: Crew, kind: str):
+    """Two processes to a batch and two to the layers: rounding by the sums over samples is all that differs."""
+    (alone,) = crew.run(1, layer_bodies.train, "deep", SOLVERS[kind])
+    first, *others = crew.run(4, layer_bodies.train, "deep", SOLVERS[kind], data=2)
+    assert differences(_sorted(first), _sorted(alone), 1e-12) == []
+    for other in others:
+        assert all(digest_of(other[part]) == digest_of(first[part]) for part in other)
+
+
+@pytest.mark.parametrize("kind", ["Jacobi, bound", "simultaneous", "pipelined"])
+@pytest.mark.parametrize(("size", "then", "data"), [(4, 1, 1), (1, 4, 1), (2, 4, 2)])
+def test_a_run_goes_on_with_another_number_of_processes(crew: Crew, kind: str, size: int, then: int, data: int):
+    solver = SOLVERS[kind]
+    steps = 2 if not solver.minibatch else 4
+    (alone,) = crew.run(1, layer_bodies.train, "deep", solver)
+    kept, *_ = crew.run(size, layer_bodies.stop_early, "deep", solver, steps)
+    ended, *_ = crew.run(then, layer_bodies.resume, "deep", solver, kept, data=data)
+    if data == 1:
+        for part in ("parameters", "state", "work"):
+            assert digest_of(ended[part]) == digest_of(alone[part])
+    else:
+        assert differences(_sorted(ended["parameters"]), _sorted(alone["parameters"]), 1e-12) == []
+
+
+@pytest.mark.parametrize("kind", ["Jacobi, fixed", "simultaneous", "pipelined"])
+def test_parameters_stay_where_they_are(crew: Crew, kind: str):
+    """In between only a process's own layers have moved, and it has no rows of variables it does not read."""
+    for moved, own, shapes in crew.run(4, layer_bodies.parameters_before_the_end, "deep", SOLVERS[kind]):
+        assert moved == own
+        for layer, shape in enumerate(shapes, start=1):
+            assert (shape[1] > 0) == (layer in range(own[0] - 1, own[-1] + 1))
+
+
+@pytest.mark.parametrize("kind", ["Jacobi, fixed", "Jacobi, bound", "simultaneous", "pipelined, fixed", "pipelined"])
+def test_bytes_sent_are_those_of_the_formula(crew: Crew, kind: str):
+    """Up x_b, down J^T d and where steps need it a number: once a sweep, and for each micro-batch its rows."""
+    solver = SOLVERS[kind]
+    found = crew.run(4, layer_bodies.sent, "deep", solver)
+    problem, X, _ = layer_bodies.deep(bodies.SAMPLES)
+    widths = [math.prod(shape) for shape in problem.shapes(X)]
+    parts = balanced(layer_bodies.layer_costs(problem, X), 4)
+    number = 0 if kind in ("Jacobi, fixed", "pipelined, fixed") else 8
+    for rank, (counts, samples) in enumerate(found):
+        up = 8 * samples * widths[parts[rank][-1] - 1] if rank < 3 else 0
+        down = 8 * samples * widths[parts[rank - 1][-1] - 1] + number if rank > 0 else 0
+        assert [bytes_sent for bytes_sent, _ in counts][1:] == [up + down] * 2
+
+
+def test_pieces_are_balanced():
+    """Against all cuts there are."""
+    generator = torch.Generator().manual_seed(4)
+    for depth, parts in itertools.product((1, 2, 5, 8), (1, 2, 3, 4)):
+        if parts > depth:
+            continue
+        costs = torch.rand(depth, generator=generator).tolist()
+        found = balanced(costs, parts)
+        assert [layer for part in found for layer in part] == list(range(1, depth + 1))
+        assert len(found) == parts
+        assert all(len(part) > 0 for part in found)
+        cuts = itertools.combinations(range(1, depth), parts - 1)
+        best = min(max(sum(costs[a:b]) for a, b in itertools.pairwise((0, *cut, depth))) for cut in cuts)
+        assert max(sum(costs[layer - 1] for layer in part) for part in found) == pytest.approx(best, rel=1e-12)
+
+
+def test_equal_layers_are_dealt_out_evenly():
+    assert [len(part) for part in balanced([1.0] * 20, 4)] == [5, 5, 5, 5]
+
+
+def test_solvers_that_move_layers_in_turn_are_refused():
+    problem, X, Y = layer_bodies.deep(bodies.SAMPLES)
+    span = problem.span
+    span.count = 2
+    data = solvers.Batch.whole(problem, X, Y)
+    for solver in cases.solver_cases():
+        if not solver.layer_parallel:
+            with pytest.raises(errors.CompatibilityError, match="PipelinedSweep"):
+                solvers.Run(problem, solver, data, epochs=1, span=span)
+
+
+def test_which_settings_are_layer_parallel():
+    assert all(solver.layer_parallel for solver in SOLVERS.values())
+    assert not solvers.ProximalGradient().layer_parallel
+    assert not solvers.ProximalGradient(sweep=solvers.Jacobi(), step_rule=solvers.Backtracking()).layer_parallel
+    assert not solvers.ProximalGradient(sweep=solvers.Jacobi(), acceleration=solvers.Nesterov()).layer_parallel
+    assert not solvers.StochasticProximalGradient(0.1).layer_parallel
+
+
+def test_one_process_alone_is_a_mate():
+    assert Mate(0, 1).agreement().size == 1
