@@ -82,6 +82,18 @@ def test_a_run_of_one_process_goes_on_in_workers(table: Path, tmp_path: Path, ca
     require_close(out, longer)
 
 
+def test_layers_in_workers(table: Path, tmp_path: Path, capsys: Capture) -> None:
+    """Without a solver named it is one that can; the bits are those of one process, whoever goes on."""
+    out, alone = tmp_path / "run", tmp_path / "alone"
+    require_told_once(program(*training(table, out, "--parallel", "layer=2")), out)
+    assert 'name = "pipelined-sweep"' in (out / "settings.toml").read_text()
+    assert call(capsys, *training(table, alone, "--solver", "pipelined-sweep", "--epochs", 5)).code == 0
+    assert call(capsys, "resume", out, "--epochs", 5, "--parallel", "data=1", "--quiet").code == 0
+    found, expected = (load_file(folder / "model.safetensors") for folder in (out, alone))
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+    require_close(out, alone)
+
+
 def test_torchrun(table: Path, alone: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -167,8 +179,8 @@ MISTAKES = {
     "no such degree": ("--parallel date=2", 2, "write it as data=2"),
     "a degree of zero": ("--parallel data=0", 2, "data of parallel is 0"),
     "more processes than samples": ("--parallel data=14", 2, "a batch has 13 samples"),
-    "layers": ("--parallel data=2,layer=2", 2, "layers cannot be shared yet"),
-    "more processes than layers": ("--parallel layer=4", 2, "layer"),
+    "layers": ("--parallel data=2,layer=2 --solver gram-sweep", 2, "GramSweep as it is set moves layers one after"),
+    "more processes than layers": ("--parallel layer=9", 2, "the network has"),
     "a solver that cannot": ("--parallel data=2 --solver admm --set inner_steps=2", 2, "ADMM needs the whole"),
     "an interface": ("--parallel data=2,interface=nowhere9", 2, "nowhere9"),
     "data": ("--parallel data=2 --data no-such-set", 3, "no-such-set"),

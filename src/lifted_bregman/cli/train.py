@@ -14,6 +14,7 @@ from lifted_bregman.cli import _console
 from lifted_bregman.cli._ending import guarded, report
 from lifted_bregman.cli._errors import ExitCode
 from lifted_bregman.cli._workers import in_workers, needs_workers, takes_part
+from lifted_bregman.distributed import Parallel
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments import Settings, StoredRun, from_entries, load_data, read_entries
 from lifted_bregman.experiments._typed import from_text
@@ -115,7 +116,7 @@ def train(
         str | None,
         _flag(
             "gram-sweep, implicit-sgd, adabreg, proximal-gradient, admm, sgd, adam, ...",
-            default=default_name(),
+            default=f"{default_name()}; {default_name(Parallel(layer=2))} where processes share the layers",
             metavar="NAME",
         ),
     ] = None,

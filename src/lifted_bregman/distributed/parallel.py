@@ -14,6 +14,8 @@ from lifted_bregman.errors import SettingError
 class Parallel:
     """Splits a run over data · layer processes; the numbers stay those of one.
 
+    Processes that share the layers have contiguous ones each, of about the same cost.
+
     data       processes that share the samples of each batch, at least 1
     layer      processes that share the layers, at least 1
     timeout    seconds after which a process that does not answer counts as lost, > 0; longer than a callback takes

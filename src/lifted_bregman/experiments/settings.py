@@ -118,9 +118,14 @@ class Settings:
         """Whether the targets are images as the inputs are."""
         return self.task in AUTOENCODERS
 
+    @property
+    def processes(self) -> Parallel | None:
+        """The processes that share the run; None for one."""
+        return None if self.parallel is None else Parallel.parse(self.parallel)
+
     def make_solver(self) -> Any:
         """The solver with its settings; also refuses a batch size that it cannot use."""
-        solver = solver_names.make_solver(self.solver, self.solver_settings)
+        solver = solver_names.make_solver(self.solver, self.solver_settings, self.processes)
         if self.batch_size is not None and not solver.minibatch:
             able = [name for name, kind in solver_names.SOLVERS.items() if kind.minibatch is True]
             raise SettingError(
@@ -146,7 +151,7 @@ class Settings:
             loss=self.loss or ("cross-entropy" if self.task == "classify" else "squared-error"),
             code_threshold=code if self.code_threshold is None and not listed else self.code_threshold,
             code_penalty=code if self.code_penalty is None else self.code_penalty,
-            solver=self.solver or solver_names.default_name(),
+            solver=self.solver or solver_names.default_name(self.processes),
             solver_settings=solver_names.solver_settings(solver) | dict(self.solver_settings),
             batch_size=BATCH_SIZE if self.batch_size is None and solver.minibatch else self.batch_size,
             threads=self.threads or torch.get_num_threads(),

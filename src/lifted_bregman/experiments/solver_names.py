@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
 from lifted_bregman import solvers
+from lifted_bregman.distributed import Parallel
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments import specs
 from lifted_bregman.experiments._typed import members, plain, unknown
@@ -51,9 +52,9 @@ SOLVERS: dict[str, type[Solver[Any]]] = {
 }
 
 
-def default_name() -> str:
+def default_name(parallel: Parallel | None = None) -> str:
     """The name of the solver that is taken where none is named, `default_solver`."""
-    kind = type(default_solver())
+    kind = type(default_solver(parallel))
     return next(name for name, known in SOLVERS.items() if known is kind)
 
 
@@ -64,10 +65,10 @@ def solver_class(name: str) -> type[Solver[Any]]:
     return SOLVERS[name]
 
 
-def make_solver(name: str | None, settings: Mapping[str, Any]) -> Solver[Any]:
+def make_solver(name: str | None, settings: Mapping[str, Any], parallel: Parallel | None = None) -> Solver[Any]:
     """The solver with these settings and its class's defaults for the others; None for `default_solver`, changed."""
-    base = default_solver() if name is None else None
-    name = default_name() if name is None else name
+    base = default_solver(parallel) if name is None else None
+    name = default_name(parallel) if name is None else name
     kind = solver_class(name)
     hints, fields = get_type_hints(kind), {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     given: dict[str, Any] = {}

@@ -50,8 +50,8 @@ class PipelinedSweep(Solver[PowerState]):
     weighted: ClassVar[bool] = True
     data_parallel: ClassVar[bool] = True
 
-    step_parameter: StepSize = field(default_factory=lambda: CurvatureStep(1.0, upper=False))
-    step_variable: StepSize = field(default_factory=lambda: CurvatureStep(1.0, upper=False))
+    step_parameter: StepSize = field(default_factory=lambda: CurvatureStep(1.9, upper=False))
+    step_variable: StepSize = field(default_factory=lambda: CurvatureStep(1.9, upper=False))
     micro_batches: int = 4
 
     def __post_init__(self) -> None:
