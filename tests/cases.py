@@ -92,6 +92,7 @@ def solver_cases() -> list[solvers.Solver]:
         solvers.ModelAveraging(workers=2, local_steps=3),
         solvers.ImplicitParallel(workers=2, prox_weight=1.0, local_steps=3),
         solvers.PIAG(delay_bound=4),
+        solvers.AsynchronousPIAG(workers=3, delay_bound=4, updates=9, team=solvers.AtRandom(1)),
         solvers.SAGA(),
         solvers.SAG(),
         solvers.LinBreg(step_size=0.05),

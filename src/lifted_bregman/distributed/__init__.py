@@ -14,10 +14,16 @@ if TYPE_CHECKING:
     from lifted_bregman.distributed.process_agreement import ProcessAgreement
     from lifted_bregman.distributed.process_peers import ProcessPeers
     from lifted_bregman.distributed.process_team import Processes
+    from lifted_bregman.distributed.process_workers import AsynchronousProcesses
 
-__all__ = ["Parallel", "ProcessAgreement", "ProcessPeers", "Processes"]
+__all__ = ["AsynchronousProcesses", "Parallel", "ProcessAgreement", "ProcessPeers", "Processes"]
 
-_MODULES = {"ProcessAgreement": "process_agreement", "ProcessPeers": "process_peers", "Processes": "process_team"}
+_MODULES = {
+    "AsynchronousProcesses": "process_workers",
+    "ProcessAgreement": "process_agreement",
+    "ProcessPeers": "process_peers",
+    "Processes": "process_team",
+}
 
 
 def __getattr__(name: str) -> Any:
