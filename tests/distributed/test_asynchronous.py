@@ -6,7 +6,9 @@ The oracle of a run in which workers come as they like is the same run in one pr
 from __future__ import annotations
 
 import math
+import os
 import random
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +21,7 @@ import torch
 import lifted_bregman as lb
 from lifted_bregman import solvers
 from lifted_bregman.distributed import AsynchronousProcesses
-from lifted_bregman.errors import SettingError
+from lifted_bregman.errors import SettingError, WorkerError
 from lifted_bregman.solvers import AsynchronousPIAG, Callback, Outcome, Recorded
 from lifted_bregman.solvers._asynchronous_round import Contribution, Round
 from tests.distributed import bodies
@@ -159,7 +161,7 @@ def test_numbers_that_are_not_finite_are_told_with_their_rank(crew):
     """NaN in a gradient, and the parameters themselves; the parameters are those of the last row, on every rank."""
     for size, worker in ((2, 1), (4, 2), (4, 0)):
         found = crew.run(size, broken, worker, 0.05)
-        message, parameters, rows = found[0]
+        message, parameters, rows, _ = found[0]
         assert found == [found[0]] * size and rows == 1
         assert f"the gradient of worker {worker} in Θ_2 is not finite at update" in message
         assert message.endswith(f" on rank {worker % size}.")
@@ -171,10 +173,35 @@ def test_numbers_that_are_not_finite_are_told_with_their_rank(crew):
 def broken(mate, bad, step):
     problem, X, Y = bodies.problem_of("smooth", torch.float64)
     solver = AsynchronousPIAG(4, 8, 12, step, team=AsynchronousProcesses(mate.group))
-    with working(lambda worker, version: math.nan if worker == bad and version >= 15 else None):
+
+    def change(worker: int, version: int) -> float | None:
+        if worker == 0 and bad and version >= 12:
+            time.sleep(0.1)  # so that it is under way when the round ends
+        return math.nan if worker == bad and version >= 12 else None
+
+    with working(change):
         result = run_with(mate, problem, X, Y, solver, 4).execute()
+        time.sleep(0.15)  # for what might still happen
     assert result.outcome is Outcome.DIVERGED
-    return result.message, [float(p.detach().sum()) for p in problem.model.parameters()], len(result.history)
+    sums = [float(p.detach().sum()) for p in problem.model.parameters()]
+    return result.message, sums, len(result.history), digest(result.state.state_dict()["variables"])
+
+
+@pytest.mark.parametrize("victim", [0, 3])
+def test_a_lost_process_is_noticed_by_all(victim):
+    """One that is killed while it works, the coordinating one too; a fork that has ended before gives None."""
+
+    def work(rank: int) -> Any:
+        def change(worker: int, version: int) -> None:
+            if rank == victim and version >= 15:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        case = make("relu", samples=13)
+        with working(change):
+            lb.fit(case.problem, case.data, SOLVER, epochs=10, parallel=lb.Parallel(data=4, timeout=30.0))
+
+    for rank, answer in enumerate(forked(4, work)):
+        assert (answer is None) if rank == victim else isinstance(answer, WorkerError)
 
 
 def test_more_processes_than_workers_are_refused_before_any_work(crew):

@@ -76,7 +76,8 @@ class AsynchronousPIAG(Solver[AsynchronousState]):
         E(Θ^{k+1}) <= E(Θ^k) - (1/t - L/2 - KL/2) ‖Δ_k‖² + (L/2) Σ_{j=1..K} ‖Δ_{k-j}‖²
 
     so that E(Θ^k) + (L/2) Σ_{j=1..K} (K + 1 - j) ‖Δ_{k-j}‖² falls by (1/t - (2K + 1)L/2) ‖Δ_k‖², whoever comes when.
-    Limit points are minimisers.  For deeper networks convergence is only observed.
+    Limit points are minimisers.  For strongly convex E and small enough t the convergence is linear (Aytekin,
+    Feyzmahdavian, Johansson 2016).  For deeper networks convergence is only observed.
 
     Metrics of a round: "delay" and "delay_mean", the largest and the mean delay of its updates; "at_bound", how many of
     them the bound did not allow without a certain worker.  Who came when is in the state; `Recorded` plays it again.
