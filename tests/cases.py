@@ -93,6 +93,7 @@ def solver_cases() -> list[solvers.Solver]:
         solvers.ImplicitParallel(workers=2, prox_weight=1.0, local_steps=3),
         solvers.PipelinedSweep(0.05),
         solvers.PIAG(delay_bound=4),
+        solvers.AsynchronousPIAG(workers=3, delay_bound=4, updates=9, team=solvers.AtRandom(1)),
         solvers.SAGA(),
         solvers.SAG(),
         solvers.LinBreg(step_size=0.05),

@@ -24,6 +24,7 @@ NEEDS_PYTHON = {solvers.TargetedPenalties: "it is put around a solver and needs 
 REQUIRED = {
     "stochastic-proximal-gradient": {"step_parameter": 0.05},
     "piag": {"delay_bound": 4},
+    "asynchronous-piag": {"workers": 2, "delay_bound": 4},
     "model-averaging": {"workers": 2},
     "implicit-parallel": {"workers": 2, "prox_weight": 1.0},
     "sgd": {"learning_rate": 0.1},

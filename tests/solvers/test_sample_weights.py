@@ -34,6 +34,7 @@ WHOLE_SET = [
     solvers.Constrained(inner_steps=2),
     solvers.BregmanIterations(parameter_penalties={1: lb.penalties.L1(1e-2)}),
     solvers.TargetedPenalties(solvers.ProximalGradient(), parameters=SPARSE),
+    solvers.AsynchronousPIAG(workers=1, delay_bound=1, updates=3),
     base.GradientDescent(learning_rate=0.05),
 ]
 """Solvers whose run on weighted samples is that on duplicated ones."""

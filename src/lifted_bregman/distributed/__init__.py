@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from lifted_bregman.distributed.process_peers import ProcessPeers
     from lifted_bregman.distributed.process_span import ProcessSpan
     from lifted_bregman.distributed.process_team import Processes
+    from lifted_bregman.distributed.process_workers import AsynchronousProcesses
 
-__all__ = ["Parallel", "ProcessAgreement", "ProcessPeers", "ProcessSpan", "Processes"]
+__all__ = ["AsynchronousProcesses", "Parallel", "ProcessAgreement", "ProcessPeers", "ProcessSpan", "Processes"]
 
 _MODULES = {
+    "AsynchronousProcesses": "process_workers",
     "ProcessAgreement": "process_agreement",
     "ProcessPeers": "process_peers",
     "ProcessSpan": "process_span",

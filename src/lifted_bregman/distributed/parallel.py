@@ -12,7 +12,7 @@ from lifted_bregman.errors import SettingError
 
 @dataclass(frozen=True)
 class Parallel:
-    """Splits a run over data · layer processes; the numbers stay those of one.
+    """Splits a run over data · layer processes; the numbers stay those of one, but for `AsynchronousPIAG`.
 
     Processes that share the layers have contiguous ones each, of about the same cost.
 

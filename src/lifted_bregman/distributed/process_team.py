@@ -39,7 +39,7 @@ class Processes(Team):
                 work(own)
                 flat = torch.cat([t.reshape(-1) for t in tensors(parameters)])
             for result, share in zip(self._gather(flat), shares[first:], strict=False):
-                accumulate(mean, _unpacked(result, mean), share)
+                accumulate(mean, unpacked(result, mean), share)
         overwrite(parameters, mean)
 
     def gather(
@@ -71,7 +71,7 @@ class Processes(Team):
         return gathered
 
 
-def _unpacked(flat: Tensor, like: Anchor) -> Anchor:
+def unpacked(flat: Tensor, like: Anchor) -> Anchor:
     """Views of a flat tensor in the shapes of `like`."""
     parts = iter(flat.split([t.numel() for t in tensors(like)]))
     return {layer: {name: next(parts).view_as(t) for name, t in own.items()} for layer, own in like.items()}

@@ -39,6 +39,7 @@ SOLVERS: dict[str, type[Solver[Any]]] = {
     "saga": solvers.SAGA,
     "sag": solvers.SAG,
     "piag": solvers.PIAG,
+    "asynchronous-piag": solvers.AsynchronousPIAG,
     "model-averaging": solvers.ModelAveraging,
     "implicit-parallel": solvers.ImplicitParallel,
     "sgd": baselines.SGD,

@@ -9,6 +9,8 @@ from lifted_bregman.solvers.acceleration import Acceleration, Anderson, HeavyBal
 from lifted_bregman.solvers.adabreg import AdaBreg
 from lifted_bregman.solvers.admm import ADMM
 from lifted_bregman.solvers.agreement import Agreement, Stop
+from lifted_bregman.solvers.asynchronous_piag import AsynchronousPIAG, AsynchronousState
+from lifted_bregman.solvers.asynchronous_teams import AsynchronousTeam, AtRandom, InTurn, Recorded, SimulatedTeam
 from lifted_bregman.solvers.block_solvers import BlockSolution, minimise_block
 from lifted_bregman.solvers.bregman_iterations import BregmanIterations
 from lifted_bregman.solvers.constrained import Constrained
@@ -46,6 +48,10 @@ __all__ = [
     "AdaBreg",
     "Agreement",
     "Anderson",
+    "AsynchronousPIAG",
+    "AsynchronousState",
+    "AsynchronousTeam",
+    "AtRandom",
     "Backtracking",
     "Batch",
     "BlockSolution",
@@ -67,6 +73,7 @@ __all__ = [
     "HeavyBall",
     "ImplicitParallel",
     "ImplicitSGD",
+    "InTurn",
     "Jacobi",
     "LayerByLayer",
     "LiftedDirection",
@@ -86,10 +93,12 @@ __all__ = [
     "PipelinedSweep",
     "ProximalGradient",
     "Reading",
+    "Recorded",
     "ResidualBalancing",
     "Result",
     "Run",
     "Schedule",
+    "SimulatedTeam",
     "Simultaneous",
     "Solver",
     "SolverState",

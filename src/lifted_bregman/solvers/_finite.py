@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 class Diverged(Exception):
     """Something is not finite; the message names layer and quantity."""
 
+    since: int | None = None
+    """Among several processes, a smaller number where it began; None where that is not known."""
+
 
 class Keeper:
     """A copy of the last parameters known to be finite."""
@@ -39,18 +42,18 @@ def require_finite(run: Run) -> None:
     after = f"not finite after step {run.state.steps}"
     for layer in run.problem.network:
         for name, parameter in layer.map.parameters.items():
-            if not _finite(parameter.detach()):
+            if not finite(parameter.detach()):
                 raise Diverged(f"{name} of {layer.path} is {after}")
     if run.state.variables is not None:
         for number, x in enumerate(run.state.variables, start=1):
-            if not _finite(x):
+            if not finite(x):
                 raise Diverged(f"x_{number} is {after}")
     where = _not_finite(run.state.state_dict(), "")
     if where is not None:
         raise Diverged(f"{where} of the solver's state is {after}")
 
 
-def _finite(t: Tensor) -> bool:
+def finite(t: Tensor) -> bool:
     """Whether every number is finite.  A finite sum says so in one pass; another may only have overflowed."""
     return bool(t.sum().isfinite()) or bool(t.isfinite().all())
 
@@ -58,7 +61,7 @@ def _finite(t: Tensor) -> bool:
 def _not_finite(value: Any, path: str) -> str | None:
     """The place of the first tensor that holds NaN or infinity."""
     if isinstance(value, Tensor):
-        return None if not value.is_floating_point() or _finite(value) else path
+        return None if not value.is_floating_point() or finite(value) else path
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, entry in entries:
         where = _not_finite(entry, f"{path}/{key}" if path else str(key))

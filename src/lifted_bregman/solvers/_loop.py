@@ -221,7 +221,7 @@ class Run:
 
     def _together(self, part: Callable[[], None], keeper: Keeper, interruptible: bool = True) -> bool:
         """Does a part of the run, and agrees with the others on how it goes on; False if the part failed anywhere."""
-        failed = True
+        failed, since = True, None
         try:
             part()
             failed = False
@@ -230,6 +230,7 @@ class Run:
             self._end(Outcome.STALLED, f" {stalled}")
         except Diverged as diverged:
             keeper.restore(self.problem)
+            since = diverged.since
             where = "" if self.agreement.size == 1 else f" on rank {self.agreement.rank}"
             self._end(Outcome.DIVERGED, f" {diverged}{where}.")
         except StopNow:
@@ -243,9 +244,9 @@ class Run:
         wanted = None
         if self.outcome is not None:
             wanted = Stop(self.outcome, self.message, self._record_at_stop, failed)
-            since = self.peers.fault if self.span.count == 1 else self.span.fault
-            if since is not None:
-                wanted = replace(wanted, since=since)
+            fault = self.peers.fault if self.span.count == 1 else self.span.fault
+            since = fault if since is None else since
+            wanted = wanted if since is None else replace(wanted, since=since)
         agreed = self.agreement.stop(wanted)
         if agreed is None:
             return True

@@ -15,7 +15,7 @@ from lifted_bregman.distributed.parallel import Parallel
 from lifted_bregman.distributed.place import given, launched
 from lifted_bregman.errors import CompatibilityError, SettingError
 from lifted_bregman.problem import LiftedProblem, Peers, Span
-from lifted_bregman.solvers import Agreement, Batch, ImplicitParallel, ModelAveraging, Solver
+from lifted_bregman.solvers import Agreement, AsynchronousPIAG, Batch, ImplicitParallel, ModelAveraging, Solver
 
 if TYPE_CHECKING:
     from lifted_bregman.distributed.world import World
@@ -85,11 +85,15 @@ class Joined(Company):
         return self._world.most(number)
 
     def engage(self, solver: Solver[Any]) -> Solver[Any]:
-        """Workers of an average go to the processes; other solvers have peers who share each batch."""
+        """Workers of a solver that has some go to the processes; other solvers have peers who share each batch."""
         if isinstance(solver, ModelAveraging | ImplicitParallel):
             from lifted_bregman.distributed.process_team import Processes
 
             return replace(solver, team=Processes(self._world.data))
+        if isinstance(solver, AsynchronousPIAG):
+            from lifted_bregman.distributed.process_workers import AsynchronousProcesses
+
+            return replace(solver, team=AsynchronousProcesses(self._world.data))
         from lifted_bregman.distributed.process_peers import ProcessPeers
 
         if self._world.shares_samples:
@@ -142,7 +146,9 @@ def require_parallel(parallel: Parallel, layers: int, solver: Solver[Any], batch
             "another: take layer=1, or PipelinedSweep(), ProximalGradient(sweep=Jacobi()) or "
             "StochasticProximalGradient(..., order=Simultaneous())."
         )
-    if parallel.data > 1 and not (solver.data_parallel or isinstance(solver, ModelAveraging | ImplicitParallel)):
+    if isinstance(solver, AsynchronousPIAG):
+        solver.require_processes(parallel.data)
+    elif parallel.data > 1 and not (solver.data_parallel or isinstance(solver, ModelAveraging | ImplicitParallel)):
         raise CompatibilityError(
             f"parallel has data={parallel.data}, and {type(solver).__name__} needs the whole of each batch in one "
             "process: take data=1, or another solver such as GramSweep, ImplicitSGD or ProximalGradient."

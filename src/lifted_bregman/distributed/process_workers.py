@@ -1,0 +1,187 @@
+"""The workers of asynchronous PIAG in several processes, by torch.distributed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from lifted_bregman.distributed.process_peers import message_device
+from lifted_bregman.distributed.process_team import Processes, unpacked
+from lifted_bregman.solvers import AsynchronousTeam
+from lifted_bregman.solvers._anchor import Anchor, copied, live, overwrite, tensors
+from lifted_bregman.solvers._asynchronous_round import Contribution, Fault, Round, blank
+
+_NOBODY = -1  # in place of a worker: the round is over
+
+
+@dataclass(frozen=True)
+class AsynchronousProcesses(AsynchronousTeam):
+    """Worker p in process p mod n of n, none of which waits for another but by the bound on delays.
+
+    Rank 0 coordinates and works: its own workers have a thread, in which they come like any other, while the first
+    thread waits for whoever is done, moves Θ and hands it out.  So neither a slow rank 0 nor any other keeps the
+    others from going on.  Workers of one process work one after another.  A message has the size of the parameters and
+    goes over the CPU, by gloo; the end of a round brings parts, variables and counters of work to all.
+
+    The numbers depend on who comes when, and `Recorded` with that order gives the same in one process, bit by bit.
+
+    group  of torch.distributed, None for all processes
+    """
+
+    group: dist.ProcessGroup | None = field(default=None, repr=False, compare=False)
+
+    def run(self, round: Round) -> None:
+        round.solver.require_processes(dist.get_world_size(self.group))
+        before = round.problem.work.as_dict()
+        if dist.get_rank(self.group) == 0:
+            self._coordinate(round)
+        else:
+            self._serve(round)
+        self._share(round)
+        done = {name: count - before[name] for name, count in round.problem.work.as_dict().items()}
+        done = dict(Processes(self.group).gather(round.rows, round.state.variables, done))
+        round.problem.work.reset({name: before[name] + count for name, count in done.items()})
+        round.close()
+        if round.fault is not None:
+            diverged = round.fault.diverged()
+            host = max(round.fault.worker, 0) % dist.get_world_size(self.group)
+            diverged.since = 0 if host == dist.get_rank(self.group) else None
+            raise diverged
+
+    def _coordinate(self, round: Round) -> None:
+        theta = copied(round.problem)  # the model has what the worker of this process was handed
+        desk = _Desk(round, theta, self.group)
+        try:
+            round.coordinate(theta, desk.hand, desk.receive)
+            desk.end()
+        finally:
+            desk.close()
+        overwrite(live(round.problem), theta)
+
+    def _serve(self, round: Round) -> None:
+        """Works on what rank 0 sends, until the round is over; its last message has the result."""
+        parameters = live(round.problem)
+        message = _packed(torch.zeros(2, dtype=torch.int64), parameters)
+        while True:
+            dist.recv(message, group=self.group, group_src=0)
+            (worker, version), theta = _opened(message, 2, torch.int64, parameters)
+            overwrite(parameters, theta)
+            if worker == _NOBODY:
+                return
+            gradient, curvature = round.work(int(worker), int(version))
+            answer = _packed(_bounds(curvature, round), gradient)
+            dist.send(answer, group=self.group, group_dst=0, tag=int(worker))
+
+    def _share(self, round: Round) -> None:
+        """Gives all what rank 0 has of the round."""
+        state, ledger, device = round.state, round.ledger, message_device(self.group)
+        told = [*(round.fault or (0, 0, 0)), state.at_bound, ledger.update, *ledger.versions, *state.delays.tolist()]
+        numbers = torch.cat((torch.tensor(told), state.arrived.flatten().long())).to(device)
+        dist.broadcast(numbers, group=self.group, group_src=0)
+        worker, layer, update, state.at_bound, ledger.update = numbers[:5].tolist()
+        round.fault = Fault(worker, layer, update) if layer else None
+        sizes = [len(ledger.versions), len(state.delays), state.arrived.numel()]
+        versions, delays, arrived = numbers[5:].cpu().split(sizes)
+        ledger.versions[:] = versions.tolist()
+        state.delays, state.arrived = delays.clone(), arrived.bool().view_as(state.arrived)
+        for p, part in enumerate(state.parts):
+            bounds = _bounds(state.curvature[p], round).to(device)
+            flat = torch.cat([t.reshape(-1) for t in tensors(part)])
+            dist.broadcast(bounds, group=self.group, group_src=0)
+            dist.broadcast(flat, group=self.group, group_src=0)
+            state.curvature[p] = _curvature(bounds)
+            overwrite(part, unpacked(flat, part))
+
+
+class _Desk:
+    """Where rank 0 hands out parameters and takes in contributions."""
+
+    def __init__(self, round: Round, theta: Anchor, group: dist.ProcessGroup | None) -> None:
+        self._round, self._theta, self._group = round, theta, group
+        self._size, self._parameters = dist.get_world_size(group), live(round.problem)
+        self._own = ThreadPoolExecutor(1)  # the parameters of the model serve one worker at a time
+        self._others = ThreadPoolExecutor(len(round.rows))
+        self._under_way: dict[int, Future[Contribution]] = {}
+        self._sent: dict[int, tuple[Any, Tensor]] = {}  # messages are kept until they have gone
+
+    def hand(self, workers: Sequence[int], version: int) -> None:
+        """Gives workers the present parameters."""
+        for p in workers:
+            message = _packed(torch.tensor([p, version]), self._theta)
+            if p % self._size == 0:
+                self._under_way[p] = self._own.submit(self._work, message)
+            else:
+                self._send(p, message, p % self._size)
+                self._under_way[p] = self._others.submit(self._receive, p)
+
+    def receive(self, due: Sequence[int]) -> dict[int, Contribution]:
+        """What those who are due bring; where nobody is, what one brings who is done, first who has worked longest."""
+        if due:
+            wait([self._under_way[p] for p in due])
+            return {p: self._under_way.pop(p).result() for p in due}
+        done, _ = wait(self._under_way.values(), return_when=FIRST_COMPLETED)
+        handed = self._round.ledger.handed
+        first = min((p for p, future in self._under_way.items() if future in done), key=lambda p: handed[p])
+        return {first: self._under_way.pop(first).result()}
+
+    def end(self) -> None:
+        """Waits for what is still under way after a fault, and sends all the result."""
+        for future in self._under_way.values():
+            future.result()
+        message = _packed(torch.tensor([_NOBODY, self._round.ledger.update]), self._theta)
+        for rank in range(1, self._size):
+            self._send(rank, message, rank)
+        for sending, _ in self._sent.values():
+            sending.wait()
+
+    def close(self) -> None:
+        """Ends the threads; where a process is lost they end with the group."""
+        for pool in (self._own, self._others):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _work(self, message: Tensor) -> Contribution:
+        (worker, version), theta = _opened(message, 2, torch.int64, self._parameters)
+        overwrite(self._parameters, theta)
+        return self._round.work(int(worker), int(version))
+
+    def _send(self, worker: int, message: Tensor, rank: int) -> None:
+        if worker in self._sent:
+            self._sent[worker][0].wait()  # it has gone: the worker has answered
+        self._sent[worker] = dist.isend(message, group=self._group, group_dst=rank), message
+
+    def _receive(self, worker: int) -> Contribution:
+        message = _packed(_bounds({}, self._round), self._theta)
+        dist.recv(message, group=self._group, group_src=worker % self._size, tag=worker)
+        bounds, received = _opened(message, self._round.problem.depth, torch.float64, self._theta)
+        gradient = blank(self._round.problem)
+        overwrite(gradient, received)
+        return Contribution(gradient, _curvature(bounds))
+
+
+def _packed(numbers: Tensor, anchor: Anchor) -> Tensor:
+    """A message: numbers of 8 bytes, and the tensors, as bytes on the CPU."""
+    flat = torch.cat([t.reshape(-1) for t in tensors(anchor)])
+    return torch.cat((numbers.view(torch.uint8), flat.cpu().view(torch.uint8)))
+
+
+def _opened(message: Tensor, count: int, dtype: torch.dtype, like: Anchor) -> tuple[Tensor, Anchor]:
+    """What was packed, in the shapes of `like`, in the memory of the message."""
+    numbers, rest = message[: 8 * count].view(dtype), message[8 * count :]
+    kind = torch.cat([t.reshape(-1)[:0] for t in tensors(like)]).dtype
+    return numbers, unpacked(rest.view(kind), like)
+
+
+def _bounds(curvature: dict[int, float], round: Round) -> Tensor:
+    """One number for each layer, NaN where there is none."""
+    values = [curvature.get(layer, torch.nan) for layer in range(1, round.problem.depth + 1)]
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def _curvature(bounds: Tensor) -> dict[int, float]:
+    return {layer: value for layer, value in enumerate(bounds.tolist(), start=1) if value == value}
