@@ -18,7 +18,7 @@ import lifted_bregman as lb
 from lifted_bregman.cli import main
 from lifted_bregman.errors import CheckpointError, CompatibilityError, SettingError
 from lifted_bregman.solvers import Callback, Outcome, Run
-from tests.distributed.processes import forked
+from tests.distributed.processes import PATIENCE, forked, until
 from tests.distributed.test_faults import program, steps, workers
 from tests.distributed.test_fit_parallel import Ended, ended, require_close, train
 from tests.solvers.problems import make
@@ -206,6 +206,23 @@ def training(table: Path, out: Path, epochs: int, parallel: str) -> list[str]:
     settings = "--hidden 8,7 --batch-size 10 --dtype float64 --checkpoint-epochs 2 --checkpoint-steps 7 --threads 1"
     chosen = f"train --data {table} {settings} --solver pipelined-sweep --epochs {epochs} --parallel {parallel}"
     return [*chosen.split(), "--quiet", "--out", str(out)]
+
+
+def test_sigterm_to_the_second_rank_ends_all_after_the_same_step(table: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with program(*training(table, out, 10**6, "layer=2")) as process:
+        pids = workers(process, 0)
+        until(lambda: steps(out) > 20)
+        os.kill(pids[1], signal.SIGTERM)
+        told, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 143 and "Traceback" not in err, (told, err)
+    ending = json.loads((out / "result.json").read_text())
+    assert ending["outcome"] == "INTERRUPTED" and steps(out) == ending["steps"]
+    alone, epochs = tmp_path / "alone", ending["steps"] // 5 + 1
+    assert main(training(table, alone, epochs, "layer=1")) == 0
+    assert main(["resume", str(out), "--epochs", str(epochs), "--parallel", "data=1", "--quiet"]) == 0
+    one, other = (load_file(folder / "model.safetensors") for folder in (alone, out))
+    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_killed_workers_are_started_again_and_end_with_the_same_bits(table: Path, tmp_path: Path) -> None:
