@@ -85,6 +85,16 @@ def train(mate: Mate, name: str, solver: Any, **settings: Any) -> Any:
     return found if mate.rank == 0 else {key: found[key] for key in ("outcome", "parameters", "history")}
 
 
+def without_solutions(mate: Mate, solver: Any) -> Any:
+    """A run in which no matrix has a factor, so that each move of a layer is a gradient step and counted."""
+    real = torch.linalg.cholesky_ex
+    torch.linalg.cholesky_ex = lambda K: (real(K)[0], torch.ones(K.shape[:-2], dtype=torch.int))  # type: ignore[assignment]
+    try:
+        return train(mate, "deep", solver)
+    finally:
+        torch.linalg.cholesky_ex = real
+
+
 def parameters_before_the_end(mate: Mate, name: str, solver: Any) -> Any:
     """The parameters of each process after a few steps, without any collecting; and its own layers."""
     run = run_of(mate, name, solver, tolerance=None)

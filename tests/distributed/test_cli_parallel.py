@@ -179,9 +179,13 @@ MISTAKES = {
     "no such degree": ("--parallel date=2", 2, "write it as data=2"),
     "a degree of zero": ("--parallel data=0", 2, "data of parallel is 0"),
     "more processes than samples": ("--parallel data=14", 2, "a batch has 13 samples"),
-    "layers": ("--parallel data=2,layer=2 --solver gram-sweep", 2, "GramSweep as it is set moves layers one after"),
+    "layers": ("--parallel data=2,layer=2 --solver implicit-sgd", 2, "ImplicitSGD as it is set moves layers one after"),
     "more processes than layers": ("--parallel layer=9", 2, "the network has"),
-    "a solver that cannot": ("--parallel data=2 --solver admm --set inner_steps=2", 2, "ADMM needs the whole"),
+    "a solver that cannot": (
+        "--parallel data=2 --solver admm --set inner_steps=2",
+        2,
+        "ADMM as it is set needs the whole",
+    ),
     "an interface": ("--parallel data=2,interface=nowhere9", 2, "nowhere9"),
     "data": ("--parallel data=2 --data no-such-set", 3, "no-such-set"),
 }

@@ -184,14 +184,16 @@ def test_impossible_degrees_are_refused_before_workers_start(monkeypatch: pytest
     monkeypatch.setattr("sys.executable", "/no/such/python")
     with pytest.raises(SettingError, match="the network has"):
         train(make("relu", samples=13), SOLVERS["pipelined"], parallel=lb.Parallel(layer=9))
-    with pytest.raises(CompatibilityError, match="GramSweep as it is set moves layers one after another"):
-        train(make("relu", samples=13), lb.GramSweep(), parallel=TWO)
+    with pytest.raises(CompatibilityError, match="ImplicitSGD as it is set moves layers one after another"):
+        train(make("relu", samples=13), lb.ImplicitSGD(), parallel=TWO)
+    with pytest.raises(CompatibilityError, match="GramSweep as it is set needs the whole of each batch"):
+        train(make("relu", samples=13), lb.GramSweep(micro_batches=2), parallel=lb.Parallel(data=2, layer=2))
 
 
 def test_the_default_solver_where_layers_are_shared() -> None:
-    assert isinstance(lb.training.default_solver(TWO), lb.PipelinedSweep)
-    assert isinstance(lb.training.default_solver(lb.Parallel(data=2)), lb.GramSweep)
-    assert isinstance(lb.training.default_solver(), lb.GramSweep)
+    assert lb.training.default_solver(TWO) == lb.GramSweep(micro_batches=4)
+    for parallel in (None, lb.Parallel(data=2), lb.Parallel(data=2, layer=2)):
+        assert lb.training.default_solver(parallel) == lb.GramSweep()
 
 
 @pytest.fixture(scope="module")

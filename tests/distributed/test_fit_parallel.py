@@ -268,7 +268,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[LiftedBregmanError], str]] = {
     "more processes than samples": ({"parallel": lb.Parallel(data=6)}, SettingError, "a batch has 5 samples"),
     "layers": ({"parallel": lb.Parallel(data=2, layer=2)}, CompatibilityError, "moves layers one after another"),
     "more processes than layers": ({"parallel": lb.Parallel(layer=4)}, SettingError, "the network has 3"),
-    "a solver": ({"solver": lb.ADMM()}, CompatibilityError, "ADMM needs the whole of each batch"),
+    "a solver": ({"solver": lb.ADMM()}, CompatibilityError, "ADMM as it is set needs the whole of each batch"),
     "no epochs": ({"epochs": 0}, SettingError, "epochs is 0"),
     "text": ({"parallel": "data=2"}, SettingError, r"lb.Parallel\(data=2\)"),
     "an interface": ({"parallel": lb.Parallel(data=2, interface="nowhere9")}, SettingError, "nowhere9"),

@@ -20,6 +20,7 @@ JACOBI = solvers.ProximalGradient(sweep=solvers.Jacobi(), step_rule=solvers.Fixe
 CURVED = solvers.ProximalGradient(sweep=solvers.Jacobi(), step_rule=solvers.CurvatureStep(0.9))
 SIMULTANEOUS = solvers.StochasticProximalGradient(0.02, order=solvers.Simultaneous())
 PIPELINED = solvers.PipelinedSweep(micro_batches=2)
+GRAM = solvers.GramSweep(step_size=0.02, micro_batches=3)
 SOLVERS = {
     "Jacobi, fixed": JACOBI,
     "Jacobi, bound": CURVED,
@@ -28,6 +29,9 @@ SOLVERS = {
     "simultaneous, estimate": solvers.StochasticProximalGradient(ESTIMATED, 0.1, order=solvers.Simultaneous()),
     "pipelined": PIPELINED,
     "pipelined, fixed": solvers.PipelinedSweep(0.03, 0.05, micro_batches=3),
+    "Gram": solvers.GramSweep(step_size=0.02),
+    "Gram, pipelined": GRAM,
+    "Gram, all settings": solvers.GramSweep(0.02, nudge=30.0, average=0.0, inner_steps=2, block=2, micro_batches=2),
 }
 EXACT = ("outcome", "parameters", "state", "work")
 
@@ -60,7 +64,7 @@ def test_a_deep_network_has_the_bits_of_one_process(crew: Crew, size: int, kind:
     assert_bits_of_one(crew, size, "deep", SOLVERS[kind])
 
 
-@pytest.mark.parametrize("kind", ["Jacobi, fixed", "simultaneous", "pipelined"])
+@pytest.mark.parametrize("kind", ["Jacobi, fixed", "simultaneous", "pipelined", "Gram, pipelined"])
 @pytest.mark.parametrize("name", ["convolutions", "sequences", "penalised", "classes"])
 def test_other_networks_on_two_processes(crew: Crew, name: str, kind: str):
     assert_bits_of_one(crew, 2, name, SOLVERS[kind])
@@ -76,7 +80,7 @@ def test_float32(crew: Crew):
     assert digest_of(first["parameters"]) == digest_of(alone["parameters"])
 
 
-@pytest.mark.parametrize("kind", SOLVERS)
+@pytest.mark.parametrize("kind", [kind for kind, solver in SOLVERS.items() if solver.data_parallel])
 def test_samples_and_layers_shared_at_once(crew: Crew, kind: str):
     """Two processes to a batch and two to the layers: rounding by the sums over samples is all that differs."""
     (alone,) = crew.run(1, layer_bodies.train, "deep", SOLVERS[kind])
@@ -86,7 +90,7 @@ def test_samples_and_layers_shared_at_once(crew: Crew, kind: str):
         assert all(digest_of(other[part]) == digest_of(first[part]) for part in other)
 
 
-@pytest.mark.parametrize("kind", ["Jacobi, bound", "simultaneous", "pipelined"])
+@pytest.mark.parametrize("kind", ["Jacobi, bound", "simultaneous", "pipelined", "Gram"])
 @pytest.mark.parametrize(("size", "then", "data"), [(4, 1, 1), (1, 4, 1), (2, 4, 2)])
 def test_a_run_goes_on_with_another_number_of_processes(crew: Crew, kind: str, size: int, then: int, data: int):
     solver = SOLVERS[kind]
@@ -101,7 +105,7 @@ def test_a_run_goes_on_with_another_number_of_processes(crew: Crew, kind: str, s
         assert differences(_sorted(ended["parameters"]), _sorted(alone["parameters"]), 1e-12) == []
 
 
-@pytest.mark.parametrize("kind", ["Jacobi, fixed", "simultaneous", "pipelined"])
+@pytest.mark.parametrize("kind", ["Jacobi, fixed", "simultaneous", "pipelined", "Gram, pipelined"])
 def test_parameters_stay_where_they_are(crew: Crew, kind: str):
     """In between only a process's own layers have moved, and it has no rows of variables it does not read."""
     for moved, own, shapes in crew.run(4, layer_bodies.parameters_before_the_end, "deep", SOLVERS[kind]):
@@ -154,6 +158,16 @@ def test_solvers_that_move_layers_in_turn_are_refused():
         if not solver.layer_parallel:
             with pytest.raises(errors.CompatibilityError, match="PipelinedSweep"):
                 solvers.Run(problem, solver, data, epochs=1, span=span)
+
+
+def test_counts_are_those_of_all_layers(crew: Crew):
+    """A gradient step for each layer but the one with a penalty, which always moves along the gradient: 5 a batch."""
+    (alone,) = crew.run(1, layer_bodies.without_solutions, GRAM)
+    first, second = crew.run(2, layer_bodies.without_solutions, GRAM)
+    batches = 3 * -(-bodies.SAMPLES // bodies.BATCH)
+    assert alone["state"]["fallbacks"] == 5 * batches == alone["history"][-1]["fallbacks"]
+    assert differences(_sorted(first), _sorted(alone), 1e-12) == []
+    assert second["history"] == first["history"]
 
 
 def test_which_settings_are_layer_parallel():

@@ -66,8 +66,8 @@ def weight_space(s):
 
 
 def sizes():
-    """Root mean squares: of x_0 and every z_l, of the output's error, of what is pulled back to x_1 and x_2."""
-    return len(WIDTHS) + 1 + 2
+    """Root mean squares: of every z_l, of the output's error, of what is pulled back to x_1 and x_2."""
+    return len(layers()) + 1 + 2
 
 
 def gram_weight_space(s):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from dataclasses import dataclass, field
 
@@ -105,6 +106,8 @@ class Oracle:
     steps: int = 0
     limited: list[bool] = field(default_factory=list)
     """Whether the trust limit was binding, for each move."""
+    shortened: list[bool] = field(default_factory=list)
+    """Whether micro-batches had different nudges, for each batch and hidden layer."""
     residual: float = 0.0
     distance: float = 0.0
 
@@ -142,8 +145,19 @@ class Oracle:
         def size(v: Tensor) -> float:
             return float((w_all.view(-1, *[1] * (v.ndim - 1)) * v * v).mean().sqrt())
 
+        def limits(p: Tensor, largest: float) -> Tensor:
+            """ν/λ of each sample: one number for each micro-batch, at most `largest` over its signals' size."""
+            count = min(own.micro_batches, len(X))
+            ends = [len(X) * number // count for number in range(count + 1)]
+            parts = []
+            for start, end in itertools.pairwise(ends):
+                w_part = w_all[start:end].view(-1, *[1] * (p.ndim - 1))
+                size = (w_part * p[start:end] ** 2).mean().sqrt()
+                parts.append((largest / size).expand(end - start))
+            return torch.cat(parts).view(-1, *[1] * (p.ndim - 1))
+
         rms = [size(v) for v in z]
-        nudge, target = 1.0, Y
+        nudge, target = torch.ones(len(X), *[1] * (X.ndim - 1), dtype=F64), Y
         E = x[L] - Y
         self.residual = size(E)
         rms[L] += self.residual
@@ -153,8 +167,8 @@ class Oracle:
             if l > 1:
                 p = E @ self.theta[l - 1][:, :-1]
                 wanted = own.penalised_nudge if l - 1 in self.penalised else own.nudge / (L - 1)
-                nudge = wanted / self.weights[l - 2]
-                nudge = min(nudge, 0.3 * rms[l - 1] / size(p))
+                nudge = limits(p, 0.3 * rms[l - 1]).clamp(max=wanted / self.weights[l - 2])
+                self.shortened.append(bool((nudge != nudge[0]).any()))
                 if self.nudged is not None:
                     target = self.nudged(l - 1, z[l - 1], p, nudge)
                 else:
@@ -164,7 +178,7 @@ class Oracle:
             if move is not None:
                 self._take(l, move, rms[l])
 
-    def _layer(self, l: int, x: Tensor, z: Tensor, E: Tensor, target: Tensor, nudge: float, w: Tensor | None):
+    def _layer(self, l: int, x: Tensor, z: Tensor, E: Tensor, target: Tensor, nudge: Tensor, w: Tensor | None):
         module, sigma = self.linears[l - 1], self.maps[l - 1]
         columns = self._trained(module)
         if not columns:
@@ -177,7 +191,8 @@ class Oracle:
 
         def left(H: Tensor, places=slice(None)) -> Tensor:
             flat, aim = z.reshape(-1, width)[places], target.reshape(-1, width)[places]
-            return root[places] * (sigma(flat - nudge * H / root[places]) - aim) / nudge
+            ratio = nudge.expand((*z.shape[:-1], 1)).reshape(-1, 1)[places]
+            return root[places] * (sigma(flat - ratio * H / root[places]) - aim) / ratio
 
         settings = self.settings
         narrow = module.in_features <= settings.block and not math.isinf(settings.damping)

@@ -82,6 +82,27 @@ def test_the_trust_limit(settings, trust):
     assert {0.001: share == 1.0, 0.006: 0.0 < share < 1.0, 100.0: share == 0.0}[trust], share
 
 
+@pytest.mark.parametrize("count", [2, 3, 100])
+@pytest.mark.parametrize("settings", SETTINGS, ids=cases.name)
+def test_micro_batches_are_nudged_by_themselves(settings, count):
+    """Where ν is so large that it is shortened, by another factor in each of them; 100 are as many as samples."""
+    settings = dataclasses.replace(settings, nudge=30.0, micro_batches=count)
+    problem, X, Y = network(act.ReLU())
+    oracle = Oracle(settings, linears(problem), [relu, torch.tanh, lambda z: z], [0.7, 1.6])
+    assert_follows(settings, problem, X, Y, oracle)
+    assert any(oracle.shortened)
+
+
+def test_micro_batches_change_nothing_but_rounding_where_nothing_is_shortened():
+    found = []
+    for count in (1, 4):
+        problem, X, Y = network(act.Tanh())
+        settings = GramSweep(step_size=0.02, nudge=1e-3, inner_steps=2, micro_batches=count)
+        solvers.run(problem, (X, Y), settings, epochs=4, batch_size=7)
+        found.append(torch.cat([p.detach().flatten() for p in problem.model.parameters()]))
+    torch.testing.assert_close(*found, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("average", [0.0, 0.9])
 def test_the_distance_is_looked_at_more_rarely_as_steps_go_on(average):
     """70 steps, the oracle looking at the steps that are written out there; it grows a hundredfold meanwhile."""

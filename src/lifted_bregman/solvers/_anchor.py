@@ -6,17 +6,16 @@ import torch
 from torch import Tensor
 
 from lifted_bregman.problem import LiftedProblem
-from lifted_bregman.problem.blocks import layers
 
 Anchor = dict[int, dict[str, Tensor]]
 """One tensor for each trained parameter, by layer and name."""
 
 
 def live(problem: LiftedProblem) -> Anchor:
-    """The trained parameters themselves."""
+    """The trained parameters themselves, of the layers that this process has."""
     return {
         layer: {name: p.detach() for name, p in problem.network[layer].map.parameters.items()}
-        for layer in layers(problem.depth)
+        for layer in problem.span.layers
     }
 
 

@@ -1,13 +1,15 @@
 """A solver's state where layers are shared: what a process keeps of it, and how all of it is put together.
 
-In the `state_dict` of a state whatever belongs to a layer has a key that ends with the layer's number: "x_3" of the
-variables, "Θ_3" and "x_3" of power iterations (the latter on the layer above), "step_3" of the metrics.
+In the `state_dict` of a state whatever belongs to a layer has a key that is the layer's number, or ends with it: 3 of
+copied parameters, "x_3" of the variables, "Θ_3" and "x_3" of power iterations (the latter on the layer above), "step_3"
+of the metrics.  What counts something is added up, and goes on in the first process.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -20,9 +22,12 @@ _OF_A_LAYER = re.compile(r"(.+)_(\d+)")
 _VARIABLES = "LiftedState"
 
 
-def own_part(entries: Mapping[str, Any], span: Span) -> dict[str, Any]:
+def own_part(entries: Mapping[str, Any], span: Span, counts: Sequence[str]) -> dict[str, Any]:
     """What the process of `span` keeps of a whole state, as `state_dict` gives it."""
-    return {key: _own(value, span, key) for key, value in entries.items()}
+    own = {key: _own(value, span, key) for key, value in entries.items()}
+    if span.rank < span.count - 1:  # numbers of the whole run are then the last process's, until the next step
+        own["metrics"] = {key: value for key, value in own["metrics"].items() if _layer(key) is not None}
+    return own | {name: 0 for name in counts if name in own and span.rank > 0}
 
 
 def _own(value: Any, span: Span, name: str) -> Any:
@@ -33,25 +38,40 @@ def _own(value: Any, span: Span, name: str) -> Any:
     return {key: _own(entry, span, key) for key, entry in value.items() if _is_own(key, span, name)}
 
 
-def _is_own(key: str, span: Span, name: str) -> bool:
+def _is_own(key: str | int, span: Span, name: str) -> bool:
     layer = _layer(key)
-    return layer is None or (above(layer) if name == "power" and key.startswith("x_") else layer) in span.layers
+    on_the_layer_above = name == "power" and str(key).startswith("x_")
+    return layer is None or (above(layer) if on_the_layer_above else layer) in span.layers
 
 
-def _layer(key: str) -> int | None:
+def _layer(key: str | int) -> int | None:
+    if isinstance(key, int):
+        return key
     found = _OF_A_LAYER.fullmatch(key)
     return int(found[2]) if found else None
 
 
-def collected(entries: Mapping[str, Any], span: Span) -> dict[str, Any]:
+def collected(entries: Mapping[str, Any], span: Span, counts: Sequence[str]) -> dict[str, Any]:
     """The whole state from the parts of all processes, in the first one; one's own part in the others."""
-    flat = {"/".join(path): value for path, value in _leaves(entries, ()) if any(map(_layer, path))}
+    flat = {json.dumps(path): value for path, value in _leaves(entries, ()) if any(map(_layer, path))}
     whole = {path: value for path, value in _leaves(entries, ()) if not any(map(_layer, path))}
-    whole |= {tuple(name.split("/")): value for name, value in (span.collect(flat) or flat).items()}
-    return _nested(whole)
+    whole |= {tuple(json.loads(name)): value for name, value in (span.collect(flat) or flat).items()}
+    metrics = span.merged(entries["metrics"]) | added_up(entries["metrics"], span, counts)
+    return _nested(whole) | added_up(entries, span, counts) | {"metrics": metrics}
 
 
-def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+def added_up(entries: Mapping[str, Any], span: Span, counts: Sequence[str]) -> dict[str, Any]:
+    """The counts that are among the entries of any process, as sums over those that share the layers."""
+    if not counts:
+        return {}
+    own = [entries.get(name, 0) for name in counts]
+    there, *totals = span.total_of(any(name in entries for name in counts), *own)
+    if not there:
+        return {}
+    return {name: type(value)(total) for name, value, total in zip(counts, own, totals, strict=True)}
+
+
+def _leaves(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], Any]]:
     if isinstance(value, Mapping) and value:
         for key, entry in value.items():
             yield from _leaves(entry, (*path, key))
@@ -59,8 +79,8 @@ def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
         yield path, value
 
 
-def _nested(entries: Mapping[tuple[str, ...], Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _nested(entries: Mapping[tuple[str | int, ...], Any]) -> dict[str, Any]:
+    found: dict[Any, Any] = {}
     for path, value in entries.items():
         place = found
         for key in path[:-1]:

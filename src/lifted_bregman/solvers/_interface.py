@@ -116,6 +116,8 @@ class Solver(ABC, Generic[S]):
     """Whether it minimises the weighted mean of the samples' energies where a batch has weights."""
     data_parallel: ClassVar[bool] = False
     """Whether it takes part of a batch where the problem's peers have the others, with the numbers of one process."""
+    counts: ClassVar[tuple[str, ...]] = ()
+    """The fields of its state, and metrics, that count something: processes that share the layers add theirs up."""
 
     @property
     def layer_parallel(self) -> bool:

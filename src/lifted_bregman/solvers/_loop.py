@@ -16,7 +16,7 @@ from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem, Peers, Span
 from lifted_bregman.problem.blocks import layers
 from lifted_bregman.solvers._batches import epoch_order
-from lifted_bregman.solvers._by_layer import collected, own_part
+from lifted_bregman.solvers._by_layer import added_up, collected, own_part
 from lifted_bregman.solvers._callbacks import Callback
 from lifted_bregman.solvers._finite import Diverged, Keeper, require_finite
 from lifted_bregman.solvers._history import largest_certificate, lifted_energies, measured
@@ -106,7 +106,7 @@ class Run:
             raise lacking(solver, required, missing)
         if self.span.count > 1 and not solver.layer_parallel:
             required = "all layers in one process, for it moves them one after another"
-            instead = "PipelinedSweep, or ProximalGradient with Jacobi sweeps"
+            instead = "GramSweep, PipelinedSweep, or ProximalGradient with Jacobi sweeps"
             raise lacking(solver, required, f"{self.span.count} processes share them; use one, or {instead}")
         solver.require(problem)
         whole = Span(problem.depth)
@@ -163,7 +163,8 @@ class Run:
         network = self.problem.network
         self.span.spread({l: [p.detach() for p in network[l].map.parameters.values()] for l in layers(len(network))})
         if state:
-            self._whole_state = {"work": self._work(), "solver": collected(self.state.state_dict(), self.span)}
+            whole = collected(self.state.state_dict(), self.span, self.solver.counts)
+            self._whole_state = {"work": self._work(), "solver": whole}
 
     def _work(self) -> dict[str, float]:
         """What all processes that share the layers have done."""
@@ -174,7 +175,7 @@ class Run:
         """Continues where `state_dict` was taken; parameters and history are put back by the caller."""
         self.epoch, self.batch, self.seconds = entries["epoch"], entries["batch"], entries["seconds"]
         self.problem.work.reset(entries["work"] if self.span.rank == 0 else dict.fromkeys(entries["work"], 0))
-        own = entries["solver"] if self.span.count == 1 else own_part(entries["solver"], self.span)
+        own = entries["solver"] if self.span.count == 1 else own_part(entries["solver"], self.span, self.solver.counts)
         self.state.load_state_dict(own)
         self.solver.attach(self._shared, self.state)
 
@@ -296,7 +297,8 @@ class Run:
             if kept == len(self.data):
                 row["certificate"] = largest_certificate(self._shared, variables, self.data)
         self.problem.work.reset(own_work)  # what the history costs is not the solver's work
-        return row | counted | self.span.merged(self.state.metrics)
+        metrics = self.span.merged(self.state.metrics)
+        return row | counted | metrics | added_up(self.state.metrics, self.span, self.solver.counts)
 
     def _judge(self, row: Row) -> None:
         if self.tolerance is not None and row.get("certificate", math.inf) <= self.tolerance:

@@ -13,14 +13,15 @@ from torch import Tensor
 
 from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import SettingError
-from lifted_bregman.networks import Dense, Layer
+from lifted_bregman.networks import Dense
 from lifted_bregman.networks._no_graph import no_graph
-from lifted_bregman.problem import LiftedProblem, Peers
-from lifted_bregman.problem.blocks import below, hidden_layers, layers
-from lifted_bregman.problem.composite import composite_prox
+from lifted_bregman.problem import LiftedProblem
+from lifted_bregman.problem.blocks import below, hidden_layers
 from lifted_bregman.solvers._anchor import Anchor, copied, live
 from lifted_bregman.solvers._gram_moves import Design, Metric, Move, dense_move, design, gradient_move, metrics
+from lifted_bregman.solvers._gram_signals import Signal, forward, left_of, nudged, root_mean_squares
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState
+from lifted_bregman.solvers._micro_batches import micro_batches
 from lifted_bregman.solvers._persistent import require_count
 
 _LARGEST_NUDGE = 0.3  # of the size of z
@@ -90,6 +91,8 @@ class GramSweep(Solver[GramSweepState]):
     average          β in [0, 1), the share of the average in Θ
     power            r >= 0; the larger, the sooner the average forgets
     inner_steps      majorise-minimise steps for each layer and batch, >= 1
+    micro_batches    M >= 1, the parts of a batch that follow each other through the layers, so that processes which
+                     share these work at the same time; with several of them ν_l is shortened for each by itself
     block            >= 1; batches are cut into blocks of at most so many samples, and half as many as a layer has
                      inputs, whose moves are averaged; layers with no more inputs than that take the metric of the whole
                      batch
@@ -97,7 +100,7 @@ class GramSweep(Solver[GramSweepState]):
 
     minibatch: ClassVar[bool] = True
     weighted: ClassVar[bool] = True
-    data_parallel: ClassVar[bool] = True
+    counts: ClassVar[tuple[str, ...]] = ("fallbacks",)
 
     step_size: float = 0.3
     trust: float = 0.15
@@ -109,6 +112,17 @@ class GramSweep(Solver[GramSweepState]):
     power: float = 2.0
     inner_steps: int = 1
     block: int = 100
+    micro_batches: int = 1
+
+    @property
+    def data_parallel(self) -> bool:  # type: ignore[override]
+        """Where a batch is in one part."""
+        return self.micro_batches == 1
+
+    @property
+    def layer_parallel(self) -> bool:
+        """Always."""
+        return True
 
     def __post_init__(self) -> None:
         for name in ("step_size", "trust", "narrow_damping", "nudge", "penalised_nudge"):
@@ -119,6 +133,7 @@ class GramSweep(Solver[GramSweepState]):
         if not 0.0 <= self.average < 1.0:
             raise SettingError(f"average is {self.average!r}; it must be in [0, 1).")
         require_count(self.inner_steps, "inner_steps")
+        require_count(self.micro_batches, "micro_batches")
         if not 0.0 <= self.power < math.inf:
             raise SettingError(f"power is {self.power!r}; it must be a number of at least 0.")
 
@@ -130,53 +145,106 @@ class GramSweep(Solver[GramSweepState]):
     def step(self, problem: LiftedProblem, state: GramSweepState, batch: Batch) -> GramSweepState:
         state.steps += 1
         _look(problem, state)
-        network, top = problem.network, problem.depth
-        x, z = [batch.X], [batch.X]
-        for layer in layers(top):
-            z.append(network[layer].map.apply(x[below(layer)]))
-            x.append(network[layer].activate(z[layer]))
-        peers = problem.peers
-        sizes = _sizes(z, batch.weights, peers)
-        designs, factors = self._metrics(problem, x, batch)
-        target, nudge = batch.Y, 1.0 / problem.weight(top)
-        E = torch.sub(x[top], target).div_(nudge)
-        (residual,) = _sizes([E], batch.weights, peers)
-        state.metrics["output_residual"] = residual
-        sizes[top] += residual
-        for layer in reversed(layers(top)):
-            own, low = network[layer], below(layer)
-            f = own.map
-            pulled = f.pull_back_input(x[low], E) if low in hidden_layers(top) else None
-            made: Move | None = None
-            if layer in designs:
-                assert isinstance(f, Dense)
-                left = partial(_left, own, z[layer], target, nudge)
-                metric = factors.get(layer)
-                damping = self.damping if metric is not None or math.isinf(self.damping) else self.narrow_damping
-                made = dense_move(f, designs[layer], metric, E, damping, left, self.inner_steps)
-            elif f.parameters:
-                made = gradient_move(f, x[low], E, batch.weights, layer in problem.parameter_penalties, peers)
+        span, top = problem.span, problem.depth
+        parts = micro_batches(len(batch), self.micro_batches)
+        x, z = forward(problem, batch.X, parts)
+        sizes = dict(zip(z, root_mean_squares(list(z.values()), batch.weights, problem.peers), strict=True))
+        if top in span.layers:
+            nudge = 1.0 / problem.weight(top)
+            error = torch.sub(x[top], batch.Y).div_(nudge)
+            (residual,) = root_mean_squares([error], batch.weights, problem.peers)
+            state.metrics["output_residual"] = residual
+            sizes[top] += residual
+        below_waits = bool(span.borrowed)
+        designs, factors = ({}, {}) if below_waits else self._metrics(problem, x, batch)
+        signals: dict[int, list[Signal]] = {layer: [] for layer in span.layers}
+
+        def move(layer: int) -> None:
+            made = self._move(problem, layer, x[below(layer)], z[layer], signals.pop(layer), batch, designs, factors)
             if made is not None:
                 self._take(problem, state, layer, made, sizes[layer])
-            if pulled is not None:
-                nudge = self._nudge(problem, low, sizes[low], *_sizes([pulled], batch.weights, peers))
-                target = _nudged(problem, low, z[low], pulled, nudge)
-                E = torch.sub(x[low], target).div_(nudge)
-        work = problem.work
-        work.forward_maps += top
-        work.prox_maps += 2 * top - 1 + (self.inner_steps - 1) * len(designs)
-        work.adjoints += top - 1
-        work.parameter_gradients += top
-        state.metrics["fallbacks"] = float(state.fallbacks)
+
+        for rows in parts:
+            for layer in reversed(span.layers):
+                if layer == top:
+                    signal = Signal(rows, error[rows], batch.Y[rows], nudge)
+                elif layer in span.lent:
+                    signal = self._signal(problem, layer, rows, x, z, span.from_above(x[layer][rows]), sizes, batch)
+                signals[layer].append(signal)
+                low = below(layer)
+                if low in hidden_layers(top):
+                    pulled = problem.network[layer].map.pull_back_input(x[low][rows], signal.E)
+                if rows is parts[-1] and not below_waits:
+                    move(layer)
+                if low in span.hidden:
+                    signal = self._signal(problem, low, rows, x, z, pulled, sizes, batch)
+                elif low in span.borrowed:
+                    span.send_below(pulled)
+        if below_waits:
+            designs, factors = self._metrics(problem, x, batch)
+            for layer in reversed(span.layers):
+                move(layer)
+        span.settle()
+        self._count(problem, state, len(designs))
         return state
 
+    def _signal(
+        self,
+        problem: LiftedProblem,
+        layer: int,
+        rows: slice,
+        x: Mapping[int, Tensor],
+        z: Mapping[int, Tensor],
+        pulled: Tensor,
+        sizes: Mapping[int, float],
+        batch: Batch,
+    ) -> Signal:
+        """E_l from J_xᵀ E_{l+1}, for some rows of the batch."""
+        weights = None if batch.weights is None else batch.weights[rows]
+        nudge = self._nudge(problem, layer, sizes[layer], *root_mean_squares([pulled], weights, problem.peers))
+        target = nudged(problem, layer, z[layer][rows], pulled, nudge)
+        return Signal(rows, torch.sub(x[layer][rows], target).div_(nudge), target, nudge)
+
+    def _move(
+        self,
+        problem: LiftedProblem,
+        layer: int,
+        x: Tensor,
+        z: Tensor,
+        signals: list[Signal],
+        batch: Batch,
+        designs: Mapping[int, Design],
+        factors: Mapping[int, Metric],
+    ) -> Move | None:
+        """Δ_l from the signals of the whole batch; x is x_{l-1}."""
+        own = problem.network[layer]
+        E = signals[0].E if len(signals) == 1 else torch.cat([signal.E for signal in signals])
+        if layer in designs:
+            assert isinstance(own.map, Dense)
+            metric = factors.get(layer)
+            damping = self.damping if metric is not None or math.isinf(self.damping) else self.narrow_damping
+            left = partial(left_of, own, z, signals)
+            return dense_move(own.map, designs[layer], metric, E, damping, left, self.inner_steps)
+        if not own.map.parameters:
+            return None
+        return gradient_move(own.map, x, E, batch.weights, layer in problem.parameter_penalties, problem.peers)
+
+    def _count(self, problem: LiftedProblem, state: GramSweepState, designs: int) -> None:
+        """Adds a step of one's own layers to the counters of work."""
+        own, hidden, work = len(problem.span.layers), len(problem.span.hidden), problem.work
+        work.forward_maps += own
+        work.prox_maps += own + hidden + (self.inner_steps - 1) * designs
+        work.adjoints += sum(layer > 1 for layer in problem.span.layers)
+        work.parameter_gradients += own
+        state.metrics["fallbacks"] = float(state.fallbacks)
+
     def _metrics(
-        self, problem: LiftedProblem, x: list[Tensor], batch: Batch
+        self, problem: LiftedProblem, x: Mapping[int, Tensor], batch: Batch
     ) -> tuple[dict[int, Design], dict[int, Metric]]:
         """The designs of the dense layers, and the metrics of those in sample space."""
         designs: dict[int, Design] = {}
         alike: dict[tuple[int, ...], list[int]] = {}
-        for layer in layers(problem.depth):
+        for layer in problem.span.layers:
             f = problem.network[layer].map
             if isinstance(f, Dense) and layer not in problem.parameter_penalties and f.parameters:
                 metric = not math.isinf(self.damping)
@@ -240,40 +308,15 @@ def _look(problem: LiftedProblem, state: GramSweepState) -> None:
     if k % (1 << max(0, k.bit_length() - 4)):
         return
     places = state.fast or live(problem)
-    squares = []
-    for layer, origin in state.origin.items():
+    none = -1.0  # of a layer without parameters
+    squares = torch.full((len(state.origin),), none, dtype=torch.float64)
+    for number, (layer, origin) in enumerate(state.origin.items()):
         if origin:
             away = math.fsum(float(torch.dist(places[layer][name], start)) ** 2 for name, start in origin.items())
-            squares.append(away / max(len(start) for start in origin.values()))
-    state.distance = max(state.distance, math.sqrt(math.fsum(squares) / max(1, len(squares))))
+            squares[number] = away / max(len(start) for start in origin.values())
+    known = [square for square in problem.span.all_layers(squares).tolist() if square != none]
+    state.distance = max(state.distance, math.sqrt(math.fsum(known) / max(1, len(known))))
     state.metrics["distance"] = state.distance
-
-
-def _left(layer: Layer, z: Tensor, target: Tensor, nudge: float, H: Tensor) -> Tensor:
-    """E for the pre-activation z - (ν/λ)H."""
-    return layer.activate(torch.sub(z, H, alpha=nudge)).sub(target).div_(nudge)
-
-
-def _nudged(problem: LiftedProblem, layer: int, z: Tensor, pulled: Tensor, nudge: float) -> Tensor:
-    """x_l⁺."""
-    own, penalty = problem.network[layer], problem.penalties.get(layer)
-    v = torch.sub(z, pulled, alpha=nudge)
-    if penalty is None:
-        return own.activate(v)
-    return own.restore(composite_prox(own.activation, penalty, own.arrange(v), 1.0, nudge))
-
-
-def _sizes(values: list[Tensor], weights: Tensor | None, peers: Peers) -> list[float]:
-    """Root mean squares over all entries, also those of peers, samples counting by their weights."""
-    if weights is not None:
-        root = weights.sqrt()
-        values = [value * root.view(-1, *[1] * (value.ndim - 1)) for value in values]
-    norms = peers.norms_of(*map(float, torch._foreach_norm(values)))
-    if peers.count == 1:
-        counts = [value.numel() for value in values]
-    else:
-        counts = [peers.samples(len(value)) * math.prod(value.shape[1:]) for value in values]
-    return [norm / math.sqrt(count) for norm, count in zip(norms, counts, strict=True)]
 
 
 def _rms_of(parameters: Mapping[str, Tensor]) -> float:

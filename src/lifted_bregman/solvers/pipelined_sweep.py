@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import ClassVar
 
 import torch
@@ -18,6 +17,7 @@ from lifted_bregman.solvers._anchor import Anchor
 from lifted_bregman.solvers._curvature import lend_curvature, parameter_curvature, step_for
 from lifted_bregman.solvers._descent import moved_variable, rms
 from lifted_bregman.solvers._interface import Batch, Solver
+from lifted_bregman.solvers._micro_batches import micro_batches
 from lifted_bregman.solvers._persistent import PowerState, StepSize, require_count, require_step, variable_step
 from lifted_bregman.solvers.schedules import as_schedule
 from lifted_bregman.solvers.steps import CurvatureStep
@@ -70,7 +70,8 @@ class PipelinedSweep(Solver[PowerState]):
     @no_graph
     def step(self, problem: LiftedProblem, state: PowerState, batch: Batch) -> PowerState:
         done = problem.work.as_dict()
-        points = [problem.forward_point(b.X, b.Y, b.weights) for b in _micro_batches(batch, self.micro_batches)]
+        parts = [batch.slice(rows.start, rows.stop) for rows in micro_batches(len(batch), self.micro_batches)]
+        points = [problem.forward_point(part.X, part.Y, part.weights) for part in parts]
         forward = [list(point.x) for point in points]
         whole = _joined(problem, batch, forward)
         steps = self._variable_steps(problem, whole, state)
@@ -105,13 +106,6 @@ class PipelinedSweep(Solver[PowerState]):
         if not isinstance(rule, CurvatureStep):
             return as_schedule(rule, "step_parameter").value(state.steps)
         return step_for(rule.factor, parameter_curvature(problem, whole, layer, state.power, rule.upper), whole)
-
-
-def _micro_batches(batch: Batch, count: int) -> list[Batch]:
-    """The batch in `count` parts, or in as many as it has samples; at least one."""
-    count = max(1, min(count, len(batch)))
-    ends = [len(batch) * number // count for number in range(count + 1)]
-    return [batch.slice(start, end) for start, end in pairwise(ends)]
 
 
 def _joined(problem: LiftedProblem, batch: Batch, forward: list[list[Tensor]]) -> Evaluation:

@@ -143,15 +143,15 @@ def require_parallel(parallel: Parallel, layers: int, solver: Solver[Any], batch
     if parallel.layer > 1 and not solver.layer_parallel:
         raise CompatibilityError(
             f"parallel has layer={parallel.layer}, and {type(solver).__name__} as it is set moves layers one after "
-            "another: take layer=1, or PipelinedSweep(), ProximalGradient(sweep=Jacobi()) or "
+            "another: take layer=1, or GramSweep(), PipelinedSweep(), ProximalGradient(sweep=Jacobi()) or "
             "StochasticProximalGradient(..., order=Simultaneous())."
         )
     if isinstance(solver, AsynchronousPIAG):
         solver.require_processes(parallel.data)
     elif parallel.data > 1 and not (solver.data_parallel or isinstance(solver, ModelAveraging | ImplicitParallel)):
         raise CompatibilityError(
-            f"parallel has data={parallel.data}, and {type(solver).__name__} needs the whole of each batch in one "
-            "process: take data=1, or another solver such as GramSweep, ImplicitSGD or ProximalGradient."
+            f"parallel has data={parallel.data}, and {type(solver).__name__} as it is set needs the whole of each "
+            "batch in one process: take data=1, or another solver such as GramSweep(), ImplicitSGD or ProximalGradient."
         )
 
 

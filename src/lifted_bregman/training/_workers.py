@@ -75,31 +75,38 @@ def in_workers(
     parallel: Parallel,
     **arguments: Any,
 ) -> Result:
-    """`function(problem, callbacks=..., parallel=..., **arguments)` in workers, which find themselves in a world.
+    """`function(problem, callbacks=..., parallel=..., **arguments)` in workers, which find themselves in a world."""
+    call = Call(function, problem, callbacks, {"parallel": parallel, **arguments}, torch.get_rng_state())
+    trained: Trained = call_in_workers(call, parallel, terminate=arguments["out"] is not None)
+    return trained.put_into(problem, callbacks)
+
+
+def call_in_workers(call: Callable[[], Any], parallel: Parallel, *, terminate: bool, threads: int | None = None) -> Any:
+    """What `call` returns in rank 0 of workers that are started for it, or the error that it raises there.
 
     Everything goes through a folder that only this user may enter, see `lifted_bregman.distributed.worker`.
+
+    call       can be pickled; every worker calls it
+    terminate  whether SIGTERM is passed on to the workers
+    threads    of each worker; None for a share of the cores, or what OMP_NUM_THREADS says
     """
     from lifted_bregman.distributed.launcher import launch
 
     with tempfile.TemporaryDirectory(prefix="lifted-") as folder:
         file = Path(folder) / "call"
-        _write(
-            Call(function, problem, callbacks, {"parallel": parallel, **arguments}, torch.get_rng_state()),
-            file,
-            parallel,
-        )
-        code = launch([str(file)], parallel, terminate=arguments["out"] is not None)
+        _write(call, file, parallel)
+        variables = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
+        code = launch([str(file)], parallel, terminate=terminate, variables=variables)
         if code == 128 + signal.SIGINT:
             raise KeyboardInterrupt
         if code == 128 + signal.SIGTERM:
             raise SystemExit(code)
         if code:
             raise _error(Path(folder), code)
-        trained: Trained = torch.load(file.with_name(RESULT), weights_only=False)
-        return trained.put_into(problem, callbacks)
+        return torch.load(file.with_name(RESULT), weights_only=False)
 
 
-def _write(call: Call, path: Path, parallel: Parallel) -> None:
+def _write(call: Callable[[], Any], path: Path, parallel: Parallel) -> None:
     instead = f"or start the script with torchrun --nproc-per-node {parallel.size}"
     try:
         torch.save(call, path, pickle_module=SimpleNamespace(Pickler=_Pickler, __name__="pickle"))

@@ -11,7 +11,7 @@ from lifted_bregman.distributed.parallel import Parallel
 from lifted_bregman.distributed.place import given
 from lifted_bregman.errors import CheckpointError, SettingError, WorkerError
 from lifted_bregman.problem import LiftedProblem
-from lifted_bregman.solvers import Callback, GramSweep, Outcome, PipelinedSweep, Result, Run, Solver
+from lifted_bregman.solvers import Callback, GramSweep, Outcome, Result, Run, Solver
 from lifted_bregman.solvers._loop import StopNow
 from lifted_bregman.training._company import Company, company, digest, require_parallel
 from lifted_bregman.training._workers import in_workers
@@ -24,8 +24,8 @@ _BATCH_SIZE = 100
 
 
 def default_solver(parallel: Parallel | None = None) -> Solver[Any]:
-    """The solver of `fit` where none is named: one that does not move layer after layer where layers are shared."""
-    return GramSweep() if parallel is None or parallel.layer == 1 else PipelinedSweep()
+    """The solver of `fit` where none is named; where layers are shared and batches are not, it cuts batches up."""
+    return GramSweep(micro_batches=4 if parallel is not None and parallel.layer > 1 == parallel.data else 1)
 
 
 def fit(
