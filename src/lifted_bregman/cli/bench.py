@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Annotated
 
 import typer
 
-from lifted_bregman.cli import _console
+from lifted_bregman.cli import _console, bench_scale
+from lifted_bregman.cli._bar import bar
 from lifted_bregman.cli._errors import ExitCode
 from lifted_bregman.errors import CheckpointError, SettingError
 from lifted_bregman.experiments import race
@@ -19,13 +19,16 @@ from lifted_bregman.experiments.environment import load_average
 from lifted_bregman.experiments.race.analysis import TARGETS, reference_entry, targets_of
 from lifted_bregman.experiments.race.competitors import QUICK
 from lifted_bregman.experiments.race.continuing import require_part
-from lifted_bregman.experiments.race.running import IDLE, Watch
+from lifted_bregman.experiments.race.running import IDLE
 from lifted_bregman.reports import race_tables
 from lifted_bregman.reports.race_page import race_page
 from lifted_bregman.reports.report import PAGE, RACE, require_drawing
 from lifted_bregman.training.signals import Signals
 
-app = typer.Typer(name="bench", help="Benchmarks: the race, its rates, its page.", no_args_is_help=True)
+app = typer.Typer(
+    name="bench", help="Benchmarks: the race, its rates, its page; several processes.", no_args_is_help=True
+)
+app.command("scale")(bench_scale.run)
 
 _QUICK_REPETITIONS = 3
 Problems = Annotated[str, typer.Option(help="Names of problems, with commas. [default: all]")]
@@ -89,7 +92,7 @@ def run(
             race.write_race(path, result)
 
     with Signals(terminate=True) as signals:
-        with _bar() as watch:
+        with bar() as watch:
             result = race.run_race(raced, chosen, found, settings, watch, stored=stored, keep=keep, signals=signals)
         keep(result)
     _show(result, out)
@@ -139,7 +142,7 @@ def tune(
     _require_writable(out)
     with _console.downloads() as progress:
         race.fetch_missing(raced, data_dir, progress)
-    with Signals(terminate=True) as signals, _bar() as watch:
+    with Signals(terminate=True) as signals, bar() as watch:
         rates = race.tune(raced, chosen, settings, log, watch, signals=signals)
     if rates is None:
         _console.say("lifted", f"stopped; the same command goes on, for {log} keeps what is done.", "bold yellow")
@@ -229,23 +232,3 @@ def _require_writable(*paths: Path | None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=path.parent):
             pass
-
-
-@contextmanager
-def _bar() -> Iterator[Watch]:
-    """A bar on a terminal; elsewhere a line whenever something new begins."""
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    console = _console.messages()
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task, said = bar.add_task("", total=1.0), ""
-
-        def watch(what: str, part: float) -> None:
-            nonlocal said
-            bar.update(task, description=what, completed=part)
-            if not console.is_terminal and what != said:
-                said = what
-                console.print(f"{what} ({part:.0%})")
-
-        yield watch

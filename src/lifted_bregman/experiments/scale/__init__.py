@@ -1,0 +1,36 @@
+"""What several processes gain: measured on this machine with two of them, and by a model of time beyond it."""
+
+from lifted_bregman.experiments.scale.analysis import Checked, Gain, Model, calibrated, checks, gains
+from lifted_bregman.experiments.scale.cases import CASES, QUICK, Case
+from lifted_bregman.experiments.scale.layouts import SCENES, Best, Scene, best_layouts
+from lifted_bregman.experiments.scale.model import ComputingCost, Layout, Link, Network, step_seconds
+from lifted_bregman.experiments.scale.results import Scale, read_scale, write_scale
+from lifted_bregman.experiments.scale.running import ScaleSettings, run_scale
+from lifted_bregman.experiments.scale.target import samples_of
+
+__all__ = [
+    "CASES",
+    "QUICK",
+    "SCENES",
+    "Best",
+    "Case",
+    "Checked",
+    "ComputingCost",
+    "Gain",
+    "Layout",
+    "Link",
+    "Model",
+    "Network",
+    "Scale",
+    "ScaleSettings",
+    "Scene",
+    "best_layouts",
+    "calibrated",
+    "checks",
+    "gains",
+    "read_scale",
+    "run_scale",
+    "samples_of",
+    "step_seconds",
+    "write_scale",
+]
