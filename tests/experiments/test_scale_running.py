@@ -114,6 +114,16 @@ def test_a_run_to_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(target.approach("Gram sweep, one process", (X, Y), 0, epochs=2, depth=2).rows) == 2
 
 
+def test_relief_takes_from_measured_times_what_the_model_says_sums_cost() -> None:
+    """Sums of 4 · 145 bytes: 2 · 1 ms and 580 bytes at 1 MB/s are 2.58 ms of 10 ms."""
+    link = scale.Link(1e-3, 1e6)
+    model = analysis.Model({"back-propagation": scale.ComputingCost(0.0, 0.0, 0.0, 0.0)}, analysis.Links(link, link))
+    found = Scale({}, 0.0, 3, [made_up(CASES[0], 15e-3, 15e-3, 10e-3)])
+    _, (row,) = scale_tables.relief_rows(found, model)
+    times = (10.0, 10.0 - 0.29, 10.0 - 0.75 * 2.58, 10.0 - 2.58)
+    assert row[3:] == tuple(f"{15.0 / time:.2f}" for time in times)
+
+
 def test_arrivals_are_the_first_rows_at_the_target() -> None:
     high, low = 2 * target.OBJECTIVE, target.OBJECTIVE
     runs = [

@@ -88,6 +88,7 @@ def _show(found: scale.Scale, out: Path | None) -> None:
     }
     model = calibrated(found)
     if model is not None:
+        tables["the model: speed-ups if sums cost less"] = scale_tables.relief_rows(found, model)
         tables["the model, on what it was not fitted to"] = scale_tables.check_rows(found)
         tables |= {f"model: {scene.name}": scale_tables.layout_rows(model, scene) for scene in scale.SCENES}
     for title, table in tables.items():

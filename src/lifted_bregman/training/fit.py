@@ -53,11 +53,12 @@ def fit(
     Ctrl-C ends the run after the present step with what was reached; a second one raises KeyboardInterrupt at once.
     With `out`, SIGTERM saves a checkpoint too, and then raises SystemExit(143).
 
-    With `parallel` the run is shared by several processes, and its numbers are those of one but for rounding.  Where
-    torchrun or SLURM started this process together with others, they share it, and each makes the same call.  Otherwise
-    worker processes are started on this machine, which takes seconds, and what came of it is put into the model here:
-    the first worker calls the callbacks, on copies that get their `state_dict` back.  Workers that are lost are started
-    again, and go on from the last checkpoint in `out`, or from the beginning without one: to the same end.
+    With `parallel` the run is shared by several processes, and its numbers are those of one but for rounding
+    (`AsynchronousPIAG` apart, whose numbers depend on who comes first).  Where torchrun or SLURM started this process
+    together with others, they share it, and each makes the same call.  Otherwise worker processes are started on this
+    machine, which takes seconds, and what came of it is put into the model here: the first worker calls the callbacks,
+    on copies that get their `state_dict` back.  Workers that are lost are started again, and go on from the last
+    checkpoint in `out`, or from the beginning without one: to the same end.
 
     Args:
         problem: made by `lift`.
