@@ -56,6 +56,24 @@ IN_PARTS, SETTINGS, SENT, QUANTITIES, ENDINGS = (
     "tests/distributed/test_peers.py -k ",
     "tests/distributed/test_agreement.py -k ",
 )
+SPAN, PROCESS_SPAN, PARTITION, BY_LAYER = (
+    "problem/span.py",
+    "distributed/process_span.py",
+    "distributed/partition.py",
+    "solvers/_by_layer.py",
+)
+PIPELINE, ROUND, WORKERS = (
+    "solvers/pipelined_sweep.py",
+    "solvers/_asynchronous_round.py",
+    "distributed/process_workers.py",
+)
+IN_LAYERS, FIT_LAYERS, SPANNED, PIPELINED = (
+    "tests/distributed/test_layer_parallel.py -k ",
+    "tests/distributed/test_fit_layers.py -k ",
+    "tests/distributed/test_span.py -k ",
+    "tests/solvers/test_pipelined_sweep.py -k ",
+)
+PIAG, IN_PROCESSES = "tests/solvers/test_asynchronous_piag.py -k ", "tests/distributed/test_asynchronous.py -k "
 SWEEP, MOVES = "tests/solvers/test_gram_sweep.py", "tests/solvers/test_gram_moves.py"
 GRAM_FAULTS = "tests/solvers/test_gram_sweep_faults.py"
 ENERGY, PROBLEM, DESCENT = "tests/problem/test_energy.py", "tests/problem", "tests/solvers/test_proximal_gradient.py"
@@ -160,6 +178,42 @@ MUTATIONS = [
     Mutation("agreement: where it began is not told", LOOP, "            wanted = wanted if since is None else replace(wanted, since=since)", "            pass", ENDINGS + "not_finite"),
     Mutation("team: sum in another order", TEAM, "zip(self._gather(flat), shares[first:], strict=False)", "reversed(list(zip(self._gather(flat), shares[first:], strict=False)))", "tests/distributed/test_team.py"),
     Mutation("team: variables stay where they are", TEAM, "                    x[part] = done[: len(part)]", "                    pass", "tests/distributed/test_team.py"),
+    Mutation("span: the borrowed variable stays as it was", SPAN, "point.set_variable(layer, problem.span.from_below(point.x[layer]))", "problem.span.from_below(point.x[layer])", IN_LAYERS + "deep_network"),
+    Mutation("span: the borrowed variable is not kept", SPAN, "return (*self.borrowed, *self.hidden)", "return tuple(self.hidden)", IN_LAYERS + "goes_on"),
+    Mutation("span: another process's parameters in the forward pass", LIFTED, "        if self.span.count > 1:\n            return", "        if False:\n            return", IN_LAYERS + "deep_network"),
+    Mutation("span: the layer above is taken for one's own", LIFTED, "if layer in self.span.lent:", "if False:", IN_LAYERS + "deep_network"),
+    Mutation("span: penalties counted by every process", ENERGIES, "    for layer in problem.span.layers:\n        value", "    for layer in layers(problem.depth):\n        value", IN_LAYERS + "deep_network"),
+    Mutation("span: what moves x_{a-1} goes up", PROCESS_SPAN, "self._send(rows, self.rank - 1)", "self._send(rows, self.rank + 1)", SPANNED + "neighbours"),
+    Mutation("span: the pull-back before the curvature", "solvers/steps.py", "        self.lend(problem, point, memory)\n        lend(problem, point)\n", "        lend(problem, point)\n        self.lend(problem, point, memory)\n", IN_LAYERS + "deep_network"),
+    Mutation("span: of a name that several have, the last", PROCESS_SPAN, "json.loads(text).items() if name not in found}", "json.loads(text).items()}", SPANNED + "tell_each_other"),
+    Mutation("span: of an entry that several have, the last", PROCESS_SPAN, "found = {name: get(value, source) for name, value in json.loads(text).items()} | found", "found = found | {name: get(value, source) for name, value in json.loads(text).items()}", SPANNED + "tell_each_other"),
+    Mutation("span: numbers of one's own layers in the history", LOOP, "self.span.merged(self.state.metrics)", "self.state.metrics", IN_LAYERS + "deep_network"),
+    Mutation("span: a fault going up is as early as one going down", PROCESS_SPAN, "self.fault = self._moment + (to > self.rank)", "self.fault = self._moment", SPANNED + "first_not_finite"),
+    Mutation("span: sweeps are not counted", PROCESS_SPAN, "        self._moment += 2\n        return", "        return", SPANNED + "first_not_finite"),
+    Mutation("partition: the sum of all parts", PARTITION, "max(best[k - 1, i], sums[j] - sums[i])", "best[k - 1, i] + sums[j] - sums[i]", IN_LAYERS + "balanced"),
+    Mutation("partition: the first of equal cuts", PARTITION, "if worst <= best.get", "if worst < best.get", IN_LAYERS + "several_cuts"),
+    Mutation("partition: a convolution used at one place", PARTITION, "3.0 * p.numel() * size / p.shape[0]", "3.0 * p.numel()", IN_LAYERS + "costs"),
+    Mutation("by layer: the power iteration of x_l with layer l", BY_LAYER, "(above(layer) if on_the_layer_above else layer)", "layer", IN_LAYERS + "goes_on"),
+    Mutation("by layer: variables of others take the place of theirs", BY_LAYER, "    elif not (isinstance(value, Tensor) and path[-2:-1] == (_VARIABLES,) and value.ndim == 2 and value.shape[1] == 0):", "    else:", IN_LAYERS + "deep_network"),
+    Mutation("by layer: counts go on in every process", BY_LAYER, " | {name: 0 for name in counts if name in own and span.rank > 0}", "", IN_LAYERS + "goes_on"),
+    Mutation("by layer: counts of one's own layers", BY_LAYER, ' | added_up(entries, span, counts) | {"metrics": metrics}', ' | {"metrics": metrics}', IN_LAYERS + "counts_are"),
+    Mutation("pipelined sweep: means over micro-batches", PIPELINE, "gradients[layer], len(batch))", "gradients[layer], len(d))", PIPELINED + "brute_force"),
+    Mutation("pipelined sweep: the last micro-batch only", PIPELINE, "    decay = 1.0\n", "    decay = 0.0\n", PIPELINED + "brute_force"),
+    Mutation("pipelined sweep: sample weights forgotten", PIPELINE, "point.weigh(d)", "d", "tests/solvers/test_sample_weights.py -k PipelinedSweep"),
+    Mutation("pipelined sweep: residual from before x_l has moved", PIPELINE, "            point.set_variable(layer, moved_variable(problem, point, layer, steps[layer]))\n        residuals[layer] = point.residual(layer)\n", "            moved = moved_variable(problem, point, layer, steps[layer])\n        residuals[layer] = point.residual(layer)\n        if layer in problem.span.hidden:\n            point.set_variable(layer, moved)\n", PIPELINED + "brute_force"),
+    Mutation("pipelined sweep: gradient at the x_{l-1} that has moved", PIPELINE, "_accumulate(problem, layer, x[below(layer)],", "_accumulate(problem, layer, point.x[below(layer)],", PIPELINED + "brute_force"),
+    Mutation("checkpoint: layers not brought together", "training/callbacks/checkpoint.py", "            run.collect()\n", "", FIT_LAYERS + "other_numbers"),
+    Mutation("early stopping: layers not brought together", "training/callbacks/early_stopping.py", "        run.collect(state=False)\n", "", FIT_LAYERS + "early_stopping_alone"),
+    Mutation("asynchronous PIAG: the bound one update too late", ROUND, "self.update - v > self._bound", "self.update - v > self._bound + 1", PIAG + "bound_is_kept"),
+    Mutation("asynchronous PIAG: age from when the part came", ROUND, "self.versions[p] = self.handed[p]", "self.versions[p] = self.update", PIAG + "bound_is_kept"),
+    Mutation("asynchronous PIAG: a round that ends with work under way", ROUND, "receive(everybody if last else due)", "receive(due)", PIAG + "bound_is_kept"),
+    Mutation("asynchronous PIAG: step size without the bound", ROUND, "(2.0 * self.solver.delay_bound + 1.0) * bound", "bound", PIAG + "step_size"),
+    Mutation("asynchronous PIAG: the largest part for L", ROUND, "bound = sum(own.get(layer, 0.0) for own in self.state.curvature)", "bound = max(own.get(layer, 0.0) for own in self.state.curvature)", PIAG + "step_size"),
+    Mutation("asynchronous PIAG: a new part added to the old", ROUND, "state.parts[p] = gradient", "accumulate(state.parts[p], gradient, 1.0)", PIAG + "recursion"),
+    Mutation("asynchronous PIAG: variables stay where they are", ROUND, "        variables.update(rows, point.state)\n", "", PIAG + "recursion"),
+    Mutation("asynchronous PIAG: who comes later is not recorded", ROUND, "state.arrived[number, p] = True", "state.arrived[number, next(iter(arrived))] = True", PIAG + "bound_is_kept"),
+    Mutation("asynchronous processes: parameters that were handed out not taken", WORKERS, "            overwrite(parameters, theta)\n            if", "            if", IN_PROCESSES + "replay"),
+    Mutation("asynchronous processes: rank 0 blamed for every fault", WORKERS, "host = max(round.fault.worker, 0) % dist.get_world_size(self.group)", "host = 0", IN_PROCESSES + "told_with_their_rank"),
 ]  # fmt: skip
 
 
