@@ -143,6 +143,8 @@ MUTATIONS = [
     Mutation("checkpoint: saved before the others have seen the row", "training/fit.py", "[*rest, folder, *savers]", "[*savers, folder, *rest]", RESUME),
     Mutation("signals: a long step is not broken off", "training/signals.py", "                self._wait(_GRACE)", "                pass", "tests/training/test_interruption.py"),
     Mutation("signals: a second Ctrl-C waits", "training/signals.py", "            raise StopNow", "            pass", "tests/training/test_interruption.py"),
+    Mutation("sub-problem: the outer proximal term forgotten", "solvers/_proximal_problem.py", "(*terms(problem), (anchor, weight)) if weight", "((anchor, weight),) if weight", "tests/solvers/test_implicit_sgd_variants.py -k both_terms"),
+    Mutation("MAC-QP: steps tried without the proximal term", "solvers/baselines/mac_qp.py", " + proximal_value(problem)", "", "tests/solvers/test_baselines_mac_qp.py -k sub_problem"),
     Mutation("implicit SGD: anchor forgotten", "solvers/_descent.py", "p.add_(anchor[name], alpha=pull)", "pass", "tests/solvers/test_implicit_sgd.py"),
     Mutation("gram sweep: the tangent of the layer above with the wrong sign", "solvers/_gram_signals.py", "v = torch.sub(z, pulled, alpha=nudge)", "v = torch.add(z, pulled, alpha=nudge)", SWEEP),
     Mutation("gram sweep: signals not divided by the nudge", GRAM, "torch.sub(x[layer][rows], target).div_(nudge)", "torch.sub(x[layer][rows], target)", SWEEP),
