@@ -73,6 +73,7 @@ IN_LAYERS, FIT_LAYERS, SPANNED, PIPELINED = (
     "tests/distributed/test_span.py -k ",
     "tests/solvers/test_pipelined_sweep.py -k ",
 )
+SCHEDULES = "tests/solvers/test_schedules.py -k "
 PIAG, IN_PROCESSES = "tests/solvers/test_asynchronous_piag.py -k ", "tests/distributed/test_asynchronous.py -k "
 SWEEP, MOVES = "tests/solvers/test_gram_sweep.py", "tests/solvers/test_gram_moves.py"
 GRAM_FAULTS = "tests/solvers/test_gram_sweep_faults.py"
@@ -145,6 +146,10 @@ MUTATIONS = [
     Mutation("signals: a second Ctrl-C waits", "training/signals.py", "            raise StopNow", "            pass", "tests/training/test_interruption.py"),
     Mutation("sub-problem: the outer proximal term forgotten", "solvers/_proximal_problem.py", "(*terms(problem), (anchor, weight)) if weight", "((anchor, weight),) if weight", "tests/solvers/test_implicit_sgd_variants.py -k both_terms"),
     Mutation("MAC-QP: steps tried without the proximal term", "solvers/baselines/mac_qp.py", " + proximal_value(problem)", "", "tests/solvers/test_baselines_mac_qp.py -k sub_problem"),
+    Mutation("schedules: not looked at before a run", LOOP, "        solver.require_steps(problem, epochs * len(order))\n", "", SCHEDULES + "refused"),
+    Mutation("schedules: the first step decides", "solvers/schedules.py", "return range(min(steps, _LOOKED_AT))", "return (0,)", SCHEDULES + "refused"),
+    Mutation("schedules: rounds counted for updates", "solvers/asynchronous_piag.py", "steps * self.round_updates)", "steps)", SCHEDULES + "updates_of_a_round"),
+    Mutation("implicit SGD: the first term decides", "solvers/implicit_sgd.py", "        self._require_solver(problem, require_numbers(", "        self._require_solver(problem, 0.0 * require_numbers(", SCHEDULES + "takes_no_term"),
     Mutation("implicit SGD: anchor forgotten", "solvers/_descent.py", "p.add_(anchor[name], alpha=pull)", "pass", "tests/solvers/test_implicit_sgd.py"),
     Mutation("gram sweep: the tangent of the layer above with the wrong sign", "solvers/_gram_signals.py", "v = torch.sub(z, pulled, alpha=nudge)", "v = torch.add(z, pulled, alpha=nudge)", SWEEP),
     Mutation("gram sweep: signals not divided by the nudge", GRAM, "torch.sub(x[layer][rows], target).div_(nudge)", "torch.sub(x[layer][rows], target)", SWEEP),

@@ -153,6 +153,12 @@ def require_deterministic(solver: Solver[Any]) -> None:
         raise SettingError(f"solver is {solver!r}; it must be a deterministic solver such as ProximalGradient().")
 
 
+def require_solvable(problem: LiftedProblem, solver: Solver[Any], steps: int) -> None:
+    """An error unless `solve` can be called with this problem, solver and number of steps."""
+    solver.require(problem)
+    solver.require_steps(problem, steps)
+
+
 def solve(problem: LiftedProblem, solver: Solver[Any], batch: Batch, steps: int) -> SolverState:
     """The state after `steps` steps on one batch from the present parameters, or after fewer if no step decreases E."""
     state: SolverState = solver.init(problem, batch)
