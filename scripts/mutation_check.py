@@ -202,7 +202,7 @@ MUTATIONS = [
     Mutation("partition: a convolution used at one place", PARTITION, "3.0 * p.numel() * size / p.shape[0]", "3.0 * p.numel()", IN_LAYERS + "costs"),
     Mutation("by layer: the power iteration of x_l with layer l", BY_LAYER, "(above(layer) if on_the_layer_above else layer)", "layer", IN_LAYERS + "goes_on"),
     Mutation("by layer: variables of others take the place of theirs", BY_LAYER, "    elif not (isinstance(value, Tensor) and path[-2:-1] == (_VARIABLES,) and value.ndim == 2 and value.shape[1] == 0):", "    else:", IN_LAYERS + "deep_network"),
-    Mutation("by layer: counts go on in every process", BY_LAYER, " | {name: 0 for name in counts if name in own and span.rank > 0}", "", IN_LAYERS + "goes_on"),
+    Mutation("by layer: counts go on in every process", BY_LAYER, " | {name: 0 for name in counts if name in own and span.rank > 0}", "", IN_LAYERS + "counts_are"),
     Mutation("by layer: counts of one's own layers", BY_LAYER, ' | added_up(entries, span, counts) | {"metrics": metrics}', ' | {"metrics": metrics}', IN_LAYERS + "counts_are"),
     Mutation("pipelined sweep: means over micro-batches", PIPELINE, "gradients[layer], len(batch))", "gradients[layer], len(d))", PIPELINED + "brute_force"),
     Mutation("pipelined sweep: the last micro-batch only", PIPELINE, "    decay = 1.0\n", "    decay = 0.0\n", PIPELINED + "brute_force"),
