@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[1] / "src" / LIBRARY
 # The way data flows: what a line names may be imported by the lines below it, never by those above.
 ORDER = (
     "errors",
+    "_text",
     "activations",
     "losses",
     "networks",

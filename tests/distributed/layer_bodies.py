@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -85,12 +86,12 @@ def train(mate: Mate, name: str, solver: Any, **settings: Any) -> Any:
     return found if mate.rank == 0 else {key: found[key] for key in ("outcome", "parameters", "history")}
 
 
-def without_solutions(mate: Mate, solver: Any) -> Any:
-    """A run in which no matrix has a factor, so that each move of a layer is a gradient step and counted."""
+def without_solutions(mate: Mate, body: Callable[..., Any], *arguments: Any) -> Any:
+    """One of these bodies where no matrix has a factor, so that each move of a layer is a gradient step and counted."""
     real = torch.linalg.cholesky_ex
     torch.linalg.cholesky_ex = lambda K: (real(K)[0], torch.ones(K.shape[:-2], dtype=torch.int))  # type: ignore[assignment]
     try:
-        return train(mate, "deep", solver)
+        return body(mate, *arguments)
     finally:
         torch.linalg.cholesky_ex = real
 

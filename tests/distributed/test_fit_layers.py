@@ -94,6 +94,20 @@ def test_workers_of_its_own_with_callbacks_that_read_and_stop_early(tmp_path: Pa
     assert all(torch.equal(saved[name], value) for name, value in case.problem.model.state_dict().items())
 
 
+def test_early_stopping_alone_has_the_best_parameters_of_all_layers() -> None:
+    """Nothing else brings the layers together at a row."""
+
+    def stopped(parallel: lb.Parallel | None) -> Ended:
+        case = make("relu", samples=13)
+        callbacks = [lb.callbacks.EarlyStopping(patience=2, min_delta=0.02)]
+        return ended(case, train(case, SOLVERS["pipelined"], 40, parallel=parallel, callbacks=callbacks))
+
+    expected = stopped(None)
+    assert expected[2] is Outcome.STOPPED
+    for answer in forked(2, lambda rank: stopped(TWO)):
+        require_bits(answer, expected)
+
+
 @pytest.mark.parametrize("name", SOLVERS)
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
 def test_a_run_goes_on_with_other_numbers(name: str, before: int, after: int, tmp_path: Path) -> None:

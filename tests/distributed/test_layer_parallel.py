@@ -7,9 +7,11 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
+import lifted_bregman as lb
 from lifted_bregman import errors, solvers
-from lifted_bregman.distributed.partition import balanced
+from lifted_bregman.distributed.partition import balanced, layer_costs
 from tests import cases
 from tests.distributed import bodies, layer_bodies
 from tests.distributed.crew import Crew, Mate
@@ -121,7 +123,7 @@ def test_bytes_sent_are_those_of_the_formula(crew: Crew, kind: str):
     found = crew.run(4, layer_bodies.sent, "deep", solver)
     problem, X, _ = layer_bodies.deep(bodies.SAMPLES)
     widths = [math.prod(shape) for shape in problem.shapes(X)]
-    parts = balanced(layer_bodies.layer_costs(problem, X), 4)
+    parts = balanced(layer_costs(problem, X), 4)
     number = 0 if kind in ("Jacobi, fixed", "pipelined, fixed") else 8
     for rank, (counts, samples) in enumerate(found):
         up = 8 * samples * widths[parts[rank][-1] - 1] if rank < 3 else 0
@@ -149,6 +151,21 @@ def test_equal_layers_are_dealt_out_evenly():
     assert [len(part) for part in balanced([1.0] * 20, 4)] == [5, 5, 5, 5]
 
 
+def test_where_several_cuts_are_best_the_parts_are_longest_at_the_input():
+    assert [len(part) for part in balanced([1.0] * 5, 2)] == [3, 2]
+    assert [len(part) for part in balanced([1.0] * 4, 3)] == [2, 1, 1]
+
+
+def test_a_layer_costs_its_multiplications():
+    """3kmn for m outputs and n inputs at k places, of which a convolution has one for each pixel of its output."""
+    convolution = nn.Conv2d(2, 5, kernel_size=3, bias=False)  # 6 x 7 pixels become 4 x 5
+    model = nn.Sequential(convolution, nn.ReLU(), nn.Flatten(), nn.Linear(100, 8), nn.Tanh(), nn.Linear(8, 3))
+    problem = lb.lift(model, loss=lb.SquaredError())
+    pixels, inputs = 4 * 5, 2 * 3 * 3
+    expected = [16 * 5 * pixels + 3 * pixels * 5 * inputs, 16 * 8 + 3 * 8 * 100, 16 * 3 + 3 * 3 * 8]
+    assert layer_costs(problem, torch.zeros(2, 2, 6, 7)) == expected
+
+
 def test_solvers_that_move_layers_in_turn_are_refused():
     problem, X, Y = layer_bodies.deep(bodies.SAMPLES)
     span = problem.span
@@ -161,13 +178,20 @@ def test_solvers_that_move_layers_in_turn_are_refused():
 
 
 def test_counts_are_those_of_all_layers(crew: Crew):
-    """A gradient step for each layer but the one with a penalty, which always moves along the gradient: 5 a batch."""
-    (alone,) = crew.run(1, layer_bodies.without_solutions, GRAM)
-    first, second = crew.run(2, layer_bodies.without_solutions, GRAM)
+    """A gradient step for each layer but the one with a penalty, which always moves along the gradient: 5 a batch.
+
+    Also where a run goes on with another number of processes.
+    """
+    (alone,) = crew.run(1, layer_bodies.without_solutions, layer_bodies.train, "deep", GRAM)
+    first, second = crew.run(2, layer_bodies.without_solutions, layer_bodies.train, "deep", GRAM)
     batches = 3 * -(-bodies.SAMPLES // bodies.BATCH)
     assert alone["state"]["fallbacks"] == 5 * batches == alone["history"][-1]["fallbacks"]
     assert differences(_sorted(first), _sorted(alone), 1e-12) == []
     assert second["history"] == first["history"]
+    kept, *_ = crew.run(2, layer_bodies.without_solutions, layer_bodies.stop_early, "deep", GRAM, 4)
+    assert kept["run"]["solver"]["fallbacks"] == 5 * 4
+    ended, *_ = crew.run(4, layer_bodies.without_solutions, layer_bodies.resume, "deep", GRAM, kept)
+    assert ended["state"]["fallbacks"] == 5 * batches == ended["history"][-1]["fallbacks"]
 
 
 def test_which_settings_are_layer_parallel():

@@ -56,6 +56,11 @@ def test_values_in_text_are_checked_too(text: str) -> None:
         lb.Parallel.parse(text)
 
 
+def test_a_wrong_value_is_told_as_it_was_written() -> None:
+    with pytest.raises(SettingError, match=r"^data of parallel is 'true'; it must be a whole number of at least 1\.$"):
+        lb.Parallel.parse("data=true")
+
+
 def test_a_degree_is_named_once() -> None:
     with pytest.raises(SettingError, match="names data twice"):
         lb.Parallel.parse("data=2,data=3")

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lifted_bregman import solvers
+from lifted_bregman._text import from_text
 from lifted_bregman.errors import LiftedBregmanError, SettingError
 from lifted_bregman.experiments import Settings, as_toml, from_entries, read_settings, to_entries
-from lifted_bregman.experiments._typed import from_text
 from lifted_bregman.experiments.settings import names
 from lifted_bregman.experiments.settings_file import from_flag
 from lifted_bregman.training import default_solver

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from itertools import pairwise
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from torch import nn
 import lifted_bregman as lb
 from lifted_bregman import solvers
 from lifted_bregman.solvers import Batch, baselines
+from lifted_bregman.solvers._anchor import copied
+from lifted_bregman.solvers._proximal_problem import ProximalProblem
 from tests.solvers.baseline_cases import F64, gap, lifted, network
 
 
@@ -102,3 +105,67 @@ def test_mac_says_that_it_differentiates_activations():
         "MACQP(penalty=2.0, growth=2.0, growth_every=50, largest_penalty=100.0; differentiates activations)"
     )
     assert "DIFFERENTIATES ACTIVATIONS" in baselines.MACQP.__doc__
+
+
+# Inside an implicit step: F = Q_μ + (τ/2)‖Θ - Θ⁰‖²
+
+
+def distance(model, start):
+    """½‖Θ - Θ⁰‖²."""
+    pairs = zip(model.parameters(), start.parameters(), strict=True)
+    return 0.5 * sum((p - q.detach()).square().sum() for p, q in pairs)
+
+
+@pytest.mark.parametrize("tau", [0.3, 3.0, 30.0])
+def test_mac_in_a_sub_problem_descends_with_its_proximal_term(tau):
+    """A proximal gradient step with backtracking never increases what it is a step on, which has the term."""
+    model, X, Y = network()
+    problem, start = lifted(model), copy.deepcopy(model)
+    sub = ProximalProblem(problem, copied(problem), tau)
+    solver, batch = baselines.MACQP(growth=1.0), Batch.whole(problem, X, Y)
+    state = solver.init(sub, batch)
+
+    def value():
+        energy = quadratic_penalty_energy(problem, state.variables, X, Y, 1.0) + mac_penalties(problem, state.variables)
+        return float((energy + tau * distance(model, start)).detach())
+
+    values = [value()]
+    for _ in range(30):
+        state = solver.step(sub, state, batch)
+        values.append(value())
+        assert state.metrics["penalised_objective"] == pytest.approx(values[-1], rel=1e-12)
+    assert all(after < before for before, after in pairwise(values))
+
+
+def test_mac_takes_no_step_that_increases_the_sub_problem():
+    """Where Q alone would be content: F(w) = ½(4w - 1)² + 5w² for one weight, from w = 0.
+
+    The step t leads to 4t/(1 + 10t).  With F(0) = 0.5, the steps 2, 1 and ½ lead to 8/21, 4/11 and 1/3, where Q is
+    below 0.5 and F above; ¼ leads to 2/7.
+    """
+    model = nn.Sequential(nn.Linear(1, 1, bias=False)).double()
+    nn.init.zeros_(model[0].weight)
+    problem = lb.lift(model, loss=lb.SquaredError())
+    batch = Batch.whole(problem, torch.full((1, 1), 4.0, dtype=F64), torch.ones(1, 1, dtype=F64))
+    solver = solvers.ImplicitSGD(10.0, 1, solver=baselines.MACQP())
+    state = solver.step(problem, solver.init(problem, batch), batch)
+    assert state.metrics["parameter_step"] == 0.25
+    assert model[0].weight.item() == pytest.approx(2 / 7, rel=1e-15)
+    assert state.metrics["penalised_objective"] == pytest.approx(0.5 / 49 + 20 / 49, rel=1e-15)
+
+
+def test_mac_reaches_a_stationary_point_of_the_sub_problem():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 2)).double()
+    X, Y = torch.randn(10, 3, dtype=F64), torch.randn(10, 2, dtype=F64)
+    problem, start, tau = lb.lift(model, loss=lb.SquaredError()), copy.deepcopy(model), 0.5
+    solver = solvers.ImplicitSGD(tau, 1000, solver=baselines.MACQP(growth=1.0))
+    solver.require(problem)
+    batch = Batch.whole(problem, X, Y)
+    state = solver.step(problem, solver.init(problem, batch), batch)
+    x = state.variables[1].requires_grad_()
+    coupling = 0.5 * (x - model[:2](X)).square().sum(1)
+    value = (coupling + 0.5 * (model[2](x) - Y).square().sum(1)).mean() + tau * distance(model, start)
+    gradient = torch.autograd.grad(value, [x, *model.parameters()])
+    assert float(distance(model, start).detach()) > 1e-2
+    assert max(float(g.abs().max()) for g in gradient) < 1e-6

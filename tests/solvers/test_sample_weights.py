@@ -57,6 +57,7 @@ MINIBATCH = [
     solvers.StochasticProximalGradient(step_parameter=0.05),
     solvers.StochasticProximalGradient(step_parameter=ESTIMATED, order=solvers.VariablesFirst(2)),
     solvers.StochasticProximalGradient(step_parameter=0.05, order=solvers.Simultaneous()),
+    solvers.PipelinedSweep(step_parameter=ESTIMATED, step_variable=0.1, micro_batches=2),
     solvers.PIAG(delay_bound=4),
     solvers.SAGA(),
     solvers.SAG(),

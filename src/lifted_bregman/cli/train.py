@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from lifted_bregman import experiments
+from lifted_bregman._text import from_text
 from lifted_bregman.cli import _console
 from lifted_bregman.cli._ending import guarded, report
 from lifted_bregman.cli._errors import ExitCode
@@ -17,7 +18,6 @@ from lifted_bregman.cli._workers import in_workers, needs_workers, takes_part
 from lifted_bregman.distributed import Parallel
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments import Settings, StoredRun, from_entries, load_data, read_entries
-from lifted_bregman.experiments._typed import from_text
 from lifted_bregman.experiments.runs import require_free, started_again
 from lifted_bregman.experiments.settings import BATCH_SIZE, CODE, HIDDEN, NOISE, names
 from lifted_bregman.experiments.settings_file import check_entries, from_flag

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from lifted_bregman._text import is_number
 from lifted_bregman.data import idx
 from lifted_bregman.data._files import opened_as_it_is, read_exactly
 from lifted_bregman.errors import DataError
@@ -93,7 +94,7 @@ def _read_csv(path: Path) -> NDArray[np.float64]:
     if len(text) > _MOST_TEXT:
         raise DataError(f"{path} has more than the {_MOST_TEXT:,} bytes accepted for text: save it as .npy.")
     first, _, rest = text.partition(b"\n")
-    if not any(map(_is_number, first.split(b","))):
+    if not any(map(is_number, first.split(b","))):
         text = rest
     if not text.strip():
         raise DataError(f"{path} holds no samples: give one line of numbers, separated by commas, for each.")
@@ -101,14 +102,6 @@ def _read_csv(path: Path) -> NDArray[np.float64]:
         return np.loadtxt(io.BytesIO(text), np.float64, comments=None, delimiter=",", ndmin=2, encoding="utf-8")
     except ValueError as error:
         raise DataError(f"{path} is no table of numbers separated by commas ({error}): repair that line.") from error
-
-
-def _is_number(cell: bytes) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
 
 
 def _require_finite(array: NDArray[Any], path: Path) -> None:

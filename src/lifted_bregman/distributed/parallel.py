@@ -7,6 +7,7 @@ import socket
 from dataclasses import dataclass, fields
 from typing import Any
 
+from lifted_bregman._text import number_or_text
 from lifted_bregman.errors import SettingError
 
 
@@ -53,7 +54,7 @@ class Parallel:
                 )
             if name in given:
                 raise SettingError(f"parallel is '{text}', which names {name} twice: name it once.")
-            given[name] = _number(value) if name != "interface" else value
+            given[name] = number_or_text(value) if name != "interface" else value
         return cls(**given)
 
     def __str__(self) -> str:
@@ -96,12 +97,3 @@ class Parallel:
                 f"parallel shares the layers among layer={self.layer} processes and the network has {layers}: take a "
                 "smaller degree."
             )
-
-
-def _number(text: str) -> int | float | str:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text

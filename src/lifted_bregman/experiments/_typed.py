@@ -8,6 +8,7 @@ import types
 from collections.abc import Iterable
 from typing import Any, Union, get_args, get_origin
 
+from lifted_bregman._text import from_text
 from lifted_bregman.errors import SettingError
 
 _WORDS: dict[Any, str] = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
@@ -50,18 +51,6 @@ def plain(value: Any, kind: Any, infinite: bool = False) -> Any:
             return None
         return number if math.isfinite(number) or (infinite and not math.isnan(number)) else None
     return value if type(value) is kind and kind in (int, str, bool) else None
-
-
-def from_text(text: str) -> int | float | bool | str:
-    """What text on the command line means: a number, true or false, or itself."""
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 def described(options: Iterable[Any]) -> str:

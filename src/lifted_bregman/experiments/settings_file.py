@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from lifted_bregman._text import from_text
 from lifted_bregman.errors import SettingError
-from lifted_bregman.experiments._typed import from_text, members, typed, unknown
+from lifted_bregman.experiments._typed import members, typed, unknown
 from lifted_bregman.experiments.settings import Settings, names
 
 _MOST_BYTES = 1 << 20

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, get_type_hints
 
+from lifted_bregman._text import from_text
 from lifted_bregman.activations import (
     ELU,
     ISRU,
@@ -33,7 +34,7 @@ from lifted_bregman.activations import (
     Tanh,
 )
 from lifted_bregman.errors import NotProximalError, SettingError
-from lifted_bregman.experiments._typed import from_text, members, plain, unknown
+from lifted_bregman.experiments._typed import members, plain, unknown
 
 ACTIVATIONS: dict[str, type[Activation]] = {
     "identity": Identity,

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lifted_bregman._text import is_number
 from lifted_bregman.data import read_array
 from lifted_bregman.errors import DataError
 from lifted_bregman.experiments._typed import unknown
@@ -149,7 +150,7 @@ def _read_csv(
     if not inputs:
         raise DataError(f"{path} has no column but the target: give at least one column of inputs.")
     columns = None if headings is None else tuple(names[number] for number in inputs)
-    if place is not None and classes and not _is_number(first[place]):
+    if place is not None and classes and not is_number(first[place]):
         return *_numbers(path, headings, inputs, place), columns
     table = read_array(path)
     return table[:, inputs], None if place is None else table[:, place], columns
@@ -159,7 +160,7 @@ def _beginning(path: Path) -> tuple[tuple[str, ...] | None, list[str] | None]:
     """The headings and the first row below them, each None if there is none."""
     rows = _rows(path)
     first = next(rows, None)
-    if first is None or any(map(_is_number, first)):
+    if first is None or any(map(is_number, first)):
         return None, first
     headings, row = tuple(cell.strip() for cell in first), next(rows, None)
     if row is not None and len(row) != len(headings):
@@ -203,7 +204,7 @@ def _numbers(
         if len(row) != width:
             raise DataError(f"row {count} of {path} has {len(row)} cells and the first {width}: repair that line.")
         for place in places:
-            if not _is_number(row[place]) or not np.isfinite(float(row[place])):
+            if not is_number(row[place]) or not np.isfinite(float(row[place])):
                 name = str(place + 1) if headings is None else headings[place]
                 raise DataError(
                     f"row {count} of {path} has '{row[place]}' in the column '{name}'; expected a number: repair it, "
@@ -212,14 +213,6 @@ def _numbers(
         numbers.append([float(row[place]) for place in places])
         words.append("" if text is None else row[text].strip())
     return np.array(numbers), np.array(words)
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
 
 
 def _read_npz(path: Path) -> dict[str, Array]:

@@ -25,6 +25,7 @@ from torch import Tensor
 from lifted_bregman.errors import CompatibilityError, SettingError
 from lifted_bregman.problem import LiftedProblem, LiftedState, Peers
 from lifted_bregman.problem.data_checks import sample_weights
+from lifted_bregman.solvers.schedules import Schedule, require_numbers
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,12 @@ class Solver(ABC, Generic[S]):
 
     def require(self, problem: LiftedProblem) -> None:
         """Raises `CompatibilityError` before any work if the problem lacks what this solver needs (see `lacking`)."""
+
+    def require_steps(self, problem: LiftedProblem, steps: int) -> None:
+        """Raises an error before a run of so many steps, at least 1, if a schedule has no valid numbers for them."""
+        for name, setting in vars(self).items():
+            if isinstance(setting, Schedule):
+                require_numbers(setting, name, steps)
 
     @abstractmethod
     def init(self, problem: LiftedProblem, batch: Batch) -> S:

@@ -130,7 +130,9 @@ class Run:
         self.outcome: Outcome | None = None
         self.message = ""
         self._record_at_stop = False
-        self.state: SolverState = solver.init(self._shared, self._batch(self._order(1), 0).share(self.peers))
+        order = self._order(1)
+        solver.require_steps(problem, epochs * len(order))
+        self.state: SolverState = solver.init(self._shared, self._batch(order, 0).share(self.peers))
         solver.attach(self._shared, self.state)
 
     @property

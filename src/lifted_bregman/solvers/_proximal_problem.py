@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -38,12 +38,20 @@ class ProximalProblem(LiftedProblem):
 
     def __init__(self, problem: LiftedProblem, anchor: Anchor, weight: float, weights: Tensor | None = None) -> None:
         own = {layer: _WithProximalTerm(problem.parameter_penalties.get(layer)) for layer in anchor} if weight else {}
-        share = weight if weights is None else weight / float(weights.mean())
+        self.terms = (*terms(problem), (anchor, weight)) if weight else terms(problem)
+        """Θ⁰ and τ, of this problem and of those that it is a sub-problem of."""
+        mean = 1.0 if weights is None else float(weights.mean())
         anchored = (
-            AnchoredLayer(layer.map, layer.activation, layer.path, layer.dim, anchor[l], share / problem.weight(l))
+            AnchoredLayer(
+                layer.map,
+                layer.activation,
+                layer.path,
+                layer.dim,
+                tuple((centre[l], tau / (mean * problem.weight(l))) for centre, tau in self.terms),
+            )
             for l, layer in enumerate(problem.network, start=1)
         )
-        network = replace(problem.network, layers=tuple(anchored)) if weight else problem.network
+        network = replace(problem.network, layers=tuple(anchored)) if self.terms else problem.network
         super().__init__(
             network, problem.loss, problem.weights, problem.penalties, {**problem.parameter_penalties, **own}
         )
@@ -53,8 +61,7 @@ class ProximalProblem(LiftedProblem):
     @property
     def prox_weight(self) -> float:
         """τ, added up where the problem is itself a sub-problem."""
-        outer = self._base.prox_weight if isinstance(self._base, ProximalProblem) else 0.0
-        return self._prox_weight + outer
+        return sum(tau for _, tau in self.terms)
 
     def with_weights(self, weights: float | Sequence[float]) -> ProximalProblem:
         """The same with other λ_1 .. λ_{L-1}."""
@@ -80,21 +87,20 @@ class ProximalProblem(LiftedProblem):
 
 @dataclass(frozen=True)
 class AnchoredLayer(Layer):
-    """A layer whose Bregman loss carries its parameters' proximal term, (τ/2λ_l)‖Θ_l - Θ_l⁰‖² for each sample.
+    """A layer whose Bregman loss carries its parameters' proximal terms, (τ/2λ_l)‖Θ_l - Θ_l⁰‖² for each sample.
 
-    share is τ/λ_l, divided by the batch's mean weight: so the weighted mean over the batch is the term itself, and that
-    over the parts of several processes too, each with the mean weight of its own samples.
+    terms are Θ_l⁰ and τ/λ_l, divided by the batch's mean weight: so the weighted mean over the batch is the term
+    itself, and that over the parts of several processes too, each with the mean weight of its own samples.
     """
 
-    anchor: Mapping[str, Tensor] = field(default_factory=dict)
-    share: float = 0.0
+    terms: tuple[tuple[Mapping[str, Tensor], float], ...] = ()
 
     @no_graph
     def bregman(self, x: Tensor, z: Tensor) -> Tensor:
-        """B_Ψ(x, z) + (share/2)‖Θ_l - Θ_l⁰‖²."""
+        """B_Ψ(x, z) + Σ (share/2)‖Θ_l - Θ_l⁰‖² over the terms."""
         value = super().bregman(x, z)
-        for name, p in self.map.parameters.items():
-            value = value + 0.5 * self.share * torch.dist(p.detach(), self.anchor[name]).square()
+        for anchor, share in self.terms:
+            value = value + share * _half_distance(self.map.parameters, anchor)
         return value
 
 
@@ -113,6 +119,27 @@ class _WithProximalTerm(Penalty):
         )
 
 
+def terms(problem: LiftedProblem) -> tuple[tuple[Anchor, float], ...]:
+    """Θ⁰ and τ of each proximal term of a problem; none, unless it is a sub-problem."""
+    return problem.terms if isinstance(problem, ProximalProblem) else ()
+
+
+@no_graph
+def proximal_value(problem: LiftedProblem) -> float:
+    """Σ (τ/2)‖Θ - Θ⁰‖² over the terms, for energies that are not made of Bregman losses."""
+    network = problem.network
+    return sum(
+        tau * float(_half_distance(network[layer].map.parameters, own))
+        for anchor, tau in terms(problem)
+        for layer, own in anchor.items()
+    )
+
+
+def _half_distance(parameters: Mapping[str, Tensor], anchor: Mapping[str, Tensor]) -> Tensor | float:
+    """½‖Θ_l - Θ_l⁰‖²."""
+    return sum((0.5 * torch.dist(p.detach(), anchor[name]).square() for name, p in parameters.items()), 0.0)
+
+
 def require_no_term(solver: Solver[Any], problem: LiftedProblem, missing: str) -> None:
     """An error if `problem` has a proximal term, for solvers that do not move parameters by its `parameter_prox`."""
     if isinstance(problem, ProximalProblem) and problem.prox_weight > 0.0:
@@ -124,6 +151,12 @@ def require_deterministic(solver: Solver[Any]) -> None:
     """An error unless `solver` is one that can solve a sub-problem."""
     if not isinstance(solver, Solver) or solver.minibatch:
         raise SettingError(f"solver is {solver!r}; it must be a deterministic solver such as ProximalGradient().")
+
+
+def require_solvable(problem: LiftedProblem, solver: Solver[Any], steps: int) -> None:
+    """An error unless `solve` can be called with this problem, solver and number of steps."""
+    solver.require(problem)
+    solver.require_steps(problem, steps)
 
 
 def solve(problem: LiftedProblem, solver: Solver[Any], batch: Batch, steps: int) -> SolverState:

@@ -125,6 +125,9 @@ class AsynchronousPIAG(Solver[AsynchronousState]):
                 "processes, or more workers."
             )
 
+    def require_steps(self, problem: LiftedProblem, steps: int) -> None:
+        super().require_steps(problem, steps * self.round_updates)
+
     def init(self, problem: LiftedProblem, batch: Batch) -> AsynchronousState:
         if self.workers > len(batch):
             raise SettingError(f"workers is {self.workers} for {len(batch)} samples; each worker needs at least one.")

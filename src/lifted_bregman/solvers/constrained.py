@@ -96,6 +96,9 @@ class Constrained(Solver[ConstrainedState]):
             raise lacking(self, required, f"{type(self.solver).__name__} is made for changing batches")
         self.solver.require(problem)
 
+    def require_steps(self, problem: LiftedProblem, steps: int) -> None:
+        self.solver.require_steps(problem, steps * self.inner_steps)
+
     def init(self, problem: LiftedProblem, batch: Batch) -> ConstrainedState:
         state = ConstrainedState(multipliers=[self._limited(weight) for weight in problem.weights])
         state.inner = self.solver.init(self._weighted(problem, state), batch)

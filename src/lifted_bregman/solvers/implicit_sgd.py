@@ -22,10 +22,10 @@ from lifted_bregman.solvers._curvature import PowerMemory
 from lifted_bregman.solvers._descent import ParameterSteps, descend, rms
 from lifted_bregman.solvers._factored_dense import FactoredDense, with_maps
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
-from lifted_bregman.solvers._proximal_problem import ProximalProblem, require_deterministic, solve
+from lifted_bregman.solvers._proximal_problem import ProximalProblem, require_deterministic, require_solvable, solve
 from lifted_bregman.solvers._shares import whole_variables
 from lifted_bregman.solvers.readings import Corrected, LoopOrder, Reading, Sweeps
-from lifted_bregman.solvers.schedules import Schedule, as_schedule
+from lifted_bregman.solvers.schedules import Schedule, as_schedule, require_numbers
 
 
 class Coupling(Enum):
@@ -140,11 +140,19 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
         return self.solver is None or self.solver.data_parallel
 
     def require(self, problem: LiftedProblem) -> None:
-        if self.solver is not None:
-            self.solver.require(ProximalProblem(problem, live(problem), self._weight(0)))
+        self._require_solver(problem, self._weight(0))
         others = [layer.path for layer in problem.network if not isinstance(layer.map, Dense)]
         if self.reading.literal and others:
             raise lacking(self, "dense layers for the printed step sizes", f"{others[0]} is none; use Corrected()")
+
+    def require_steps(self, problem: LiftedProblem, steps: int) -> None:
+        implicit = self.parameters is ParameterUpdate.IMPLICIT
+        self._require_solver(problem, require_numbers(self.prox_weight, "prox_weight", steps, zero=implicit))
+
+    def _require_solver(self, problem: LiftedProblem, tau: float) -> None:
+        """An error unless the solver of the sub-problems, if one is given, takes those with a term of weight τ."""
+        if self.solver is not None:
+            require_solvable(ProximalProblem(problem, live(problem), tau), self.solver, self.inner_steps)
 
     def init(self, problem: LiftedProblem, batch: Batch) -> ImplicitSGDState:
         explicit = self.parameters is ParameterUpdate.EXPLICIT

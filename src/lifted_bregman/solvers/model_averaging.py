@@ -15,7 +15,7 @@ from lifted_bregman.solvers._anchor import Anchor, accumulate, clear, copied, li
 from lifted_bregman.solvers._batches import named_generator
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState
 from lifted_bregman.solvers._persistent import require_count
-from lifted_bregman.solvers._proximal_problem import ProximalProblem, require_deterministic, solve
+from lifted_bregman.solvers._proximal_problem import ProximalProblem, require_deterministic, require_solvable, solve
 from lifted_bregman.solvers.proximal_gradient import ProximalGradient
 from lifted_bregman.solvers.schedules import Schedule, as_schedule
 
@@ -103,7 +103,7 @@ class ModelAveraging(Solver[AveragingState]):
         return self.solver.weighted
 
     def require(self, problem: LiftedProblem) -> None:
-        self.solver.require(ProximalProblem(problem, live(problem), 0.0))
+        require_solvable(ProximalProblem(problem, live(problem), 0.0), self.solver, self.local_steps)
 
     def init(self, problem: LiftedProblem, batch: Batch) -> AveragingState:
         return _start(problem, batch, self.workers)
@@ -144,7 +144,7 @@ class ImplicitParallel(Solver[AveragingState]):
         return self.solver.weighted
 
     def require(self, problem: LiftedProblem) -> None:
-        self.solver.require(ProximalProblem(problem, live(problem), 1.0))
+        require_solvable(ProximalProblem(problem, live(problem), 1.0), self.solver, self.local_steps)
 
     def init(self, problem: LiftedProblem, batch: Batch) -> AveragingState:
         return _start(problem, batch, self.workers)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import SettingError
+
+_LOOKED_AT = 10**6
 
 
 class Schedule(ABC):
@@ -16,6 +20,13 @@ class Schedule(ABC):
     @abstractmethod
     def value(self, step: int) -> float:
         """The number for step k = 0, 1, ..."""
+
+    def extremes(self, steps: int) -> Iterable[int]:
+        """Those of the first `steps` steps at which it is least and largest; where that is not known, up to a million.
+
+        There its numbers are looked at before a run.
+        """
+        return range(min(steps, _LOOKED_AT))
 
 
 @dataclass(frozen=True)
@@ -33,6 +44,9 @@ class Constant(Schedule):
 
     def value(self, step: int) -> float:
         return self.number
+
+    def extremes(self, steps: int) -> Iterable[int]:
+        return (0,)
 
 
 @dataclass(frozen=True)
@@ -53,6 +67,9 @@ class Growing(Schedule):
     def value(self, step: int) -> float:
         return self.initial * math.pow(1 + step, self.power)
 
+    def extremes(self, steps: int) -> Iterable[int]:
+        return 0, steps - 1
+
 
 @dataclass(frozen=True)
 class Decaying(Schedule):
@@ -72,6 +89,9 @@ class Decaying(Schedule):
     def value(self, step: int) -> float:
         return self.initial / math.pow(1 + step, self.power)
 
+    def extremes(self, steps: int) -> Iterable[int]:
+        return 0, steps - 1
+
 
 def as_schedule(given: float | Schedule, name: str, zero: bool = False) -> Schedule:
     """`given` as a schedule; a plain number is constant.  Zero is refused unless `zero`."""
@@ -84,3 +104,20 @@ def as_schedule(given: float | Schedule, name: str, zero: bool = False) -> Sched
     if not zero and given.value(0) <= 0.0:
         raise SettingError(f"{name} is {given!r}; it must be above 0.")
     return given
+
+
+def require_numbers(given: float | Schedule, name: str, steps: int, zero: bool = False) -> float:
+    """The largest number of the first `steps` steps; an error unless each is finite and above 0, or 0 with `zero`."""
+    schedule, largest = as_schedule(given, name, zero), 0.0
+    for step in schedule.extremes(steps):
+        number: float | None = None
+        with contextlib.suppress(OverflowError):
+            number = schedule.value(step)
+        if number is None or not (0.0 < number < math.inf or (zero and number == 0.0)):
+            raise SettingError(
+                f"{name} is {given!r}, and at step {step} that is {'out of range' if number is None else number}; it "
+                f"must be finite and {'at least' if zero else 'above'} 0 at each of the {steps} steps, counted from 0: "
+                "take another schedule, or fewer steps."
+            )
+        largest = max(largest, number)
+    return largest

@@ -113,6 +113,9 @@ class TargetedPenalties(Solver[TargetedState]):
             require_counted(penalty)
         self.solver.require(problem)
 
+    def require_steps(self, problem: LiftedProblem, steps: int) -> None:
+        self.solver.require_steps(problem, steps)
+
     def init(self, problem: LiftedProblem, batch: Batch) -> TargetedState:
         inner = self.solver.init(problem, batch)
         return TargetedState(

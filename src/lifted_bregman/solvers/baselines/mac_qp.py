@@ -24,6 +24,7 @@ from lifted_bregman.problem.nested import (
 )
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
 from lifted_bregman.solvers._loop import Stalled
+from lifted_bregman.solvers._proximal_problem import proximal_value
 
 _SMALLEST_STEP, _LARGEST_STEP = 1e-14, 1e8
 
@@ -53,8 +54,9 @@ class MACQP(Solver[MACQPState]):
         Θ ← prox_{tP}( Θ - t ∇_Θ Q_μ ),  then  x ← prox_{t'R}( x - t' ∇_x Q_μ ),     all layers at once
 
     Both step sizes are found by backtracking, so Q_μ never increases while μ stands still; limit points for fixed μ are
-    stationary where σ is differentiable.  Every `growth_every` steps μ is multiplied by `growth`, up to
-    `largest_penalty`.  `metrics`: "penalised_objective" (Q_μ), "penalty" (μ), "parameter_step", "variable_step".
+    stationary where σ is differentiable.  In an implicit step (τ/2)‖Θ - Θ⁰‖² counts as one of the P_l.  Every
+    `growth_every` steps μ is multiplied by `growth`, up to `largest_penalty`.  `metrics`: "penalised_objective" (Q_μ),
+    "penalty" (μ), "parameter_step", "variable_step".
 
     penalty          the first μ > 0
     growth           factor on μ, at least 1
@@ -200,8 +202,9 @@ def _backtrack(
 
 
 def _on_parameters(problem: LiftedProblem) -> float:
+    """Σ_l P_l(Θ_l), with the proximal term of a sub-problem."""
     with torch.no_grad():
-        return float(differentiable_parameter_penalty(problem))
+        return float(differentiable_parameter_penalty(problem)) + proximal_value(problem)
 
 
 def _on_variables(problem: LiftedProblem, x: Sequence[Tensor]) -> float:

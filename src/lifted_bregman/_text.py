@@ -1,0 +1,27 @@
+"""What text means: that of a command line, or a cell of a table."""
+
+from __future__ import annotations
+
+
+def from_text(text: str) -> int | float | bool | str:
+    """True or false, a number, or the text itself."""
+    return text.lower() == "true" if text.lower() in ("true", "false") else number_or_text(text)
+
+
+def number_or_text(text: str) -> int | float | str:
+    """The number that is written there, a whole one where it can be; any other text as it is."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def is_number(text: str | bytes) -> bool:
+    """Whether a number is written there, be it infinite or NaN."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
