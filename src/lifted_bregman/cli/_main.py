@@ -61,13 +61,17 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _told(error: Exception, code: int, sentence: str) -> int:
-    """Says the sentence once, whoever of a parallel run says it; returns the exit code of this process."""
+    """Says the sentence once, whoever of a parallel run says it; returns the exit code of this process.
+
+    One that has lost the others speaks for itself.
+    """
     from lifted_bregman.cli._workers import leave
     from lifted_bregman.distributed.place import LOST, launched
 
-    if isinstance(error, WorkerError) and (launched() or _console.silent()):
-        return LOST
-    if _console.silent() and sentence.startswith("rank "):
+    if isinstance(error, WorkerError):
+        if launched():
+            return LOST
+    elif _console.silent() and sentence.startswith("rank "):
         return ExitCode.OK  # that one says it
     if not leave(sentence):
         _console.silence(False)
