@@ -14,7 +14,7 @@ from lifted_bregman.distributed.process_peers import message_device
 from lifted_bregman.distributed.world import lost
 from lifted_bregman.solvers import Agreement, Outcome, Stop
 
-_NOTHING, _ERROR = (1, 0), (-1, 0)  # precedence, of which that of a stop lies between
+_NOTHING, _ERROR = (1, 0), (-1, 0)  # precedence: an error comes before any stop
 
 
 class ProcessAgreement(Agreement):

@@ -19,8 +19,8 @@ class Callback:
 
     Where several processes share a run, the first one alone calls them, with a `run.problem` that it may evaluate
     freely, and a `stop` ends the run in all processes after the same step.  An error that one raises is raised there,
-    and is a `CallbackError` in all other processes.  Where they share the layers, the parameters
-    of other processes are those of the last row, and solver state and variables are only those of the first layers.
+    and is a `CallbackError` in all other processes.  Where they share the layers, the parameters of other processes are
+    those of the last row, and solver state and variables are only those of the first layers.
     """
 
     everywhere: bool = False
