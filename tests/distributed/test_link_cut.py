@@ -45,20 +45,27 @@ def cut(request: pytest.FixtureRequest) -> Cut:
 
 
 @contextmanager
-def training(hosts: Hosts, folder: Path, degrees: str, size: int = 2) -> Iterator[list[subprocess.Popen[str]]]:
+def training(
+    hosts: Hosts, folder: Path, degrees: str, size: int = 2, torchrun: bool = False
+) -> Iterator[list[subprocess.Popen[str]]]:
     """`lifted train` on both hosts, as ranks 0 and 1 of `size`, into `folder / "run"`."""
     table = folder / "table.npz"
     X = np.random.default_rng(0).normal(size=(60, 6))
     np.savez(table, X=X, y=(X[:, 0] + X[:, 1] > 0).astype(np.int64))
     parallel = f"{degrees},timeout={TIMEOUT:g},interface={DEVICE}"
     settings = f"--hidden 8,7 --batch-size 10 --threads 1 --quiet --epochs {10**6} --parallel {parallel}"
-    command = [*PROGRAM, "train", "--data", str(table), *settings.split(), "--out", str(folder / "run")]
-    world = {"WORLD_SIZE": str(size), "LOCAL_RANK": "0", "MASTER_ADDR": hosts.pair[0].address, "MASTER_PORT": str(PORT)}
-    world["TORCH_CPP_LOG_LEVEL"] = "FATAL"
-    processes = [
-        host.run(command, env=environment(RANK=str(rank), **world), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        for rank, host in enumerate(hosts.pair)
-    ]
+    arguments = ["train", "--data", str(table), *settings.split(), "--out", str(folder / "run")]
+    address, processes = hosts.pair[0].address, []
+    for rank, host in enumerate(hosts.pair):
+        if torchrun:
+            place = f"--nnodes {size} --node-rank {rank} --master-addr {address} --master-port {PORT}"
+            start, world = [PROGRAM[0], "-m", "torch.distributed.run", *place.split()], {}
+        else:
+            start, world = PROGRAM[:1], {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": "0"}
+            world |= {"MASTER_ADDR": address, "MASTER_PORT": str(PORT)}
+        quiet = environment(TORCH_CPP_LOG_LEVEL="FATAL", **world)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        processes.append(host.run([*start, *PROGRAM[1:], *arguments], env=quiet, **pipes))
     try:
         yield processes
     finally:
@@ -67,28 +74,31 @@ def training(hosts: Hosts, folder: Path, degrees: str, size: int = 2) -> Iterato
             process.communicate()
 
 
-def ends(processes: list[subprocess.Popen[str]], within: float) -> list[str]:
-    """What each says at its end, which is one of its own and within the time."""
+def ends(processes: list[subprocess.Popen[str]], within: float, lines: int | None = 1) -> list[str]:
+    """What each says at its end, which is one of its own and within the time; None for any number of lines."""
     said, last = [], time.monotonic() + within + MARGIN
     for process in processes:
         out, err = process.communicate(timeout=max(0.0, last - time.monotonic()))
-        assert (process.returncode, out, err.count("\n")) == (1, "", 1), (process.returncode, out, err)
+        assert (process.returncode, out) == (1, "") and lines in (None, err.count("\n")), (process.returncode, out, err)
         said.append(err)
     return said
 
 
-@pytest.mark.parametrize("degrees", ["data=2", "layer=2"])
-def test_a_link_cut_in_training_is_a_lost_process_on_both(hosts: Hosts, cut: Cut, degrees: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("degrees", "torchrun"), [("data=2", False), ("layer=2", False), ("data=2", True)])
+def test_a_link_cut_in_training_is_a_lost_process_on_both(
+    hosts: Hosts, cut: Cut, degrees: str, torchrun: bool, tmp_path: Path
+) -> None:
+    """torchrun adds its own account of what it has lost."""
     history = tmp_path / "run" / "history.jsonl"
 
     def rows() -> int:
         assert all(process.poll() is None for process in processes), [process.communicate() for process in processes]
         return len(history.read_text().splitlines()) if history.exists() else 0
 
-    with training(hosts, tmp_path, degrees) as processes:
+    with training(hosts, tmp_path, degrees, torchrun=torchrun) as processes:
         until(lambda: rows() >= 3)
         cut(hosts)
-        for rank, said in enumerate(ends(processes, TIMEOUT)):
+        for rank, said in enumerate(ends(processes, TIMEOUT, None if torchrun else 1)):
             assert said.startswith(f"lifted: rank {rank} of 2 lost another process, which ended or was silent"), said
 
 
