@@ -75,6 +75,7 @@ IN_LAYERS, FIT_LAYERS, SPANNED, PIPELINED = (
 )
 SCHEDULES = "tests/solvers/test_schedules.py -k "
 PIAG, IN_PROCESSES = "tests/solvers/test_asynchronous_piag.py -k ", "tests/distributed/test_asynchronous.py -k "
+CALLBACKS = "tests/distributed/test_callback_errors.py -k raised_by_all"
 SWEEP, MOVES = "tests/solvers/test_gram_sweep.py", "tests/solvers/test_gram_moves.py"
 GRAM_FAULTS = "tests/solvers/test_gram_sweep_faults.py"
 ENERGY, PROBLEM, DESCENT = "tests/problem/test_energy.py", "tests/problem", "tests/solvers/test_proximal_gradient.py"
@@ -182,7 +183,11 @@ MUTATIONS = [
     Mutation("agreement: every process calls the callbacks", LOOP, "            if self.agreement.rank > 0 and not callback.everywhere:\n                continue\n", "", ENDINGS + "anywhere_ends"),
     Mutation("agreement: parameters kept that are broken elsewhere", LOOP, "            keeper.restore(self.problem)\n        self.outcome", "            pass\n        self.outcome", ENDINGS + "only_one"),
     Mutation("agreement: the highest rank decides", AGREEMENT, "rank, length = min(found)", "rank, length = max(found)", ENDINGS + "who_decides"),
-    Mutation("agreement: where it began is not told", LOOP, "            wanted = wanted if since is None else replace(wanted, since=since)", "            pass", ENDINGS + "not_finite"),
+    Mutation("agreement: where it began is not told", LOOP, "            wanted = wanted if since is None else replace(wanted, since=since)\n", "", ENDINGS + "not_finite"),
+    Mutation("agreement: errors of callbacks stay where they are", LOOP, "                self.agreement.share_error(error, callback_error(callback, moment, error))\n", "                raise\n", CALLBACKS),
+    Mutation("agreement: parameters sent by those who have failed", LOOP, "        self.agreement.share_error(None)  # whoever has failed sends nothing\n", "", CALLBACKS),
+    Mutation("agreement: the last callbacks fail alone", LOOP, "        self.agreement.share_error(None)  # what the last callbacks raised elsewhere\n", "", CALLBACKS),
+    Mutation("agreement: a stop outweighs an error", AGREEMENT, "_ERROR = (1, 0), (-1, 0)", "_ERROR = (1, 0), (2, 0)", ENDINGS + "outweighs"),
     Mutation("team: sum in another order", TEAM, "zip(self._gather(flat), shares[first:], strict=False)", "reversed(list(zip(self._gather(flat), shares[first:], strict=False)))", "tests/distributed/test_team.py"),
     Mutation("team: variables stay where they are", TEAM, "                    x[part] = done[: len(part)]", "                    pass", "tests/distributed/test_team.py"),
     Mutation("span: the borrowed variable stays as it was", SPAN, "point.set_variable(layer, problem.span.from_below(point.x[layer]))", "problem.span.from_below(point.x[layer])", IN_LAYERS + "deep_network"),

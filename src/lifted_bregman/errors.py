@@ -55,5 +55,9 @@ class DivergedError(LiftedBregmanError, ValueError):
     """Training met NaN or infinity where only a model will do; in a search such settings are scored as failed."""
 
 
+class CallbackError(LiftedBregmanError, RuntimeError):
+    """A callback raised an error in another process of a parallel run; that process raises the error itself."""
+
+
 class WorkerError(LiftedBregmanError, RuntimeError):
     """A process of a parallel run was lost, or did not answer in time."""

@@ -125,7 +125,8 @@ class Crew:
         self._process, self._connections = None, []
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """From now on the kernel ends this process with the one that started it."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
@@ -160,14 +161,14 @@ def _serve(rank: int, folder: str) -> None:
 
 def main(folder: str) -> None:
     """Imports what the tests need, forks the crew, and waits for its end."""
-    _die_with_parent()
+    die_with_parent()
     for module in ("lifted_bregman", "lifted_bregman.distributed.process_peers", "tests.cases"):
         importlib.import_module(module)
     children = []
     for rank in range(SIZE):
         child = os.fork()
         if child == 0:
-            _die_with_parent()
+            die_with_parent()
             try:
                 _serve(rank, folder)
             finally:

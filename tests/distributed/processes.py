@@ -127,14 +127,24 @@ def listening(pid: int) -> list[str]:
     """The addresses on which a process accepts connections, as the kernel has them."""
     own = {link for link in _links(pid) if link.startswith("socket:[")}
     found = []
-    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
-        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
-            words = line.split()
-            if words[3] == "0A" and f"socket:[{words[9]}]" in own:
-                number = bytes.fromhex(words[1].partition(":")[0])
-                turned = b"".join(number[i : i + 4][::-1] for i in range(0, len(number), 4))
-                found.append(socket.inet_ntop(family, turned))
+    for words in _sockets(pid):
+        if words[3] == "0A" and f"socket:[{words[9]}]" in own:
+            number = bytes.fromhex(words[1].partition(":")[0])
+            turned = b"".join(number[i : i + 4][::-1] for i in range(0, len(number), 4))
+            found.append(socket.inet_ntop(socket.AF_INET if len(number) == 4 else socket.AF_INET6, turned))
     return found
+
+
+def connected(pid: int, port: int) -> bool:
+    """Whether somebody in the network of a process has a connection to this port."""
+    return any(words[3] == "01" and int(words[2].rpartition(":")[2], 16) == port for words in _sockets(pid))
+
+
+def _sockets(pid: int) -> Iterator[list[str]]:
+    """Local and remote address, state, inode and more of every TCP socket in the network of a process."""
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            yield line.split()
 
 
 def until(answer: Callable[[], Any], patience: float = PATIENCE) -> Any:

@@ -67,6 +67,45 @@ def test_an_error_of_one_is_raised_by_all(crew):
     assert crew.run(4, share, [None] * 4) == [None] * 4
 
 
+@pytest.mark.parametrize("other", ["stop", "diverged", "any", "nothing"])
+def test_an_error_reaches_others_whatever_they_call_and_outweighs_a_stop(crew, other):
+    """Rank 2 has the error, and rank 0 the first word on everything else; afterwards nothing more is sent."""
+    expected = ("CheckpointError", "rank 2: disk full"), ("KeyError", "'next'")
+    own = ("OSError", "full"), ("KeyError", "'next'")
+    assert crew.run(4, interrupted, other) == [expected, expected, own, expected]
+
+
+def interrupted(mate, other):
+    agreement = mate.agreement()
+    found = []
+    try:
+        if mate.rank == 2:
+            agreement.share_error(OSError("full"), errors.CheckpointError("disk full"))
+        elif other == "any":
+            agreement.any(True)
+        elif other == "nothing":
+            agreement.share_error(None)
+        else:
+            agreement.stop({"stop": STOPPED, "diverged": EARLY}[other])
+    except Exception as error:
+        found.append((type(error).__name__, str(error)))
+    try:
+        agreement.share_error(KeyError("next"))
+    except KeyError as error:
+        found.append((type(error).__name__, str(error)))
+    return tuple(found)
+
+
+def test_any(crew):
+    for flags in ([False] * 4, [False, False, True, True], [True, False, False, False]):
+        assert crew.run(4, asked, flags) == [any(flags)] * 4
+    assert Agreement().any(True) is True and Agreement().any(False) is False
+
+
+def asked(mate, flags):
+    return mate.agreement().any(flags[mate.rank])
+
+
 def share(mate, found):
     try:
         mate.agreement().share_error(found[mate.rank])

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from lifted_bregman.cli import main
+from lifted_bregman.distributed import world
 from tests.cli.program import PATIENCE, Called, call, environment, program
 from tests.distributed.processes import forked
 
@@ -103,13 +104,15 @@ def test_torchrun(table: Path, alone: Path, tmp_path: Path) -> None:
     require_close(out, alone)
 
 
-def in_world(size: int, *arguments: object, **more: str) -> list[Any]:
+def in_world(size: int, *arguments: object, absent: int | None = None, **more: str) -> list[Any]:
     """(exit code, what was said) of each of the processes that torchrun would start; forks of this one."""
 
-    def work(rank: int) -> tuple[int, str]:
+    def work(rank: int) -> tuple[int, str] | None:
         import io
         import sys
 
+        if rank == absent:
+            return None
         sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
         code = main([str(argument) for argument in arguments])
         return int(code), sys.stdout.getvalue() + sys.stderr.getvalue()
@@ -137,6 +140,19 @@ def test_an_error_in_a_world_is_said_by_the_process_that_has_it(table: Path, tmp
         fcntl.flock(held, fcntl.LOCK_EX)
         (code, said), (_, nothing) = in_world(2, *training(table, out, "--parallel", "data=2"))
     assert code == 4 and said.startswith("lifted: another process is training in") and nothing == ""
+
+
+def test_a_process_that_has_nobody_speaks_for_itself(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(world, "_JOINING", 1.0)
+    arguments = training(table, tmp_path / "run", "--parallel", "data=2,timeout=1")
+    for absent, other, sentence in (
+        (0, 1, "rank 1 of 2 had no answer from "),
+        (1, 0, "of 2 processes rank 1 did not "),
+    ):
+        code, said = in_world(2, *arguments, absent=absent)[other]
+        assert code == 1 and said.startswith(f"lifted: {sentence}") and said.count("\n") == 1, said
 
 
 def test_a_world_that_does_not_fit(table: Path, tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import typer
@@ -61,18 +63,32 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _told(error: Exception, code: int, sentence: str) -> int:
-    """Says the sentence once, whoever of a parallel run says it; returns the exit code of this process."""
-    from lifted_bregman.cli._workers import leave
-    from lifted_bregman.distributed.place import LOST, launched
+    """Says the sentence once, whoever of a parallel run says it; returns the exit code of this process.
 
-    if isinstance(error, WorkerError) and (launched() or _console.silent()):
-        return LOST
-    if _console.silent() and sentence.startswith("rank "):
+    One that has lost the others speaks for itself.
+    """
+    from lifted_bregman.cli._workers import leave
+    from lifted_bregman.distributed.place import LOST, given, launched
+
+    if isinstance(error, WorkerError):
+        if launched():
+            return LOST
+        if given() is not None:
+            atexit.register(_end_at_once, code)
+    elif _console.silent() and sentence.startswith("rank "):
         return ExitCode.OK  # that one says it
     if not leave(sentence):
         _console.silence(False)
         _console.say("lifted", sentence)
     return code
+
+
+def _end_at_once(code: int) -> None:
+    """Ends the process: what is left of torch's connections may abort one that ends in good order."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def _usage(error: Any) -> tuple[int, str]:

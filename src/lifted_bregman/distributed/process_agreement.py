@@ -11,11 +11,16 @@ import torch.distributed as dist
 
 from lifted_bregman import errors
 from lifted_bregman.distributed.process_peers import message_device
+from lifted_bregman.distributed.world import lost
 from lifted_bregman.solvers import Agreement, Outcome, Stop
+
+_NOTHING, _ERROR = (1, 0), (-1, 0)  # precedence: an error comes before any stop
 
 
 class ProcessAgreement(Agreement):
-    """That of a process group: a message of 24 bytes where nobody wants to stop.
+    """That of a process group: a message of 24 bytes where nobody has anything to say.
+
+    All methods send the same message first, so that an error reaches others whichever they have called.
 
     group  of torch.distributed, None for all processes
     """
@@ -23,33 +28,33 @@ class ProcessAgreement(Agreement):
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self._group, self._device = group, message_device(group)
+        self._over = False  # all know of an error
 
     def stop(self, wanted: Stop | None) -> Stop | None:
         if wanted is None:
-            told = self._tell(None, (True, 0))
+            told = self._tell(None)
         else:
             entries = [wanted.outcome.name, wanted.message, wanted.record, wanted.failed]
             told = self._tell(entries, wanted.precedence(self.rank)[:2])
         if told is None:
             return None
-        _, (outcome, message, record, failed) = told
+        outcome, message, record, failed = told
         return Stop(Outcome[outcome], message, record, failed)
 
-    def first(self, flag: bool) -> bool:
-        told = torch.tensor([flag], device=self._device)
-        dist.broadcast(told, group=self._group, group_src=0)
-        return bool(told)
+    def any(self, flag: bool) -> bool:
+        return self._tell([True] if flag else None) is not None
 
-    def share_error(self, error: BaseException | None) -> None:
-        told = self._tell(None if error is None else [type(error).__name__, str(error)], (True, 0))
-        if error is not None:
-            raise error
-        if told is not None:
-            rank, (name, message) = told
-            raise _kind(name)(f"rank {rank}: {message}")
+    def share_error(self, error: Exception | None, told: Exception | None = None) -> None:
+        if error is None:
+            self._tell(None)
+            return
+        if not (self._over or lost(error)):
+            told = error if told is None else told
+            self._tell([type(told).__name__, str(told)], _ERROR)
+        raise error
 
-    def _tell(self, entries: list[Any] | None, precedence: tuple[bool, int]) -> tuple[int, list[Any]] | None:
-        """The rank and the entries of the first process, by precedence and then by rank, that has any."""
+    def _tell(self, entries: list[Any] | None, precedence: tuple[int, int] = _NOTHING) -> list[Any] | None:
+        """The entries of the first process, by precedence and then by rank, that has any; an error of another."""
         text = b"" if entries is None else json.dumps(entries).encode()
         own = torch.tensor([len(text), *map(int, precedence)], dtype=torch.int64, device=self._device)
         gathered = torch.empty(self.size, len(own), dtype=own.dtype, device=self._device)
@@ -57,12 +62,19 @@ class ProcessAgreement(Agreement):
         found = [(*order, rank, length) for rank, (length, *order) in enumerate(gathered.tolist()) if length]
         if not found:
             return None
-        *_, rank, length = min(found)
+        *order, rank, length = min(found)
         if rank != self.rank:
             text = bytes(length)
         message = torch.tensor(list(text), dtype=torch.uint8, device=self._device)
         dist.broadcast(message, group=self._group, group_src=rank)
-        return rank, json.loads(bytes(message.tolist()))
+        first: list[Any] = json.loads(bytes(message.tolist()))
+        if tuple(order) != _ERROR:
+            return first
+        self._over = True
+        if precedence != _ERROR:
+            name, told = first
+            raise _kind(name)(f"rank {rank}: {told}")
+        return None
 
 
 def _kind(name: str) -> type[Exception]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -17,14 +19,18 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 
 from lifted_bregman.distributed.parallel import Parallel
 from lifted_bregman.distributed.place import Place, given
-from lifted_bregman.errors import SettingError, WorkerError
+from lifted_bregman.errors import LiftedBregmanError, SettingError, WorkerError
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 _JOINING = 60.0  # seconds that processes may start after each other, where the timeout is not longer
+_ANSWER = 5.0  # seconds more until a store that has not even said no is out of reach
 _LOOPBACK = ("localhost", "127.0.0.1")
 _joined = 0  # how often this process has joined: each time has names of its own in the store
+_stores: dict[tuple[str, int], Store] = {}  # kept as long as the process: others may still read when this one has left
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -101,41 +107,83 @@ def lost(error: BaseException) -> bool:
 def _init(parallel: Parallel, place: Place, device: torch.device) -> World:
     global _joined
     _joined += 1
-    timeout = timedelta(seconds=parallel.timeout)
-    host = place.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
-    store = PrefixStore(f"lifted/{place.attempt}/{_joined}", _store(place.address, place.port, host))
-    _wait_for_all(store, place, max(timeout, timedelta(seconds=_JOINING)))
-    options: dict[str, Any] = {"backend": "gloo"}
+    patience = max(parallel.timeout, _JOINING)
+    store = _answered(partial(_store, place, patience), place, patience)
+    named = PrefixStore(f"lifted/{place.attempt}/{_joined}", store)
+    _answered(partial(_wait_for_all, named, place, patience), place, patience)
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    return _answered(partial(_connected, parallel, place, device, named), place, patience)
+
+
+def _connected(parallel: Parallel, place: Place, device: torch.device, store: Store) -> World:
+    options: dict[str, Any] = {"backend": "gloo"}
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # of this thread
         options = {"backend": "cpu:gloo,cuda:nccl", "device_id": device}
+    timeout = timedelta(seconds=parallel.timeout)
     dist.init_process_group(store=store, rank=place.rank, world_size=place.size, timeout=timeout, **options)
     return _world(parallel, device)
 
 
-@functools.cache
-def _store(address: str, port: int, host: bool) -> Store:
-    """The store of the world, kept as long as the process: others may still read when this one has left.
+def _answered(work: Callable[[], _T], place: Place, seconds: float) -> _T:
+    """What `work` returns, which asks the store.
 
-    The agent hosts it, or else rank 0: on loopback only where that is its address.
+    It does so in a thread of its own: torch waits for a store that is out of reach without end, whatever its timeout.
     """
-    options: dict[str, Any] = {"is_master": host}
-    if host and address in _LOOPBACK:
-        options["master_listen_fd"] = socket.create_server(("127.0.0.1", port)).detach()
-    timeout = timedelta(seconds=_JOINING)
-    return TCPStore(address, port, timeout=timeout, wait_for_workers=False, multi_tenant=True, **options)
+    answer: Future[_T] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(work())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        return answer.result(seconds + _ANSWER)
+    except TimeoutError as error:
+        raise _unanswered(place, seconds) from error
 
 
-def _wait_for_all(store: Store, place: Place, timeout: timedelta) -> None:
+def _unanswered(place: Place, seconds: float) -> WorkerError:
+    return WorkerError(
+        f"rank {place.rank} of {place.size} had no answer from {place.address}:{place.port}, where the processes meet, "
+        f"within {seconds:g} seconds: see that rank 0 runs there, and that the network lets them reach each other."
+    )
+
+
+def _store(place: Place, seconds: float) -> Store:
+    """The store of the world: the agent hosts it, or else rank 0, on loopback only where that is its address."""
+    address, port = place.address, place.port
+    host = place.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
+    if (address, port) in _stores:
+        return _stores[address, port]
+    options: dict[str, Any] = {"is_master": host, "timeout": timedelta(seconds=seconds)}
+    try:
+        if host and address in _LOOPBACK:
+            options["master_listen_fd"] = socket.create_server(("127.0.0.1", port)).detach()
+        store = TCPStore(address, port, wait_for_workers=False, multi_tenant=True, **options)
+    except (dist.DistError, OSError) as error:
+        if not host:
+            raise _unanswered(place, seconds) from error
+        raise SettingError(
+            f"the processes cannot meet at {address}:{port} ({str(error).splitlines()[0]}): MASTER_ADDR has to be an "
+            "address of the machine that rank 0 runs on, and MASTER_PORT free there."
+        ) from error
+    return _stores.setdefault((address, port), store)
+
+
+def _wait_for_all(store: Store, place: Place, seconds: float) -> None:
     keys = {rank: f"here/{rank}" for rank in range(place.size)}
     store.set(keys[place.rank], "1")
     try:
-        store.wait(list(keys.values()), timeout)
+        store.wait(list(keys.values()), timedelta(seconds=seconds))
     except dist.DistError as error:
         absent = [str(rank) for rank, key in keys.items() if not store.check([key])]
         raise WorkerError(
-            f"of {place.size} processes rank {', '.join(absent)} did not come within {timeout.total_seconds():g} "
-            "seconds: see why it did not start."
+            f"of {place.size} processes rank {', '.join(absent)} did not come within {seconds:g} seconds: see why it "
+            "did not start, or whether the network keeps it away."
         ) from error
 
 
@@ -176,7 +224,7 @@ def _message(number: int) -> torch.Tensor:
 def _losses_told(place: Place) -> Iterator[None]:
     try:
         yield
-    except WorkerError:
+    except LiftedBregmanError:
         raise
     except Exception as error:
         if not lost(error):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from lifted_bregman.errors import CallbackError
+
 if TYPE_CHECKING:
     from lifted_bregman.solvers._loop import Run
 
@@ -16,8 +18,9 @@ class Callback:
     `ended`, the solver's own last word (averages), `finished`, and whatever happened `close`.
 
     Where several processes share a run, the first one alone calls them, with a `run.problem` that it may evaluate
-    freely, and a `stop` ends the run in all processes after the same step.  Where they share the layers, the parameters
-    of other processes are those of the last row, and solver state and variables are only those of the first layers.
+    freely, and a `stop` ends the run in all processes after the same step.  An error that one raises is raised there,
+    and is a `CallbackError` in all other processes.  Where they share the layers, the parameters of other processes are
+    those of the last row, and solver state and variables are only those of the first layers.
     """
 
     everywhere: bool = False
@@ -52,3 +55,10 @@ class Callback:
 
     def load_state_dict(self, entries: Mapping[str, Any]) -> None:
         """Takes over what `state_dict` returned."""
+
+
+def callback_error(callback: Callback, moment: str, error: Exception) -> CallbackError:
+    """What other processes are told of an error that a callback raised."""
+    return CallbackError(
+        f"{moment} of the callback {type(callback).__name__} raised {error!r}: mend it, then start the run again."
+    )

@@ -17,7 +17,7 @@ from lifted_bregman.problem import LiftedProblem, Peers, Span
 from lifted_bregman.problem.blocks import layers
 from lifted_bregman.solvers._batches import epoch_order
 from lifted_bregman.solvers._by_layer import added_up, collected, own_part
-from lifted_bregman.solvers._callbacks import Callback
+from lifted_bregman.solvers._callbacks import Callback, callback_error
 from lifted_bregman.solvers._finite import Diverged, Keeper, require_finite
 from lifted_bregman.solvers._history import largest_certificate, lifted_energies, measured
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
@@ -162,6 +162,7 @@ class Run:
         """
         if self.span.count == 1:
             return
+        self.agreement.share_error(None)  # whoever has failed sends nothing
         network = self.problem.network
         self.span.spread({l: [p.detach() for p in network[l].map.parameters.values()] for l in layers(len(network))})
         if state:
@@ -194,6 +195,7 @@ class Run:
             self._call("finished")
         finally:
             self._call("close", owner=False)
+        self.agreement.share_error(None)  # what the last callbacks raised elsewhere
         assert self.outcome is not None
         return Result(self.outcome, self.message, self.state, self.history)
 
@@ -324,7 +326,14 @@ class Run:
         for callback in self.callbacks:
             if self.agreement.rank > 0 and not callback.everywhere:
                 continue
-            getattr(callback, moment)(*((self, *arguments) if owner else arguments))
+            try:
+                getattr(callback, moment)(*((self, *arguments) if owner else arguments))
+            except (Stalled, Diverged):
+                raise
+            except Exception as error:
+                if self.agreement.size == 1:
+                    raise
+                self.agreement.share_error(error, callback_error(callback, moment, error))
 
 
 def run(

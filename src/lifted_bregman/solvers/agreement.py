@@ -31,7 +31,9 @@ class Stop:
 class Agreement:
     """What the processes of a run decide together.  Here there is one, which decides alone.
 
-    Each method is called by all processes at the same place of the run.
+    Each method is called by all processes at the same place of the run, but for `share_error`: whoever has an error
+    calls it at once, and the others learn of it from the next method they call, which raises.  So nothing else is sent
+    between what may fail in one process alone and the next method.  After an error nothing more is sent.
     """
 
     rank: int = 0
@@ -43,11 +45,14 @@ class Agreement:
         """What all stop with after the present step or row, if any of them wants to: see `Stop.precedence`."""
         return wanted
 
-    def first(self, flag: bool) -> bool:
-        """What the first process says."""
+    def any(self, flag: bool) -> bool:
+        """Whether any process says so."""
         return flag
 
-    def share_error(self, error: BaseException | None) -> None:
-        """Raises `error`, and where another process has one, an error of the same kind that names its rank."""
+    def share_error(self, error: Exception | None, told: Exception | None = None) -> None:
+        """Raises `error`, and where another process has one, an error of the same kind that names its rank.
+
+        With `told` the others raise an error of that kind, with its message.
+        """
         if error is not None:
             raise error

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lifted_bregman.distributed.parallel import Parallel
 from lifted_bregman.distributed.place import ERROR, RESULT
-from lifted_bregman.errors import SettingError, WorkerError
+from lifted_bregman.errors import CallbackError, SettingError, WorkerError
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.solvers import Callback, Result
 
@@ -140,8 +140,9 @@ class _Pickler(pickle.Pickler):
 
 
 def _error(folder: Path, code: int) -> Exception:
-    """The error of the lowest rank that raised one."""
-    for path in sorted(folder.glob(f"{ERROR}-*"), key=lambda path: int(path.name.rpartition("-")[2])):
-        error: Exception = torch.load(path, weights_only=False)
-        return error
-    return WorkerError(f"a worker ended with exit code {code}; what it wrote before says why.")
+    """The error of the lowest rank that raised one of its own."""
+    paths = sorted(folder.glob(f"{ERROR}-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+    errors: list[Exception] = [torch.load(path, weights_only=False) for path in paths]
+    if not errors:
+        return WorkerError(f"a worker ended with exit code {code}; what it wrote before says why.")
+    return next((error for error in errors if not isinstance(error, CallbackError)), errors[0])

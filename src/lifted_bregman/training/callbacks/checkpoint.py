@@ -68,7 +68,7 @@ class Checkpoint(Callback):
         by_steps = self.every_steps is not None and run.state.steps % self.every_steps == 0
         by_time = self.every_seconds is not None and time.monotonic() - self._saved_at >= self.every_seconds
         if self.every_seconds is not None and run.span.count > 1:
-            by_time = run.agreement.first(by_time)  # the clocks of others differ
+            by_time = run.agreement.any(by_time)  # the clocks of others differ
         if by_steps or by_time:
             self._try(run, best=False)
 
@@ -104,7 +104,7 @@ class Checkpoint(Callback):
         failure: CheckpointError | None = None
         due = self._saved != _position(run)
         if run.span.count > 1:
-            due = run.agreement.first(due)  # a save that failed is known in the first process only
+            due = run.agreement.any(due)  # a save that failed is known in the first process only
         try:
             if due:
                 self._save(run, best=False)
@@ -147,10 +147,10 @@ def _finite_everywhere(run: Run) -> bool:
         require_finite(run)
     except Diverged as diverged:
         failure = diverged
-    finite = not run.span.most(failure is not None)
+    broken = run.agreement.any(failure is not None) if run.span.count > 1 else failure is not None
     if failure is not None:
         raise failure
-    return finite
+    return not broken
 
 
 def _position(run: Run) -> tuple[int, int, int]:
