@@ -266,7 +266,11 @@ REFUSED: dict[str, tuple[dict[str, Any], type[LiftedBregmanError], str]] = {
     "a class of the script": ({"callbacks": [OfTheScript()]}, SettingError, "OfTheScript is defined in the script"),
     "a local class": ({"callbacks": [type("Local", (Callback,), {})()]}, SettingError, "cannot be handed to worker"),
     "more processes than samples": ({"parallel": lb.Parallel(data=6)}, SettingError, "a batch has 5 samples"),
-    "layers": ({"parallel": lb.Parallel(data=2, layer=2)}, CompatibilityError, "moves layers one after another"),
+    "layers": (
+        {"parallel": lb.Parallel(data=2, layer=2), "solver": lb.ImplicitSGD()},
+        CompatibilityError,
+        "moves layers one after another",
+    ),
     "more processes than layers": ({"parallel": lb.Parallel(layer=4)}, SettingError, "the network has 3"),
     "a solver": ({"solver": lb.ADMM()}, CompatibilityError, "ADMM as it is set needs the whole of each batch"),
     "no epochs": ({"epochs": 0}, SettingError, "epochs is 0"),

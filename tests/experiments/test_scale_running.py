@@ -1,6 +1,7 @@
 """`run_scale` in real worker processes; what it stores, goes on with, and makes of it."""
 
 import dataclasses
+import math
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,25 @@ def test_relief_takes_from_measured_times_what_the_model_says_sums_cost() -> Non
     _, (row,) = scale_tables.relief_rows(found, model)
     times = (10.0, 10.0 - 0.29, 10.0 - 0.75 * 2.58, 10.0 - 2.58)
     assert row[3:] == tuple(f"{15.0 / time:.2f}" for time in times)
+
+
+def test_from_where_on_shared_layers_are_ahead() -> None:
+    """By the table itself, with links that make sums slow, and with links that cost nothing."""
+    costs = dict.fromkeys({case.algorithm for case in scale.CASES}, scale.ComputingCost(1e-11, 0, 0, 0))
+    model = analysis.Model(costs, analysis.Links(scale.Link(0.0, 1.0), scale.Link(0.0, 1.0)))
+    slow, free = (
+        scale.Scene("", scale.Network(16, 256, 64), scale.Link(latency, bandwidth))
+        for latency, bandwidth in ((1e-6, 1e9), (0.0, math.inf))
+    )
+    _, rows = scale_tables.layout_rows(model, slow)
+    behind = [row[0] for row in rows if row[1] and not any(cell and float(cell) < float(row[1]) for cell in row[3:5])]
+    words = scale_tables.ahead(model, slow)
+    assert behind and words == f"Model: from {2 * int(behind[-1])} workers on a step with shared layers takes less " + (
+        "than one of back-propagation."
+    )
+    assert "from 128 workers" in scale_tables.ahead(model, free)  # where a batch of 64 has no sample for each
+    two = scale.Scene("", scale.Network(1, 256, 2048), scale.Link(0.0, math.inf))
+    assert "whatever the workers" in scale_tables.ahead(model, two)  # one layer cannot be shared
 
 
 def test_arrivals_are_the_first_rows_at_the_target() -> None:

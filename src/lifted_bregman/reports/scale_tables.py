@@ -115,6 +115,20 @@ def layout_rows(model: Model, scene: Scene) -> Rows:
     return header, rows
 
 
+def ahead(model: Model, scene: Scene) -> str:
+    """From how many workers on a lifted step with shared layers takes less than one of back-propagation, in words."""
+    since = None
+    for best in best_layouts(model, scene):
+        shared = [found.seconds for found in (best.layer, best.mixed) if found is not None]
+        if best.backprop is not None and not (shared and min(shared) < best.backprop.seconds):
+            since = None
+        elif since is None:
+            since = best.workers
+    if since is None:
+        return "Model: a step of back-propagation takes no more than one with shared layers, whatever the workers."
+    return f"Model: from {since} workers on a step with shared layers takes less than one of back-propagation."
+
+
 def markdown(rows: Rows) -> str:
     """The first line is the head."""
     lines = ["| " + " | ".join(cells) + " |" for cells in (rows[0], *rows[1])]
@@ -136,6 +150,7 @@ def page(scale: Scale, scenes: Sequence[Scene], picture: str) -> str:
         parts += ["### The model: 1 to 1,024 workers", _pictures(picture)]
         for scene in scenes:
             parts += [f"Model, ms of a step: {scene.name}.", markdown(layout_rows(model, scene))]
+            parts += [ahead(model, scene)]
     return "\n\n".join([*parts, _place(scale)]) + "\n"
 
 
