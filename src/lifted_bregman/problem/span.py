@@ -49,7 +49,7 @@ class Span:
 
     @property
     def held(self) -> tuple[int, ...]:
-        """The layers of the variables in its memory: its own, and the one it borrows."""
+        """The layers of the variables in its memory, which are its own and the one it borrows."""
         return (*self.borrowed, *self.hidden)
 
     def own(self, blocks: Iterable[Block]) -> tuple[Block, ...]:
