@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from lifted_bregman.experiments.scale.analysis import Model
 from lifted_bregman.experiments.scale.layouts import Best, Scene, best_layouts
+from lifted_bregman.reports.charts import _round_numbers
 from lifted_bregman.reports.figures import new_figure, style
 from lifted_bregman.reports.palette import DARK, LIGHT, Palette
 
@@ -69,6 +70,7 @@ def _panel(axes: Axes, found: Sequence[Best], palette: Palette) -> None:
     axes.set_xlabel("workers", fontsize=9)
     axes.set_ylabel("model: ms of a step", fontsize=9)
     axes.xaxis.set_major_locator(FixedLocator([best.workers for best in found][::2]))
+    axes.yaxis.set_major_locator(FixedLocator(_round_numbers(*axes.get_ylim())))
     for direction in (axes.xaxis, axes.yaxis):
         direction.set_major_formatter(StrMethodFormatter("{x:,g}"))
     axes.minorticks_off()
