@@ -132,7 +132,9 @@ def test_layouts_are_possible_and_the_best(scene: Scene):
                     mixed.append(step_seconds(name, cost, scene.network, Layout(data, layer), links))
         found = None if best.mixed is None else best.mixed.seconds
         assert found == (min(mixed) if mixed else None)
-        assert (best.layer is None) == (best.workers == 1 or best.workers > scene.network.depth)
+        assert (
+            (best.passes is None) == (best.layer is None) == (best.workers == 1 or best.workers > scene.network.depth)
+        )
         assert (best.data is None) == (best.workers > scene.network.samples) == (best.backprop is None)
 
 

@@ -125,23 +125,31 @@ def test_relief_takes_from_measured_times_what_the_model_says_sums_cost() -> Non
     assert row[3:] == tuple(f"{15.0 / time:.2f}" for time in times)
 
 
-def test_from_where_on_shared_layers_are_ahead() -> None:
-    """By the table itself, with links that make sums slow, and with links that cost nothing."""
+def test_with_how_many_workers_shared_layers_are_ahead() -> None:
+    """By the numbers of the table, with links that make sums slow; and with one layer, which cannot be shared."""
     costs = dict.fromkeys({case.algorithm for case in scale.CASES}, scale.ComputingCost(1e-11, 0, 0, 0))
     model = analysis.Model(costs, analysis.Links(scale.Link(0.0, 1.0), scale.Link(0.0, 1.0)))
-    slow, free = (
-        scale.Scene("", scale.Network(16, 256, 64), scale.Link(latency, bandwidth))
-        for latency, bandwidth in ((1e-6, 1e9), (0.0, math.inf))
-    )
-    _, rows = scale_tables.layout_rows(model, slow)
-    behind = [row[0] for row in rows if row[1] and not any(cell and float(cell) < float(row[1]) for cell in row[3:5])]
-    words = scale_tables.ahead(model, slow)
-    assert behind and words == f"Model: from {2 * int(behind[-1])} workers on a step with shared layers takes less " + (
-        "than one of back-propagation."
-    )
-    assert "from 128 workers" in scale_tables.ahead(model, free)  # where a batch of 64 has no sample for each
-    two = scale.Scene("", scale.Network(1, 256, 2048), scale.Link(0.0, math.inf))
-    assert "whatever the workers" in scale_tables.ahead(model, two)  # one layer cannot be shared
+    slow = scale.Scene("", scale.Network(16, 256, 64), scale.Link(1e-6, 1e9))
+    header, rows = scale_tables.layout_rows(model, slow)
+    numbers = [
+        {name: float(cell) for name, cell in zip(header, row, strict=True) if cell and "x" not in cell} for row in rows
+    ]
+
+    def ahead(*kinds: str) -> list[int]:
+        return [
+            int(row["workers"])
+            for row in numbers
+            if "back-propagation" in row
+            and min((row[kind] for kind in kinds if kind in row), default=math.inf) < row["back-propagation"]
+        ]
+
+    both, passes = ahead("layers", "both"), ahead("layers, Gram sweep")
+    assert 1 < len(passes) <= len(both)
+    said = scale_tables.ahead(model, slow)
+    assert f"or both with {both[0]} to {both[-1]} workers; one of the Gram" in said
+    assert said.endswith(f"shared layers with {passes[0]} to {passes[-1]} workers.")
+    one = scale.Scene("", scale.Network(1, 256, 2048), scale.Link(0.0, math.inf))
+    assert scale_tables.ahead(model, one).count("with no number of workers") == 2
 
 
 def test_arrivals_are_the_first_rows_at_the_target() -> None:

@@ -20,9 +20,10 @@ CURVES = {
     "back-propagation, batch shared, sums hidden": "backprop",
     "lifted, batch shared": "data",
     "lifted, layers shared": "layer",
+    "the same, Gram sweep": "passes",
     "lifted, both": "mixed",
 }
-_KINDS = ((0, ()), (0, (4.5, 1.8)), (0, (1.1, 1.6)), (0, (6.0, 1.5, 1.0, 1.5)))
+_KINDS = ((0, ()), (0, (4.5, 1.8)), (0, (1.1, 1.6)), (0, (3.0, 1.2, 1.0, 1.2, 1.0, 1.2)), (0, (6.0, 1.5, 1.0, 1.5)))
 
 
 def model_figure(model: Model, scenes: Sequence[Scene], palette: Palette = LIGHT) -> Figure:
@@ -36,7 +37,7 @@ def model_figure(model: Model, scenes: Sequence[Scene], palette: Palette = LIGHT
         _panel(axes, best_layouts(model, scene), palette)
         axes.set_title(scene.name, fontsize=10.5, color=palette.ink, loc="left", pad=7)
     handles, names = panels[0].get_legend_handles_labels()
-    drawing.legend(handles, names, loc="upper left", ncols=4, frameon=False, labelcolor=palette.ink, fontsize=9.5)
+    drawing.legend(handles, names, loc="upper left", ncols=5, frameon=False, labelcolor=palette.ink, fontsize=9.5)
     drawing.subplots_adjust(left=0.07, right=0.985, top=0.89, bottom=0.07, hspace=0.32, wspace=0.16)
     return drawing
 

@@ -106,27 +106,30 @@ def arrival_rows(scale: Scale) -> Rows:
 
 def layout_rows(model: Model, scene: Scene) -> Rows:
     """Milliseconds of a step for each number of workers: back-propagation, and lifted training in its layouts."""
-    header = ("workers", "back-propagation", "lifted, data", "lifted, layers", "lifted, both", "layout of both")
+    header = ("workers", "back-propagation", "data", "layers", "layers, Gram sweep", "both", "layout of both")
     rows: list[tuple[str, ...]] = []
     for best in best_layouts(model, scene):
         layout = "" if best.mixed is None else f"{best.mixed.layout.data} x {best.mixed.layout.layer}"
-        times = map(_time, (best.backprop, best.data, best.layer, best.mixed))
+        times = map(_time, (best.backprop, best.data, best.layer, best.passes, best.mixed))
         rows.append((str(best.workers), *times, layout))
     return header, rows
 
 
 def ahead(model: Model, scene: Scene) -> str:
-    """From how many workers on a lifted step with shared layers takes less than one of back-propagation, in words."""
-    since = None
-    for best in best_layouts(model, scene):
-        shared = [found.seconds for found in (best.layer, best.mixed) if found is not None]
-        if best.backprop is not None and not (shared and min(shared) < best.backprop.seconds):
-            since = None
-        elif since is None:
-            since = best.workers
-    if since is None:
-        return "Model: a step of back-propagation takes no more than one with shared layers, whatever the workers."
-    return f"Model: from {since} workers on a step with shared layers takes less than one of back-propagation."
+    """With how many workers a lifted step with shared layers takes less than one of back-propagation, in words."""
+    kinds = {"with shared layers, or both": ("layer", "mixed"), "of the Gram sweep with shared layers": ("passes",)}
+    found = []
+    for kind, fields in kinds.items():
+        before = []
+        for best in best_layouts(model, scene):
+            times = [at.seconds for at in (getattr(best, field) for field in fields) if at is not None]
+            if times and best.backprop is not None and min(times) < best.backprop.seconds:
+                before.append(best.workers)
+        counts = (
+            "no number of" if not before else str(before[0]) if len(before) == 1 else f"{before[0]} to {before[-1]}"
+        )
+        found.append(f"one {kind} with {counts} workers")
+    return f"Model: a step takes less than one of back-propagation with as many workers: {'; '.join(found)}."
 
 
 def markdown(rows: Rows) -> str:

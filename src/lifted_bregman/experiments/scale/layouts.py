@@ -52,15 +52,17 @@ class Prediction:
 class Best:
     """For a number of workers: back-propagation, and what lifted training does best in each way of sharing.
 
-    data   lifted, the batch shared; None where it has fewer samples than there are workers
-    layer  lifted, the layers shared; None where there are fewer layers than workers
-    mixed  lifted, both shared
+    data    lifted, the batch shared; None where it has fewer samples than there are workers
+    layer   lifted, the layers shared, by the sweep that takes least; None where there are fewer layers than workers
+    passes  the same for the Gram sweep, which carries an error through all layers in one step
+    mixed   lifted, both shared
     """
 
     workers: int
     backprop: Prediction | None
     data: Prediction | None
     layer: Prediction | None
+    passes: Prediction | None
     mixed: Prediction | None
 
 
@@ -90,5 +92,6 @@ def _best(model: Model, scene: Scene, workers: int) -> Best:
         least([predict("back-propagation", l) for l in only_data]),
         least([predict(name, l) for l in only_data for name in ("Gram sweep", *SHARING_BOTH)]),
         least([predict(name, l) for l in only_layer for name in SHARING_LAYERS]),
+        least([predict("Gram sweep in parts", l) for l in only_layer]),
         least([predict(name, l) for l in both for name in SHARING_BOTH]),
     )
