@@ -19,8 +19,8 @@ EXHIBITS: tuple[Exhibit, ...] = (
 
 _NARROW = "In the narrow network, 784-64-64-64-10, which the text allows too (one seed, in the tables below), "
 _RATES = (
-    " In the wide one, rates of 5e-4 and 5e-3 change SGD-BP's accuracies by less than half a point, so that the rate is "
-    "not the reason."
+    " In the wide one, rates of 5e-4 and 5e-3 change the accuracies of SGD-BP by less than half a point, so that the "
+    "rate is not the reason."
 )
 _TRIALS = "Trial runs of SGD-BP, 100 epochs and one seed each, that are not stored: "
 NOTES: dict[str, str] = {
