@@ -72,8 +72,8 @@ warnings.filterwarnings("ignore", ".*LeafSpec.* is deprecated", FutureWarning)  
 nitpick_ignore_regex = [
     (r"py:.*", r"(torch|nn|np|numpy|collections|typing|pathlib)\..*"),
     (r"py:class", r"Tensor|Path|Console|Regularisers|Anchor|(dict|list|tuple)\[.*"),
-    (r"py:class", r"lifted_bregman\.data\..*(Archive|NpmPackage|Package|FileInfo)"),  # of interest to its registry only
-    (r"py:class", r"lifted_bregman\.solvers\..*\.(S|BatchMemory|Moves|ParameterSteps|Round)"),  # of interest to solvers only
+    (r"py:class", r"lifted_bregman\.data\..*(Archive|NpmPackage|Package|FileInfo)"),  # of interest to its registry
+    (r"py:class", r"lifted_bregman\.solvers\..*\.(S|BatchMemory|Moves|ParameterSteps|Round)"),  # of interest to solvers
 ]
 
 
