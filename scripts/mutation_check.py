@@ -3,13 +3,15 @@
     python scripts/mutation_check.py [NAME ...]
 
 The tree is copied to a temporary directory, one mutation at a time is applied to the copy, and the tests named beside it
-are run there.  A mutation is caught when they fail; the score is printed at the end, and the exit code is 1 unless all
-are caught.  With names, only those mutations are tried.
+are run there; without the mutation too, since a test that fails anyway proves nothing.  A mutation is caught when they
+fail.  The score is printed at the end, and the exit code is 1 unless all are caught.  With names, only those mutations
+are tried.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import shutil
 import subprocess
@@ -233,26 +235,39 @@ MUTATIONS = [
 ]  # fmt: skip
 
 
+@functools.cache
+def passes(tests: str, tree: Path) -> bool:
+    """Whether the tests pass on the tree as it is; asked once for each."""
+    return outcome(tests, tree) == 0
+
+
 def caught(mutation: Mutation, tree: Path) -> bool:
     """Whether the mutation's tests fail on the mutated tree; the tree is restored."""
     path = tree / LIBRARY / mutation.file
     original = path.read_text()
     if original.count(mutation.old) != 1:
         sys.exit(f"mutation {mutation.name!r}: its line stands {original.count(mutation.old)} times in {mutation.file}")
+    if not passes(mutation.tests, tree):
+        sys.exit(f"mutation {mutation.name!r}: {mutation.tests} fails without it too, and would prove nothing")
     path.write_text(original.replace(mutation.old, mutation.new))
     try:
-        environment = os.environ | {
-            "PYTHONPATH": str(tree / "src"),
-            "OMP_NUM_THREADS": "1",
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *mutation.tests.split()]
-        run = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
+        return outcome(mutation.tests, tree) == 1
     finally:
         path.write_text(original)
+
+
+def outcome(tests: str, tree: Path) -> int:
+    """0 if the tests pass, 1 if one fails; anything else ends the script."""
+    environment = os.environ | {
+        "PYTHONPATH": str(tree / "src"),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests.split()]
+    run = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
     if run.returncode not in (0, 1):
-        sys.exit(f"mutation {mutation.name!r}: pytest did not run\n{run.stdout}{run.stderr}")
-    return run.returncode == 1
+        sys.exit(f"{tests}: pytest did not run\n{run.stdout}{run.stderr}")
+    return run.returncode
 
 
 def main() -> None:
