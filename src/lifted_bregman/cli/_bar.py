@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from lifted_bregman.cli import _console
-
-Watch = Callable[[str, float], None]
-"""Called with what is going on, and which part of everything is done."""
+from lifted_bregman.experiments.race.running import Watch
 
 
 @contextmanager

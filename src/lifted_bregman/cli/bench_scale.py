@@ -62,7 +62,7 @@ def run(
             scale.write_scale(out / STORED, found)
 
     samples = None
-    if settings.repetitions:
+    if settings.repetitions and (stored is None or scale.missing_arrivals(stored, settings.repetitions)):
         with _console.downloads() as progress:
             samples = scale.samples_of(data_dir, progress)
     try:

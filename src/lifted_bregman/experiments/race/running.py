@@ -22,7 +22,7 @@ from lifted_bregman.solvers import Callback, Outcome
 from lifted_bregman.training.signals import Signals
 
 Watch = Callable[[str, float], None]
-"""Called with what is going on and the part of the race that is over."""
+"""Called with what is going on, and which part of everything is over."""
 IDLE = 0.5  # a load above it means that somebody else is using the machine
 _WARM_UP, _TRIAL = 2, 3  # steps before the clock counts, and those that show how long a step takes
 

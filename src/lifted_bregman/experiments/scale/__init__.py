@@ -5,7 +5,7 @@ from lifted_bregman.experiments.scale.cases import CASES, QUICK, Case
 from lifted_bregman.experiments.scale.layouts import SCENES, Best, Scene, best_layouts
 from lifted_bregman.experiments.scale.model import ComputingCost, Layout, Link, Network, step_seconds
 from lifted_bregman.experiments.scale.results import Scale, read_scale, write_scale
-from lifted_bregman.experiments.scale.running import ScaleSettings, run_scale
+from lifted_bregman.experiments.scale.running import ScaleSettings, missing_arrivals, run_scale
 from lifted_bregman.experiments.scale.target import samples_of
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "calibrated",
     "checks",
     "gains",
+    "missing_arrivals",
     "read_scale",
     "run_scale",
     "samples_of",

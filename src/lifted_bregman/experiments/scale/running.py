@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments.environment import environment, load_average
+from lifted_bregman.experiments.race.running import Watch
 from lifted_bregman.experiments.scale import target
 from lifted_bregman.experiments.scale.cases import Case
 from lifted_bregman.experiments.scale.measuring import MeasureCase, MeasureLinks
@@ -18,9 +19,6 @@ from lifted_bregman.training._workers import call_in_workers
 
 SIZES = tuple(4**power for power in range(1, 13))
 """Bytes of the messages that are timed alone."""
-
-Watch = Callable[[str, float], None]
-"""Called with what is going on, and which part of everything is done."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +63,7 @@ def run_scale(
     scale = stored or Scale(environment(), load_average(), settings.rounds)
     missing = [case for case in cases if scale.of(case) is None]
     links = settings.links and scale.links is None
-    came = [arrival.name for arrival in scale.arrivals]
-    wanted = [
-        (name, seed) for seed in range(settings.repetitions) for name in target.COMPETITORS if seed >= came.count(name)
-    ]
+    wanted = missing_arrivals(scale, settings.repetitions)
     total, done = len(missing) + links + len(wanted), 0
 
     def next_one(what: str) -> None:
@@ -96,3 +91,9 @@ def run_scale(
         scale = replace(scale, arrivals=[*scale.arrivals, target.approach(name, samples, seed)])
         keep(scale)
     return scale
+
+
+def missing_arrivals(scale: Scale, repetitions: int) -> list[tuple[str, int]]:
+    """Competitor and seed of the runs to the target that are not there yet."""
+    came = [arrival.name for arrival in scale.arrivals]
+    return [(name, seed) for seed in range(repetitions) for name in target.COMPETITORS if seed >= came.count(name)]
