@@ -106,6 +106,13 @@ def test_a_simultaneous_sweep_hides_one_message_and_waits_for_the_other():
         assert found == pytest.approx(max(own, latency) + latency)
 
 
+def test_a_simultaneous_sweep_with_a_shared_batch_gathers_the_variables_of_all_layers():
+    """Of 4 workers each sends 32 rows of 64 numbers to 3 others, for 16 layers; sums cost nothing here."""
+    links = Links(FREE.sums, Link(0.0, 1e6))
+    found = step_seconds("simultaneous sweep", PRODUCTS, NETWORK, Layout(data=4), links)
+    assert found == pytest.approx(PRODUCTS.seconds(NETWORK) / 4 + 3 * 16 * 4 * 32 * 64 / 1e6)
+
+
 def test_sums_of_back_propagation_are_added_or_hidden():
     link = Link(1e-4, 1e8)
     links, layout = Links(link, link), Layout(data=4)

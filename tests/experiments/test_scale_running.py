@@ -152,6 +152,15 @@ def test_with_how_many_workers_shared_layers_are_ahead() -> None:
     assert scale_tables.ahead(model, one).count("with no number of workers") == 2
 
 
+def test_runs_to_the_target_that_are_missing() -> None:
+    """One competitor has made two runs and another one; with two repetitions the others have all to make."""
+    first, second, *others = target.COMPETITORS
+    stored = Scale({}, 0.0, 3, arrivals=[Arrival(first, []), Arrival(second, []), Arrival(first, [])])
+    expected = [(name, 0) for name in others] + [(name, 1) for name in (second, *others)]
+    assert scale.missing_arrivals(stored, 2) == expected
+    assert scale.missing_arrivals(stored, 0) == []
+
+
 def test_arrivals_are_the_first_rows_at_the_target() -> None:
     high, low = 2 * target.OBJECTIVE, target.OBJECTIVE
     runs = [
