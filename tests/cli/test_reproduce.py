@@ -63,6 +63,24 @@ def test_all_the_seeds_of_what_is_wanted(here: Path, capsys: Capture) -> None:
     assert "not run yet" in lines(called, "digits-rate")[0]
 
 
+def test_a_claim_or_a_run_by_its_name(here: Path, capsys: Capture) -> None:
+    claim = call(capsys, "reproduce", "codes-sparse", "--seeds", 2)
+    assert claim.code == 0, claim.err
+    assert "2 seeds" in lines(claim, "codes-sparse")[0] and "1 claims: 1 reproduced" in claim.out
+    run = call(capsys, "reproduce", "tiny-other", "--out", "again")
+    assert run.code == 0 and "not run yet" in lines(run, "digits-rate")[0]
+    files = [path.relative_to(here).as_posix() for path in here.rglob("*.jsonl")]
+    assert sorted(files) == ["again/tiny-other/0.jsonl", "results/tiny-codes/0.jsonl", "results/tiny-codes/1.jsonl"]
+    nothing = call(capsys, "reproduce", "tiny-other", "--priority", "core")
+    assert nothing.code == 2 and "tiny-other has only readings" in nothing.err
+
+
+def test_a_run_that_no_claim_rests_on(here: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reproduce, "find_papers", lambda: {"x": replace(PAPER, claims=PAPER.claims[1:])})
+    called = call(capsys, "reproduce", "tiny-other")
+    assert called.code == 0 and "No claim is judged by tiny-other; what is stored of it is in results." in called.out
+
+
 def test_the_list_says_how_everything_stands(here: Path, capsys: Capture) -> None:
     before = call(capsys, "reproduce", "--list")
     assert before.code == 0 and list(here.iterdir()) == []

@@ -220,14 +220,27 @@ def test_a_paper_knows_what_a_figure_needs() -> None:
     assert PAPER.figures == ("table1", "fig-codes")
     assert PAPER.recipes_of("table1") == (DIGITS, OTHER) and PAPER.recipes_of("all") == PAPER.recipes
     assert [c.name for c in PAPER.claims_of("fig-codes")] == ["codes-sparse"]
-    assert [c.name for c in PAPER.claims_served("tiny-other")] == ["digits-rate"]
-    with pytest.raises(SettingError, match="did you mean 'table1'"):
-        PAPER.recipes_of("tabel1")
+    for given, meant in {"tabel1": "table1", "digit-rate": "digits-rate", "tiny-oter": "tiny-other"}.items():
+        with pytest.raises(SettingError, match=f"did you mean '{meant}'.*There are table1, fig-codes, all"):
+            PAPER.recipes_of(given)
+
+
+def test_a_paper_knows_claims_and_recipes_by_name() -> None:
+    assert PAPER.recipes_of("tiny-other") == (OTHER,) and PAPER.recipes_of("codes-sparse") == (CODES,)
+    assert PAPER.recipes_of("digits-rate") == (DIGITS, OTHER)
+    for name in ("digits-rate", "tiny-other", "tiny-digits"):
+        assert [claim.name for claim in PAPER.claims_of(name)] == ["digits-rate"]
+    untouched = Claim("beauty", "fig-codes", "It is beautiful.", NotApplicable("No number."), "taste")
+    paper = replace(PAPER, claims=(*PAPER.claims, untouched))
+    assert paper.recipes_of("beauty") == () and paper.claims_of("beauty") == (untouched,)
 
 
 def test_mistakes_in_a_paper_are_refused() -> None:
     with pytest.raises(SettingError, match="two recipes of 'x' are called 'tiny-codes'"):
         Paper("x", "", (CODES, CODES), ())
+    for name in ("table1", "tiny-codes", "all"):
+        with pytest.raises(SettingError, match=f"'{name}' of 'x' names two"):
+            Paper("x", "", (DIGITS, CODES), (replace(PAPER.claims[1], name=name),))
     with pytest.raises(SettingError, match="needs the recipe 'tiny-other'"):
         Paper("x", "", (DIGITS,), PAPER.claims[:1])
     for changes, words in {

@@ -129,7 +129,8 @@ def test_every_claim_is_on_the_page_with_verdict_reason_and_command(page: str) -
         verdict = FULL.verdicts[claim.name]
         assert claim.name in words and claim.statement in words
         assert sentence(claim.why) in words and sentence(verdict.sentence) in words
-    assert words.count("lifted reproduce table1 --priority seeds") >= 4
+        assert not claim.recipes or f"lifted reproduce {claim.name} --out out/again" in words
+    assert "lifted reproduce table1 --priority seeds --out out/again" in words
     assert "✓ reproduced · It learns 92.5 %. 93 ± 3.6; published 92.5, allowed ±1; 3 seeds." in words
     assert "✗ not reproduced · It gets 80 % of new ones. 70 ± 1; published 80, allowed ±2; 3 seeds." in words
     assert "○ not run yet · Another rate" in words and "– not applicable · Codes are beautiful." in words

@@ -12,7 +12,7 @@ import pytest
 
 from lifted_bregman.errors import SettingError
 from lifted_bregman.reports import paper_results
-from lifted_bregman.reports.paper_claims import command
+from lifted_bregman.reports.paper_claims import command_of_all
 from lifted_bregman.reports.paper_summary import (
     BEGIN,
     END,
@@ -70,7 +70,7 @@ def test_every_claim_has_its_row_reason_and_command() -> None:
     rows = {row[0]: row for table in tables(text) for row in table}
     for claim in PAPER.claims:
         assert rows[claim.name][1] == claim.statement
-        assert f"- {claim.why} ({claim.name}" in text and f"`{command(claim)}`" in text
+        assert f"- {claim.why} ({claim.name}" in text and f"`{command_of_all(claim.figure)}`" in text
     assert rows["sparse"][3] == "holds: 0.75; published 0.75, allowed ±0.01; 1 seed"
     assert rows["all"] == ["all", "3", "1", "1", "1", "6"]
 

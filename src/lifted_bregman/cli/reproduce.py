@@ -39,7 +39,7 @@ _SMOKE = Places(Path("out/smoke/results"), Path("out/smoke/runs"))
 
 
 def reproduce(
-    figure: Annotated[str, typer.Argument(metavar="FIGURE", help="A table or figure, such as table1, or all.")] = ALL,
+    name: Annotated[str, typer.Argument(help="A table or figure, such as table1, a claim, a run, or all.")] = ALL,
     smoke: Annotated[bool, typer.Option("--smoke", help="Tiny variants of the runs, in seconds; no verdicts.")] = False,
     minutes: Annotated[float | None, typer.Option(help="Stop after so many minutes. [default: never]")] = None,
     seeds: Annotated[int | None, typer.Option(help="At most so many seeds of a run. [default: 3, or 5]")] = None,
@@ -51,10 +51,11 @@ def reproduce(
     listed: Annotated[bool, typer.Option("--list", help="Show the runs, how they stand, how long they take.")] = False,
     paper: Annotated[str | None, typer.Option(help="Which paper, where several are installed.")] = None,
 ) -> int:
-    """Run what is missing for a table or figure of a paper, store the rows, and judge the claims by them.
+    """Run what is missing for a table, figure or claim of a paper, store the rows, and judge the claims by them.
 
     \b
     lifted reproduce table1 --smoke
+    lifted reproduce table1-mnist-test-sgd --out out/again
     lifted reproduce all --minutes 150
 
     Every claim is answered once first, then other seeds, then other readings of the text. Ctrl-C and --minutes stop
@@ -65,20 +66,24 @@ def reproduce(
     places = Places(out or default.results, work or default.work)
     if threads < 1:
         raise SettingError(f"threads is {threads}; it must be a whole number of at least 1.")
+    recipes = chosen.recipes_of(name)
     jobs = plan(
-        chosen.recipes_of(figure),
+        recipes,
         _priority(priority),
         1 if smoke and seeds is None else seeds,
         smoke=smoke,
         data_dir=data_dir,
         threads=threads,
     )
+    if recipes and not jobs:
+        least = min(recipe.priority for recipe in recipes).name.lower()
+        raise SettingError(f"--priority is {priority}, and {name} has only {least}: leave --priority out.")
     at = None if minutes is None else time.monotonic() + 60.0 * positive(minutes, "minutes")
     if listed:
         _list(chosen, jobs, places)
         return ExitCode.OK
     code = _work(jobs, places, Deadline(at), data_dir)
-    _end(chosen, figure, jobs, places, smoke)
+    _end(chosen, name, jobs, places, smoke)
     return code
 
 
@@ -107,7 +112,7 @@ def _work(jobs: Sequence[Job], places: Places, deadline: Deadline, data_dir: Pat
     return ExitCode.OK
 
 
-def _end(paper: Paper, figure: str, jobs: Sequence[Job], places: Places, smoke: bool) -> None:
+def _end(paper: Paper, name: str, jobs: Sequence[Job], places: Places, smoke: bool) -> None:
     """What is left, and what came of the claims."""
     console, store = _console.output(), ResultStore(places.results)
     left = [job for job in jobs if store.read(job) is None]
@@ -121,10 +126,13 @@ def _end(paper: Paper, figure: str, jobs: Sequence[Job], places: Places, smoke: 
         console.print(f"smoke runs in {places.results}: {said or 'none'}; claims are not judged by them.")
         return
     evidence = store.read_all(plan(paper.recipes, data_dir=jobs[0].data_dir if jobs else None))
-    verdicts = {claim.name: claim.verdict(evidence) for claim in paper.claims_of(figure)}
-    width = max(map(len, verdicts), default=0)
-    for name, verdict in verdicts.items():
-        console.print(f"{name.ljust(width)}  {verdict.status.value:<14}  {verdict.sentence}")
+    verdicts = {one.name: one.verdict(evidence) for one in paper.claims_of(name)}
+    if not verdicts:
+        console.print(f"No claim is judged by {name}; what is stored of it is in {places.results}.")
+        return
+    width = max(map(len, verdicts))
+    for claim, verdict in verdicts.items():
+        console.print(f"{claim.ljust(width)}  {verdict.status.value:<14}  {verdict.sentence}")
     counts = Counter(verdict.status for verdict in verdicts.values())
     console.print(f"{len(verdicts)} claims: {', '.join(f'{counts[status]} {status.value}' for status in Status)}.")
 
@@ -139,7 +147,7 @@ def _list(paper: Paper, jobs: Sequence[Job], places: Places) -> None:
         own = [states[job.name] for job in jobs if job.recipe is recipe]
         done, started = own.count(JobState.DONE), own.count(JobState.STARTED)
         count = f"{done} of {len(own)}" + (f", {started} started" if started else "")
-        served = str(len(paper.claims_served(recipe.name)))
+        served = str(len(paper.claims_of(recipe.name)))
         word = recipe.priority.name.lower()
         rows.append((recipe.name, word, count, _duration(recipe.seconds), served, recipe.reading))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

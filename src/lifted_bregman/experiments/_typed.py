@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import types
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Union, get_args, get_origin
 
 from lifted_bregman._text import from_text
@@ -58,9 +58,12 @@ def described(options: Iterable[Any]) -> str:
     return " or ".join(_WORDS[option] for option in options if option in _WORDS)
 
 
-def unknown(what: str, given: str, known: Iterable[str]) -> str:
-    """The sentences for a name that is not known: what may have been meant, and what there is."""
-    close = difflib.get_close_matches(given.lower(), list(known), n=1)
+def unknown(what: str, given: str, known: Collection[str], unlisted: Collection[str] = ()) -> str:
+    """The sentences for a name that is not known: what may have been meant, and what there is.
+
+    unlisted: names that may have been meant as well and are too many to be listed.
+    """
+    close = difflib.get_close_matches(given.lower(), [*known, *unlisted], n=1)
     meant = f"; did you mean '{close[0]}'?" if close else "."
     return f"there is no {what} '{given}'{meant} There are {', '.join(known)}."
 

@@ -16,11 +16,17 @@ _COLOURS = {
     Status.NOT_APPLICABLE: "curve-5",
     Status.NOT_RUN: "rule",
 }
+_APART = "--out out/again"  # a stored run is not run again
 
 
 def command(claim: Claim) -> str:
-    """What runs again whatever a claim is judged by, as far as it is not stored."""
-    return f"lifted reproduce {claim.figure} --priority seeds" if claim.recipes else "lifted report results"
+    """What runs again whatever a claim is judged by, and judges it."""
+    return f"lifted reproduce {claim.name} {_APART}" if claim.recipes else "lifted report results"
+
+
+def command_of_all(figure: str) -> str:
+    """The same for all claims about a figure."""
+    return f"lifted reproduce {figure} --priority seeds {_APART}"
 
 
 def claim_block(results: Results, claim: Claim) -> Text:

@@ -16,7 +16,15 @@ from lifted_bregman.experiments.reproduction.exhibits import (
 )
 from lifted_bregman.reports.page import Block, Figure, Listing, Page, Section, Table, Text
 from lifted_bregman.reports.paper_charts import charts_block, codes_block, images_block
-from lifted_bregman.reports.paper_claims import claim_block, command, failure_block, heading, reasons, sentence, tried
+from lifted_bregman.reports.paper_claims import (
+    claim_block,
+    command_of_all,
+    failure_block,
+    heading,
+    reasons,
+    sentence,
+    tried,
+)
 from lifted_bregman.reports.paper_results import Results
 from lifted_bregman.reports.paper_tables import (
     MARKED,
@@ -43,8 +51,8 @@ READINGS = (
 _TOGETHER = 20  # characters of a cell that are never broken: a column of words is at least so wide
 _MANY = 6  # numbers of one figure that are better read as a table
 AGAIN = (
-    "A run that is stored is not run again: remove its file, or give --out another folder. The last command makes this "
-    "page and the summary from what is stored, without training."
+    "A run that is stored is not run again: --out names another folder. A claim or a run can be named in place of a "
+    "table or figure. The last command makes this page and the summary from what is stored, without training."
 )
 
 
@@ -129,7 +137,7 @@ def _claims(results: Results, figure: str) -> list[Block]:
         blocks.append(_Numbers(*together(number_rows(results, numbers), 1, 5), f"Numbers of the paper. {SPREAD}"))
         blocks += [Text(f"Judged by: {sentence(why)}") for why in reasons(numbers)]
         blocks += [Text(note) for claim in numbers if (note := tried(results, claim))]
-        blocks.append(Listing("\n".join(dict.fromkeys(command(claim) for claim in numbers))))
+        blocks.append(Listing(command_of_all(figure)))
     return [*blocks, *(claim_block(results, claim) for claim in claims if claim not in numbers)]
 
 
@@ -191,8 +199,11 @@ def _ignored(results: Results) -> list[Block]:
 
 
 def _commands(results: Results) -> list[Block]:
-    lines = [f"lifted reproduce {name} --priority seeds" for name in results.paper.figures]
-    lines += ["lifted reproduce all", "lifted report results --summary docs/reproduction-results.md"]
+    lines = [
+        *map(command_of_all, results.paper.figures),
+        "lifted reproduce all",
+        "lifted report results --summary docs/reproduction-results.md",
+    ]
     return [Listing("\n".join(lines)), Text(AGAIN)]
 
 

@@ -10,7 +10,7 @@ from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments._write import write_whole
 from lifted_bregman.experiments.reproduction import Claim, Near, Status, Verdict
 from lifted_bregman.experiments.reproduction.exhibits import Exhibit, ShownTable
-from lifted_bregman.reports.paper_claims import command, read_otherwise, reasons, sentence, tried
+from lifted_bregman.reports.paper_claims import command_of_all, read_otherwise, reasons, sentence, tried
 from lifted_bregman.reports.paper_page import READINGS, SPREAD, VERDICTS, missing_sentence
 from lifted_bregman.reports.paper_results import Results
 from lifted_bregman.reports.paper_tables import (
@@ -138,8 +138,8 @@ def _claims(results: Results, claims: Sequence[Claim]) -> list[str]:
         f"- {_text(why)} ({_text(names[0])}{f' and {len(names) - 1} more' if len(names) > 1 else ''})"
         for why, names in reasons(claims).items()
     ]
-    again = ", ".join(f"`{one}`" for one in dict.fromkeys(command(claim) for claim in claims))
-    return [markdown_table(header, rows), "Why they are judged so:", "\n".join(listed), f"Run it again: {again}."]
+    again = f"Run it again: `{command_of_all(claims[0].figure)}`, or with the name of a claim or a run."
+    return [markdown_table(header, rows), "Why they are judged so:", "\n".join(listed), again]
 
 
 def _failures(results: Results) -> list[str]:

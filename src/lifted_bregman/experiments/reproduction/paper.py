@@ -66,6 +66,12 @@ class Paper:
             if twice:
                 raise SettingError(f"two {what} of '{self.name}' are called '{twice[0]}': give each its own name.")
         known = {recipe.name for recipe in self.recipes}
+        kinds = (known, {claim.name for claim in self.claims}, {*self.figures, ALL})
+        for name, count in Counter(name for kind in kinds for name in kind).items():
+            if count > 1:
+                raise SettingError(
+                    f"'{name}' of '{self.name}' names two of a recipe, a claim and a figure: rename one."
+                )
         for claim in self.claims:
             for name in claim.recipes:
                 if name not in known:
@@ -94,24 +100,23 @@ class Paper:
         named = [claim.figure for claim in self.claims] + [name for one in self.recipes for name in one.figures]
         return tuple(dict.fromkeys(named))
 
-    def recipes_of(self, figure: str) -> tuple[Recipe, ...]:
-        """What has to be run for a figure, or for "all"."""
-        if figure == ALL:
+    def recipes_of(self, name: str) -> tuple[Recipe, ...]:
+        """What has to be run for a figure, a claim, or "all"; or the one recipe of this name."""
+        if name == ALL:
             return self.recipes
-        if figure not in self.figures:
-            raise SettingError(
-                unknown(f"table or figure in '{self.name}' that is called", figure, (*self.figures, ALL))
-            )
-        needed = {name for claim in self.claims_of(figure) for name in claim.recipes}
-        return tuple(recipe for recipe in self.recipes if figure in recipe.figures or recipe.name in needed)
+        one = tuple(recipe for recipe in self.recipes if recipe.name == name)
+        claims = () if one else self.claims_of(name)
+        needed = {needed for claim in claims for needed in claim.recipes}
+        found = one or tuple(recipe for recipe in self.recipes if name in recipe.figures or recipe.name in needed)
+        if not found and not claims:
+            others = [*(one.name for one in self.recipes), *(one.name for one in self.claims)]
+            what = f"table, figure, claim or run in '{self.name}' that is called"
+            raise SettingError(unknown(what, name, (*self.figures, ALL), others) + " Claims and runs have names too.")
+        return found
 
-    def claims_of(self, figure: str) -> tuple[Claim, ...]:
-        """The claims about a figure, or "all"."""
-        return tuple(claim for claim in self.claims if figure in (ALL, claim.figure))
-
-    def claims_served(self, recipe: str) -> tuple[Claim, ...]:
-        """The claims that a recipe is needed for."""
-        return tuple(claim for claim in self.claims if recipe in claim.recipes)
+    def claims_of(self, name: str) -> tuple[Claim, ...]:
+        """The claims about a figure, those that a recipe is needed for, the one of this name, or "all"."""
+        return tuple(one for one in self.claims if name in (ALL, one.figure, one.name, *one.recipes))
 
 
 def find_papers() -> dict[str, Paper]:
