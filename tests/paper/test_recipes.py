@@ -28,6 +28,7 @@ from lifted_bregman.solvers.readings import Corrected, LayerByLayer, Literal, Sw
 from lifted_bregman_paper.paper import paper
 
 PAPER = paper()
+READINGS = {reading.title: reading for reading in PAPER.readings}
 RECIPES = {recipe.name: recipe for recipe in PAPER.recipes}
 # Steps that are printed and exceed 2 over the Lipschitz constant: what they do is a result.
 MAY_DIVERGE = {name for name in RECIPES if "printed" in name and not name.startswith("classify")}
@@ -103,7 +104,7 @@ def test_the_main_readings_and_their_variants_share_one_weight() -> None:
 
 
 def test_one_mean_stands_for_every_core_recipe_of_the_shorter_experiments_and_nothing_else_differs() -> None:
-    (reading,) = PAPER.readings
+    reading = READINGS["images centred by one number"]
     core = {name for name, recipe in RECIPES.items() if recipe.priority is Priority.CORE}
     short = {name for name in core if not name.endswith(("-narrow", "-mean")) and "10k" not in name}
     assert set(reading.recipes) == short
@@ -113,6 +114,68 @@ def test_one_mean_stands_for_every_core_recipe_of_the_shorter_experiments_and_no
         assert (found.figures, found.pictures, found.relaxed) == (main.figures, main.pictures, main.relaxed)
     judged = [claim for claim in PAPER.claims if claim.recipes and set(claim.recipes) <= short]
     assert len(judged) > 60
+
+
+@pytest.mark.parametrize(
+    ("title", "changed", "same", "absent"),
+    [
+        (
+            "64 units in the first layer",
+            {f"classify-mnist-{name}": f"classify-mnist-{name}-narrow" for name in ("sgd", "lifted", "classical")},
+            (),
+            ("classify-mnist-sgd-5e-4", "sparse-ae-lbn-s", "classify-mnist-sgd-narrow"),
+        ),
+        (
+            "τ beside the mean over the batch",
+            {"classify-fashion-lifted": "classify-fashion-lifted-mean"},
+            ("classify-fashion-sgd", "classify-fashion-classical"),
+            ("classify-fashion-lifted-narrow", "denoise-1k-lbn"),
+        ),
+        (
+            "τ beside the sum over the batch",
+            {f"{name}": f"{name}-sum" for name in ("sparse-ae-lbn-s", "denoise-1k-lbn", "denoise-10k-lbn")},
+            ("sparse-ae-sgd", "denoise-1k-isgd", "denoise-10k-sgd-1500"),
+            ("sparse-ae-lbn-d", "denoise-10k-uae-lbn"),
+        ),
+        (
+            "rates for the sum over the batch",
+            {f"denoise-1k-{name}": f"denoise-1k-{name}-sum" for name in ("sgd", "isgd")},
+            ("denoise-1k-lbn", "sparse-ae-lbn-s"),
+            ("sparse-ae-gd", "classify-mnist-sgd"),
+        ),
+        (
+            "loops, indices and steps as printed",
+            {name: f"{name}-printed" for name in ("sparse-ae-lbn-s", "sparse-ae-lbn-d", "classify-mnist-lifted")},
+            ("sparse-ae-gd", "sparse-ae-sgd-1e-1"),
+            ("sparse-ae-lbn-d-long",),
+        ),
+        (
+            "noise of 0.3",
+            {name: f"{name}-noise-03" for name in ("denoise-1k-lbn", "denoise-10k-isgd", "denoise-1k-sgd")},
+            (),
+            ("denoise-10k-sgd-1500", "sparse-ae-sgd"),
+        ),
+    ],
+)
+def test_a_reading_changes_what_it_concerns_and_leaves_out_what_was_not_run(
+    title: str, changed: dict[str, str], same: tuple[str, ...], absent: tuple[str, ...]
+) -> None:
+    recipes = READINGS[title].recipes
+    expected = changed | {name: name for name in same}
+    assert {name: recipes[name] for name in expected} == expected
+    assert not set(absent) & set(recipes)
+
+
+def test_every_reading_judges_claims_and_differs_by_settings_alone() -> None:
+    for reading in PAPER.readings:
+        changed = {name: other for name, other in reading.recipes.items() if other != name}
+        assert changed and all(other.startswith(name) for name, other in changed.items())
+        judged = [claim for claim in PAPER.claims if reading.verdict(claim, Evidence(())) is not None]
+        assert judged and all(set(claim.recipes) & set(changed) for claim in judged)
+        for name, other in changed.items():
+            main, found = RECIPES[name], RECIPES[other]
+            assert (found.title.split(",")[0], found.relaxed) == (main.title.split(",")[0], main.relaxed)
+            assert found.settings != main.settings and found.settings.epochs == main.settings.epochs
 
 
 def test_rates_of_denoising_reach_over_the_largest_stable_one() -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from lifted_bregman.errors import SettingError
-from lifted_bregman.experiments.reproduction import Evidence, Reading, RecipeRun, Status
+from lifted_bregman.experiments.reproduction import All, Evidence, Near, NotApplicable, Reading, RecipeRun, Status
+from lifted_bregman.experiments.reproduction.quantities import Final
 from lifted_bregman.reports.paper_page import READINGS, paper_page
 from lifted_bregman.reports.paper_results import Results
 from lifted_bregman.reports.paper_summary import summary
@@ -41,6 +42,15 @@ def test_the_same_rule_is_asked_of_the_runs_that_stand_for_the_others() -> None:
     assert missed is not None and missed.status is Status.NOT_REPRODUCED and missed.measured == pytest.approx(90.0)
 
 
+def test_a_run_may_stand_for_itself_where_another_changes() -> None:
+    evidence = Evidence((*every_run(), other_run(80.5)))
+    codes = OTHERWISE.recipes | {"tiny-codes": "tiny-codes"}
+    mixed = Reading("other pixels", codes | {"tiny-other": "tiny-other"})
+    both = mixed.verdict(WORSE, evidence)
+    assert both is not None and both.status is not Status.NOT_RUN and both.seeds == 1
+    assert Reading("the same", {name: name for name in ("tiny-digits", "tiny-other")}).verdict(WORSE, evidence) is None
+
+
 def test_readings_are_not_mixed() -> None:
     evidence = Evidence((*every_run(), other_run(80.5)))
     assert OTHERWISE.verdict(WORSE, evidence) is None  # one of its two recipes has no counterpart
@@ -55,20 +65,37 @@ def test_the_page_tells_both_verdicts(tmp_path: Path) -> None:
     assert html.count(said) == 2  # among what was not reproduced, and with the claim
     assert "Read with other pixels, ✗ not reproduced: 90; published 92.5" in html
     assert READINGS in html
-    assert reading_rows(read(other_run(80.5)))[1] == [("main reading", "1", "1", "2"), ("other pixels", "1", "1", "2")]
-    assert reading_rows(read(other_run(50.0)))[1] == [("main reading", "1", "1", "2"), ("other pixels", "0", "2", "2")]
+    assert reading_rows(read(other_run(80.5)))[1] == [("other pixels", "2", "1", "1")]
+    assert reading_rows(read(other_run(50.0)))[1] == [("other pixels", "2", "0", "1")]
 
 
 def test_the_summary_tells_both_verdicts() -> None:
     text = summary(read(other_run(80.5)))
-    assert "| other pixels | 1 | 1 | 2 |" in text and READINGS in text
-    line = next(line for line in text.splitlines() if line.startswith("- test-number:"))
-    assert "Read with other pixels, ✓ reproduced: 80.5" in line
-    assert line.index("published 80") < line.index("Read with") < line.index("What was tried")
+    assert "| other pixels | 2 | 1 | 1 |" in text and READINGS in text
+    first, second, third = text[text.index("- test-number:") :].splitlines()[:3]
+    assert "published 80" in first
+    assert second.startswith("  - Read with other pixels, ✓ reproduced: 80.5") and third.startswith(
+        "  - What was tried"
+    )
+
+
+def test_what_cannot_be_judged_is_not_judged_in_a_reading_either() -> None:
+    pictures = replace(TEST, rule=NotApplicable("Only pictures.", of=("tiny-digits",)))
+    both = replace(TRAIN, rule=All((TRAIN.rule, Near(Final("tiny-codes", "sparsity"), 0.1, 0.01))))
+    half = Reading("other codes", {"tiny-digits": "tiny-digits", "tiny-codes": "tiny-other"})
+    paper = replace(PAPER, claims=(pictures, both), notes={}, readings=(OTHERWISE, half))
+    found = results(*every_run(), paper=paper)
+    assert found.verdicts[both.name].status is Status.NOT_REPRODUCED  # by the run that the second reading changes
+    assert found.readings == {}
 
 
 def test_without_its_runs_a_reading_is_not_mentioned(tmp_path: Path) -> None:
     assert "Read with" not in paper_page(read(), tmp_path).html() and "other pixels" not in summary(read())
+
+
+def test_two_readings_of_one_title_are_refused() -> None:
+    with pytest.raises(SettingError, match="two readings of 'tiny' are called 'other pixels'"):
+        replace(PAPER, readings=(OTHERWISE, OTHERWISE))
 
 
 @pytest.mark.parametrize("recipes", [{"tiny-digits": "tiny-letters"}, {"tiny-letters": "tiny-other"}])

@@ -59,13 +59,9 @@ def failure_block(results: Results, claim: Claim) -> Text:
     """A claim that was not reproduced: statement, what was found, what was tried."""
     from markupsafe import Markup
 
-    found = (
-        claim.statement,
-        sentence(results.verdicts[claim.name].sentence),
-        *read_otherwise(results, claim),
-        tried(results, claim),
-    )
-    return Text(Markup("<strong>{}</strong> {}").format(claim.name, " ".join(filter(None, found))))
+    found = f"{claim.statement} {sentence(results.verdicts[claim.name].sentence)}"
+    lines = filter(None, (found, *read_otherwise(results, claim), tried(results, claim)))
+    return Text(Markup("<strong>{}</strong> {}").format(claim.name, Markup("<br>").join(lines)))
 
 
 def read_otherwise(results: Results, claim: Claim) -> list[str]:

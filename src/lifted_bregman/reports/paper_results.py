@@ -49,9 +49,10 @@ class Results:
         return {claim.name: claim.verdict(self.evidence) for claim in self.paper.claims}
 
     def verdicts_read(self, reading: Reading) -> dict[str, Verdict]:
-        """The verdicts in another reading, by the name of the claim, as far as its runs are stored."""
+        """The verdicts in another reading, by the name of the claim, where it can be judged and its runs are stored."""
         found = ((claim.name, reading.verdict(claim, self.evidence)) for claim in self.paper.claims)
-        return {name: verdict for name, verdict in found if verdict and verdict.status is not Status.NOT_RUN}
+        judged = (Status.REPRODUCED, Status.NOT_REPRODUCED)
+        return {name: verdict for name, verdict in found if verdict and verdict.status in judged}
 
     @cached_property
     def readings(self) -> dict[str, dict[str, Verdict]]:

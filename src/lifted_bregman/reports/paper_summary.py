@@ -148,8 +148,9 @@ def _failures(results: Results) -> list[str]:
         return []
     lines = []
     for claim in failed:
-        said = (claim.statement, sentence(results.verdicts[claim.name].sentence), *read_otherwise(results, claim))
-        lines.append(f"- {_text(' '.join(filter(None, (f'{claim.name}:', *said, tried(results, claim)))))}")
+        lines.append(f"- {_text(f'{claim.name}: {claim.statement} {sentence(results.verdicts[claim.name].sentence)}')}")
+        more = filter(None, (*read_otherwise(results, claim), tried(results, claim)))
+        lines += (f"  - {_text(line)}" for line in more)
     return ["## What was not reproduced", "\n".join(lines)]
 
 

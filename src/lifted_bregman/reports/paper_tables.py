@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from lifted_bregman.experiments.reproduction import (
     All,
@@ -15,6 +15,7 @@ from lifted_bregman.experiments.reproduction import (
     NotApplicable,
     Rule,
     Status,
+    Verdict,
 )
 from lifted_bregman.experiments.reproduction.exhibits import ShownRow, ShownTable
 from lifted_bregman.experiments.reproduction.quantities import Missing, Quantity, RunDiverged, mean, spread
@@ -95,14 +96,16 @@ def has_published(results: Results, table: ShownTable) -> bool:
 
 
 def reading_rows(results: Results) -> Rows:
-    """How the claims that another reading can judge come out in it, and in the main reading."""
-    statuses = (Status.REPRODUCED, Status.NOT_REPRODUCED)
-    rows = []
-    for title, verdicts in results.readings.items():
-        for name, judged in (("main reading", results.verdicts), (title, verdicts)):
-            count = Counter(judged[claim].status for claim in verdicts)
-            rows.append((name, *(str(count[status]) for status in statuses), str(len(verdicts))))
-    return ("", *(status.value for status in statuses), "claims"), rows
+    """How many of the claims that another reading can judge are reproduced in it, and in the main reading."""
+
+    def reproduced(judged: Mapping[str, Verdict], claims: Iterable[str]) -> str:
+        return str(sum(judged[claim].status is Status.REPRODUCED for claim in claims))
+
+    rows: list[tuple[str, ...]] = [
+        (title, str(len(verdicts)), reproduced(verdicts, verdicts), reproduced(results.verdicts, verdicts))
+        for title, verdicts in results.readings.items()
+    ]
+    return ("read with", "claims", "reproduced", "reproduced in the main reading"), rows
 
 
 def verdict_rows(results: Results) -> Rows:

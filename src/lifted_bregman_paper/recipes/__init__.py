@@ -20,9 +20,7 @@ _CENTRED_BY_PIXEL: tuple[Recipe, ...] = (
     *classification.RECIPES,
     *(recipe for recipe in denoising.RECIPES if "10k" in recipe.name),
 )
-ONE_MEAN: dict[str, Recipe] = one_mean.counterparts(_CENTRED_BY_PIXEL)
-"""Recipes on images that are centred by one number, by the name of the recipe that they stand for."""
-RECIPES: tuple[Recipe, ...] = (*ONE_MEAN.values(), *_CENTRED_BY_PIXEL)
+RECIPES: tuple[Recipe, ...] = (*one_mean.counterparts(_CENTRED_BY_PIXEL), *_CENTRED_BY_PIXEL)
 """All runs; those of the same priority in the order in which they are worth having, short ones first."""
 
-__all__ = ["ONE_MEAN", "RECIPES"]
+__all__ = ["RECIPES"]

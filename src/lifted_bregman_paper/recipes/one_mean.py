@@ -18,14 +18,13 @@ _FIGURES = ("table1", "fig-sparse-ae", "fig-denoising-1k")
 _BESIDE = ("-narrow", "-mean")  # other readings in the core set
 
 
-def counterparts(recipes: Iterable[Recipe]) -> dict[str, Recipe]:
-    """The counterpart of each core recipe of the shorter experiments, by the name of that recipe."""
-    chosen = [
-        recipe
+def counterparts(recipes: Iterable[Recipe]) -> tuple[Recipe, ...]:
+    """The counterpart of each core recipe of the shorter experiments."""
+    return tuple(
+        _counterpart(recipe)
         for recipe in recipes
         if recipe.priority is Priority.CORE and recipe.figures[0] in _FIGURES and not recipe.name.endswith(_BESIDE)
-    ]
-    return {recipe.name: _counterpart(recipe) for recipe in chosen}
+    )
 
 
 def _counterpart(recipe: Recipe) -> Recipe:

@@ -25,17 +25,17 @@ class Reading:
 
     Args:
         title: in words that go on from "Read with".
-        recipes: the name of the recipe that stands for each of the main reading.
+        recipes: the name of the recipe that stands for each of the main reading, its own where nothing changes.
     """
 
     title: str
     recipes: Mapping[str, str]
 
     def verdict(self, claim: Claim, evidence: Evidence) -> Verdict | None:
-        """The verdict by the same rule; None unless every run that it needs has its counterpart here."""
-        if not claim.recipes or not set(claim.recipes) <= set(self.recipes):
+        """The verdict by the same rule; None unless its runs all have counterparts here, some of which are others."""
+        if not set(claim.recipes) <= set(self.recipes) or all(self.recipes[name] == name for name in claim.recipes):
             return None
-        return claim.verdict(evidence.standing_for({other: name for name, other in self.recipes.items()}))
+        return claim.verdict(evidence.standing_for(self.recipes))
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,13 @@ class Paper:
     readings: tuple[Reading, ...] = ()
 
     def __post_init__(self) -> None:
-        for what, names in (("recipes", self.recipes), ("claims", self.claims)):
-            twice = [name for name, count in Counter(entry.name for entry in names).items() if count > 1]
+        named = {
+            "recipes": [recipe.name for recipe in self.recipes],
+            "claims": [claim.name for claim in self.claims],
+            "readings": [reading.title for reading in self.readings],
+        }
+        for what, names in named.items():
+            twice = [name for name, count in Counter(names).items() if count > 1]
             if twice:
                 raise SettingError(f"two {what} of '{self.name}' are called '{twice[0]}': give each its own name.")
         known = {recipe.name for recipe in self.recipes}

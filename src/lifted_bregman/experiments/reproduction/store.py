@@ -152,9 +152,10 @@ class Evidence:
         """The runs of a recipe by seed, in the order of the seeds."""
         return {run.seed: run for run in sorted(self.found, key=lambda run: run.seed) if run.recipe == recipe}
 
-    def standing_for(self, names: Mapping[str, str]) -> Evidence:
-        """The runs of these recipes alone, each under the name that it is given here."""
-        return Evidence(tuple(replace(run, recipe=names[run.recipe]) for run in self.found if run.recipe in names))
+    def standing_for(self, recipes: Mapping[str, str]) -> Evidence:
+        """Under each of these names, and no other, the runs of the recipe that is given for it."""
+        pairs = recipes.items()
+        return Evidence(tuple(replace(run, recipe=name) for name, one in pairs for run in self.runs(one).values()))
 
 
 def read_run(path: Path) -> RecipeRun:
