@@ -244,7 +244,7 @@ def _write_data(folder: Path) -> None:
     broken[7, 3] = np.nan
     np.save(folder / "nan.npy", broken)
     np.save(folder / "nan-digits.npy", broken)
-    np.save(folder / "bright.npy", np.full((3, 64), 16.0))
+    np.save(folder / "bright.npy", np.full((3, 64), 15.5))
     (folder / "notes.txt").write_text("notes\n")
     (folder / "full").mkdir()
     (folder / "full" / "notes.txt").write_text("notes\n")

@@ -192,7 +192,14 @@ def test_raw_images_become_what_the_network_was_trained_on(tinies):
     X, *_ = arrays()
     kept = found.train.clean
     prepare = Preparation.from_record(found.record())
-    for raw in (X, X.reshape(12, 12), X.reshape(12, 1, 3, 4), X.astype(np.int64), torch.from_numpy(X)):
+    for raw in (
+        X,
+        X.reshape(12, 12),
+        X.reshape(12, 1, 3, 4),
+        X.astype(np.int64),
+        X.astype(np.float64),
+        torch.from_numpy(X),
+    ):
         ready = prepare(raw)
         assert ready.dtype == tinies.train.X.dtype and ready.shape == (12, 1, 3, 4)
         places = [
@@ -213,7 +220,8 @@ def test_images_that_cannot_be_meant_are_refused(tinies):
         (np.zeros(()), "shape"),
         (np.full((2, 12), 256), "go from 256 to 256; expected raw pixels from 0 to 255"),
         (np.full((2, 12), -1), "go from -1"),
-        (np.full((2, 12), 255.0), "divide them by 255"),
+        (np.full((2, 12), 254.5), "divide them by 255"),
+        (np.full((2, 12), 256.0), "go from 256 to 256; expected raw pixels from 0 to 255"),
         (np.full((2, 12), "a"), "expected numbers"),
         (np.array([[0.0] * 12, [np.nan] * 12]), "image 1 holds NaN"),
     ):

@@ -140,13 +140,6 @@ def test_codes_that_are_all_zero_are_reported() -> None:
     assert not model.transform(X).any()
 
 
-def test_it_goes_on_with_the_network_it_has_whatever_hidden_says_now() -> None:
-    model = small(warm_start=True).fit(X)
-    model.set_params(hidden=(7,)).fit(X)
-    assert model.transform(X).shape == (300, 10)
-    assert model.n_iter_ == 10
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

@@ -1,6 +1,7 @@
 """partial_fit and warm_start: going on is the same as not having stopped."""
 
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,6 +52,22 @@ def test_a_warm_start_goes_on_where_the_last_fit_ended(
     cold = made(kind, solver=solver, epochs=3, tol=None).fit(X, Y).set_params(epochs=2).fit(X, Y)
     assert not same_parameters(whole, cold)
     assert cold.n_iter_ == 2
+
+
+@every_kind
+@pytest.mark.parametrize("change", [{"hidden": (9, 9)}, {"activation": lb.activations.Tanh()}], ids=str)
+def test_a_warm_start_with_another_network_is_refused(kind: type[BaseEstimator], change: dict[str, Any]) -> None:
+    model = made(kind, epochs=1, warm_start=True).fit(X, Y)
+    before = [p.clone() for p in parameters(model)]
+    with pytest.raises(lb.errors.SettingError, match="warm_start=False"):
+        model.set_params(**change).fit(X, Y)
+    assert all(torch.equal(p, q) for p, q in zip(before, parameters(model), strict=True))
+    assert model.set_params(warm_start=False).fit(X, Y).n_iter_ == 1
+
+
+def test_widths_that_can_be_read_only_once_are_refused() -> None:
+    with pytest.raises(lb.errors.SettingError, match="hidden is"):
+        made(LiftedRegressor, hidden=(width for width in (7, 5))).fit(X, Y)
 
 
 @pytest.mark.parametrize("solver", solver_cases(), ids=name)

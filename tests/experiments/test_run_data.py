@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from lifted_bregman import data
 from lifted_bregman.errors import DataError
 from lifted_bregman.experiments import RunData, Settings, load_data
 from lifted_bregman.experiments.run_data import NewInputs
+from lifted_bregman.experiments.scaling import Scaling
 from lifted_bregman.experiments.tables import diabetes, read_table
 
 X = np.random.default_rng(0).normal(size=(40, 3)) * [1.0, 20.0, 0.3] + [0.0, 5.0, -2.0]
@@ -105,7 +107,7 @@ def test_pixels_are_divided_by_255(tmp_path: Path) -> None:
     np.testing.assert_allclose(new.read(tmp_path / "divided.npy").numpy(), run.train[0][:7].numpy(), rtol=1e-12)
     np.save(tmp_path / "one.npy", images[3])
     np.testing.assert_allclose(new.read(tmp_path / "one.npy").numpy(), run.train[0][3:4].numpy(), rtol=1e-12)
-    np.save(tmp_path / "not divided.npy", images.astype(np.float64))
+    np.save(tmp_path / "not divided.npy", images.astype(np.float64) + 0.25)
     with pytest.raises(DataError, match="divide them by 255"):
         new.read(tmp_path / "not divided.npy")
 
@@ -181,3 +183,33 @@ def test_numbers_in_an_archive_are_never_unpickled(tmp_path: Path) -> None:
     np.savez(path, X=np.array([{"a": 1}], dtype=object), y=np.ones(1))
     with pytest.raises(DataError, match=r"the array 'X' of .*a.npz"):
         read_table(path, None, wanted=True, classes=True)
+
+
+def test_whole_numbers_are_raw_pixels_also_where_text_made_them_decimal(tmp_path: Path) -> None:
+    pixels = np.arange(12, dtype=np.uint8).reshape(4, 3) * 9
+    scaling = Scaling.fit(pixels, "centre", "float64")
+    assert scaling.divisor == 255.0
+    expected = pixels / 255.0 - (pixels / 255.0).mean(0)
+    for given in (pixels, pixels.astype(np.float64), pixels / 255.0):
+        np.testing.assert_allclose(scaling(given).numpy(), expected, rtol=0, atol=1e-15)
+    np.testing.assert_allclose(scaling(np.eye(3)).numpy(), np.eye(3) - (pixels / 255.0).mean(0), atol=1e-15)
+
+
+@pytest.mark.parametrize("start", [0, 1])
+def test_a_first_line_that_counts_the_columns_is_warned_of(tmp_path: Path, start: int) -> None:
+    path = tmp_path / "pandas.csv"
+    heading = ",".join(str(start + number) for number in range(3))
+    path.write_text(heading + "\n0.5,1.5,2.5\n")
+    with pytest.warns(RuntimeWarning, match=r"counts its columns.*header=False"):
+        assert read_table(path, None, wanted=False, classes=False).X.shape == (2, 3)
+    for harmless in ("0,2,1", "0,1", "1,2,3.5"):
+        path.write_text(harmless + "\n")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            read_table(path, None, wanted=False, classes=False)
+
+
+def test_large_labels_keep_all_their_digits(tmp_path: Path) -> None:
+    path = tmp_path / "labels.npz"
+    np.savez(path, X=X, y=np.arange(len(X)) % 2 + 1_000_001)
+    assert loaded(data=str(path), task="classify").record["classes"] == ["1000001", "1000002"]

@@ -27,6 +27,19 @@ def test_squared_error_is_half_the_squared_distance():
     assert torch.equal(lb.SquaredError()(Z, LABELS), lb.SquaredError()(Z, one_hot))
 
 
+@pytest.mark.parametrize("wrong", [torch.nn.ReLU(), act.ReLU, torch.relu])
+def test_an_activation_of_torch_is_told_from_one_of_this_library(wrong):
+    for call in (lambda: lb.bregman_loss(Z, Z, wrong), lambda: lb.BregmanLoss(wrong)):
+        with pytest.raises(errors.SettingError, match=r"activation is a \S+\.\S+; it must be one of lb\.activations"):
+            call()
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.uint8, torch.bool, torch.float16])
+def test_targets_of_any_real_type(dtype):
+    one_hot = F.one_hot(LABELS, 3)
+    assert torch.equal(lb.SquaredError()(Z, one_hot.to(dtype)), lb.SquaredError()(Z, one_hot.double()))
+
+
 def test_cross_entropy_is_torchs():
     for reduction in ("mean", "sum", "none"):
         ours, theirs = lb.CrossEntropy(reduction)(Z, LABELS), F.cross_entropy(Z, LABELS, reduction=reduction)

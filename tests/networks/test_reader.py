@@ -206,6 +206,7 @@ REFUSED = {
     "ELU, negative": (nn.ELU(-0.5), "decreasing", "(0, 1]"),
     "LeakyReLU, steep": (nn.LeakyReLU(1.5), "slope above 1", "(0, 1]"),
     "LeakyReLU, negative": (nn.LeakyReLU(-0.1), "decreasing", "(0, 1]"),
+    "Softplus, cut off": (nn.Softplus(2.0, threshold=1.0), "jumps where beta z is 1", "at least 20"),
     "PReLU": (nn.PReLU(), "learned", "nn.LeakyReLU"),
     "RReLU": (nn.RReLU(), "random", "nn.LeakyReLU"),
     "GLU": (nn.GLU(), "product", "proximal activation"),

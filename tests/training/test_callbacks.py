@@ -80,9 +80,44 @@ def test_accuracy_should_grow():
     assert kept == pytest.approx(best) and stopping.best == pytest.approx(-best)
 
 
-def test_an_unknown_monitor_is_named_with_what_there_is():
-    with pytest.raises(errors.SettingError, match="objective"):
-        scripted([1.0, 2.0], lb.callbacks.EarlyStopping("acuracy"))
+def test_a_monitor_that_no_row_will_have_is_refused_before_the_first_step(tmp_path):
+    """Names that are missing here, and names that are known ones misspelt."""
+    cases = {"accuracy": "objective", "validation": "objective", "certificate": "energy"}
+    cases |= {"objectiv": "did you mean 'objective'", "enrgy_2": "did you mean 'energy_2'"}
+    for monitor, words in cases.items():
+        for callback in (lb.callbacks.EarlyStopping(monitor), lb.callbacks.Checkpoint(monitor=monitor)):
+            case = make("relu")
+            before = [p.detach().clone() for p in case.problem.model.parameters()]
+            with pytest.raises(errors.SettingError, match=words):
+                lb.fit(case.problem, case.data, epochs=2, callbacks=[callback], out=tmp_path / "run")
+            assert_same(list(case.problem.model.parameters()), before)
+            assert not list((tmp_path / "run").glob("checkpoints/*")) and not (tmp_path / "run/history.jsonl").exists()
+
+
+def test_a_monitor_of_a_metric_or_of_an_unknown_name():
+    """A solver's metrics are known after its first row, and so is that there is none of this name."""
+    case = make("relu")
+    watching = lb.callbacks.EarlyStopping("prox_weight", patience=2)
+    result = lb.fit(case.problem, case.data, lb.ImplicitSGD(), epochs=9, callbacks=[watching])
+    assert result.outcome is Outcome.STOPPED and watching.best == 100.0
+    with pytest.raises(errors.SettingError, match="'happiness', which the history does not have"):
+        scripted([1.0, 2.0], lb.callbacks.EarlyStopping("happiness"))
+
+
+def test_a_callback_begins_anew_with_each_run(tmp_path):
+    stopping, saving = lb.callbacks.EarlyStopping(patience=2), lb.callbacks.Checkpoint()
+    scripted([0.5, 0.25, 0.3], stopping, saving, out=tmp_path / "first")
+    case, result = scripted([5, 3, 4, 2], stopping, saving, out=tmp_path / "second")
+    assert result.outcome is Outcome.FINISHED and stopping.best == pytest.approx(2.0) and stopping.best_epoch == 4
+    assert case.problem.model[-1].bias[0].item() == pytest.approx(math.sqrt(4.0))
+    assert saving.best == pytest.approx(2.0)
+    assert checkpoints(tmp_path / "second").steps() == checkpoints_alone(tmp_path)
+
+
+def checkpoints_alone(tmp_path):
+    """The steps that a callback of its own saves in the second run above."""
+    scripted([5, 3, 4, 2], lb.callbacks.Checkpoint(), out=tmp_path / "alone")
+    return checkpoints(tmp_path / "alone").steps()
 
 
 @pytest.mark.parametrize("bad", [{"patience": 0}, {"patience": 1.5}, {"min_delta": -1.0}, {"min_delta": math.nan}])

@@ -48,6 +48,21 @@ def test_bad_weights_never_take_a_step(tmp_path, bad):
     assert not list((tmp_path / "run" / "checkpoints").glob("step-*"))
 
 
+@pytest.mark.parametrize("rate", [1e3, 1e6, 1e150])
+def test_the_model_keeps_the_parameters_of_the_last_row(rate):
+    """Also where the parameters are finite and the objective is what is not."""
+    case, seen = make("relu"), [parameters(make("relu"))]
+
+    class Rows(lb.callbacks.Callback):
+        def recorded(self, run, row):
+            seen.append([p.detach().clone() for p in run.problem.model.parameters()])
+
+    result = lb.fit(case.problem, case.data, lb.baselines.SGD(rate), epochs=60, batch_size=12, callbacks=[Rows()])
+    assert result.outcome is Outcome.DIVERGED and len(result.history) == len(seen) - 1
+    assert_same(parameters(case), seen[-1])
+    assert math.isfinite(float(case.problem.objective(*case.data)))
+
+
 @dataclass(frozen=True)
 class Poison(solvers.StochasticProximalGradient):
     """Spoils one tensor after its fifth step, the second of epoch 2."""

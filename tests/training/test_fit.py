@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset, WeightedRandomSampler
 
 import lifted_bregman as lb
 from lifted_bregman import errors, solvers
@@ -116,6 +116,8 @@ class Endless(IterableDataset):
         (DataLoader(TensorDataset(torch.zeros(2, 5)), batch_size=2), "pairs"),
         (Pairs([]), "empty"),
         ("mnits", "mnist"),
+        ((np.ones((2, 5), dtype=complex), np.zeros((2, 3))), "complex"),
+        ((torch.eye(5).to_sparse(), torch.zeros(5, 3)), "to_dense"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -127,9 +129,15 @@ def test_bad_data_is_refused_with_a_sentence(data, word):
 
 def test_a_sampler_of_the_users_own_is_refused():
     case = make("relu")
-    loader = DataLoader(TensorDataset(*case.data), batch_size=4, sampler=WeightedRandomSampler([1.0] * 12, 12))
-    with pytest.raises(errors.SettingError, match="sample_weights"):
-        lb.fit(case.problem, loader, SOLVER, epochs=1)
+    pairs = TensorDataset(*case.data)
+    of_its_own = {
+        "WeightedRandomSampler": DataLoader(pairs, batch_size=4, sampler=WeightedRandomSampler([1.0] * 12, 12)),
+        "RandomSampler": DataLoader(pairs, batch_size=4, sampler=RandomSampler(pairs, num_samples=5)),
+        "list": DataLoader(pairs, batch_sampler=[[0, 1, 2], [3, 4]]),
+    }
+    for kind, loader in of_its_own.items():
+        with pytest.raises(errors.SettingError, match=f"with a {kind} of its own.*sample_weights"):
+            lb.fit(case.problem, loader, SOLVER, epochs=1)
 
 
 @pytest.mark.parametrize(
@@ -148,8 +156,15 @@ def test_a_sampler_of_the_users_own_is_refused():
         {"epochs": 1, "sample_weights": np.ones(5)},
         {"epochs": 1, "sample_weights": np.full(12, np.nan)},
         {"epochs": 1, "sample_weights": np.ones(12), "solver": lb.ADMM()},
+        {"epochs": 1, "callbacks": lb.callbacks.Timer(1.0)},
+        {"epochs": 1, "callbacks": None},
+        {"epochs": 1, "tolerance": -1.0, "solver": lb.ProximalGradient()},
+        {"epochs": 1, "tolerance": math.nan, "solver": lb.ProximalGradient()},
+        {"epochs": 1, "tolerance": "0.1", "solver": lb.ProximalGradient()},
+        {"epochs": 1, "tolerance": 0.1, "batch_size": 5},
+        {"epochs": 1, "tolerance": 0.1, "solver": lb.GramSweep()},
     ],
-    ids=[str(number) for number in range(13)],
+    ids=[str(number) for number in range(20)],
 )
 def test_bad_settings_are_refused_before_anything_changes(settings):
     case = make("relu")
@@ -157,6 +172,59 @@ def test_bad_settings_are_refused_before_anything_changes(settings):
     with pytest.raises(errors.LiftedBregmanError):
         lb.fit(case.problem, case.data, **{"solver": SOLVER, **settings})
     assert_same(parameters(case), before)
+
+
+def test_whole_numbers_may_be_numpys():
+    plain, numpys = make("relu"), make("relu")
+    lb.fit(plain.problem, plain.data, SOLVER, epochs=2, batch_size=5, seed=3, record_every=1)
+    one = np.int64(1)
+    lb.fit(numpys.problem, numpys.data, SOLVER, epochs=2 * one, batch_size=5 * one, seed=3 * one, record_every=one)
+    assert_same(parameters(plain), parameters(numpys))
+
+
+def test_callbacks_may_be_given_as_they_come():
+    case = make("relu")
+    stopping = lb.callbacks.EarlyStopping(patience=1, min_delta=1e9)
+    result = lb.fit(case.problem, case.data, SOLVER, epochs=5, callbacks=iter([stopping]))
+    assert result.outcome is Outcome.STOPPED
+
+
+def test_a_model_that_was_not_lifted_is_refused_with_what_to_do():
+    case = make("relu")
+    with pytest.raises(errors.SettingError, match=r"lb\.lift\(model"):
+        lb.fit(case.problem.model, case.data, epochs=1)
+
+
+def test_a_model_of_which_nothing_is_trained_is_refused():
+    case = make("relu")
+    case.problem.model.requires_grad_(False)
+    with pytest.raises(errors.SettingError, match="nothing to train"):
+        lb.fit(case.problem, case.data, epochs=1)
+
+
+def test_what_is_wrong_with_the_validation_set_is_not_blamed_on_the_data():
+    case = make("relu")
+    for X, Y in ((case.X[:, :2], case.Y), (case.X[:0], case.Y[:0]), (case.X, case.Y[:3]), (case.X * math.nan, case.Y)):
+        with pytest.raises(errors.TensorError, match=r"^validation: "):
+            lb.fit(case.problem, case.data, epochs=1, validation=(X, Y))
+
+
+@pytest.mark.parametrize("penalty", [lb.penalties.NonNegative(), lb.penalties.Box(-0.2, 0.3)])
+@pytest.mark.parametrize("solver", [None, SOLVER, lb.ProximalGradient(), lb.AdaBreg(step_size=0.01)], ids=name)
+def test_a_constraint_on_variables_is_no_divergence(solver, penalty):
+    """It holds for the variables; the network's own outputs need not satisfy it, and are not charged for that."""
+    case = make("smooth")
+    model, X, Y = case.problem.model, *case.data
+    problem = lb.lift(model, loss=case.problem.loss, penalties={1: penalty})
+    free = lb.lift(model, loss=case.problem.loss)
+    result = lb.fit(problem, (X, Y), solver, epochs=3)
+    assert result.outcome is Outcome.FINISHED
+    assert result.history[-1]["objective"] == float(problem.objective(X, Y)) == float(free.objective(X, Y))
+    assert all(math.isfinite(row[name]) for row in result.history for name in row)
+    if result.state.variables is not None:
+        assert float(penalty.value(result.state.variables[1]).max()) == 0.0
+    outside = problem.forward_state(X)
+    assert float(penalty.value(outside[1]).max()) == math.inf == float(problem.energy(outside, X, Y))
 
 
 def test_rows_are_what_the_network_and_the_problem_are_worth():
@@ -191,6 +259,16 @@ def test_the_energy_is_that_of_the_solvers_own_variables():
     with torch.no_grad():
         codes = adam.problem.model[:2](adam.X)
     assert row["sparsity"] == float((codes == 0).double().mean())
+
+
+@pytest.mark.parametrize("size", [None, 12, 50])
+def test_a_batch_of_the_whole_set_is_paired_with_its_own_variables(size):
+    """The energy and the certificate of a row are those of the state that the run ends with."""
+    case = make("relu")
+    result = lb.fit(case.problem, case.data, SOLVER, epochs=3, batch_size=size, tolerance=1e-12)
+    variables, row = result.state.variables, result.history[-1]
+    assert row["energy"] == pytest.approx(float(case.problem.energy(variables, *case.data)), rel=1e-12)
+    assert row["certificate"] == pytest.approx(case.problem.certificates(variables, *case.data).largest, rel=1e-12)
 
 
 def test_the_sparsity_is_that_of_the_middle_layer():

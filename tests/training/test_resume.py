@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import lifted_bregman as lb
 from lifted_bregman import errors, solvers
@@ -164,6 +165,49 @@ def test_a_folder_with_a_run_is_not_overwritten(tmp_path):
     train(case, solvers.ImplicitSGD(), 1, tmp_path / "run")
     with pytest.raises(errors.CheckpointError, match="resume=True"):
         train(case_in(torch.float64), solvers.ImplicitSGD(), 1, tmp_path / "run")
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("name", ["history.jsonl", "model.safetensors", "result.json"])
+def test_what_a_run_without_checkpoints_left_is_not_overwritten(tmp_path, name, resume):
+    """Somebody may have deleted them to save space, or have a model of another origin there."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).write_bytes(b"precious")
+    with pytest.raises(errors.CheckpointError, match=f"{name} and no checkpoint"):
+        train(case_in(torch.float64), solvers.ImplicitSGD(), 1, tmp_path / "run", resume=resume)
+    assert (tmp_path / "run" / name).read_bytes() == b"precious"
+
+
+def test_other_callbacks_or_a_missing_history_are_told_as_such(tmp_path):
+    stopping, saving = lb.callbacks.EarlyStopping(), lb.callbacks.Timer(1e9)
+    train(case_in(torch.float64), solvers.ImplicitSGD(), 3, tmp_path / "run", stopping, saving, StopAt(4))
+    others = (lb.callbacks.Timer(1e9), lb.callbacks.EarlyStopping(), StopAt())
+    with pytest.raises(errors.CheckpointError, match="another callback in the place of EarlyStopping"):
+        train(case_in(torch.float64), solvers.ImplicitSGD(), 3, tmp_path / "run", *others, resume=True)
+    (tmp_path / "run" / "history.jsonl").unlink()
+    same = (lb.callbacks.EarlyStopping(), lb.callbacks.Timer(1e9), StopAt())
+    with pytest.raises(errors.CheckpointError, match=r"history\.jsonl.*cannot be read"):
+        train(case_in(torch.float64), solvers.ImplicitSGD(), 3, tmp_path / "run", *same, resume=True)
+
+
+def test_a_layer_that_was_frozen_since_is_another_run(tmp_path):
+    train(case_in(torch.float64), solvers.ImplicitSGD(), 3, tmp_path / "run", StopAt(4))
+    case = case_in(torch.float64)
+    case.problem.model[0].requires_grad_(False)
+    with pytest.raises(errors.CheckpointError, match="trained"):
+        train(case, solvers.ImplicitSGD(), 3, tmp_path / "run", StopAt(), resume=True)
+
+
+def test_a_function_of_ones_own_has_no_address_in_its_name():
+    """It is compared when a run is continued, in another process."""
+    assert repr(lb.activations.FromScalar(F.logsigmoid)) == "FromScalar(log_sigmoid)"
+    assert repr(lb.activations.FromScalar(_half, name="half")) == "FromScalar(_half, name='half')"
+    assert repr(lb.activations.FromScalar(torch.nn.Softsign())) == "FromScalar(Softsign())"
+    assert repr(lb.activations.FromScalar(_half).as_module()) == repr(lb.activations.FromScalar(_half).as_module())
+
+
+def _half(z):
+    return 0.5 * z
 
 
 def test_a_history_that_was_changed_is_found(tmp_path):

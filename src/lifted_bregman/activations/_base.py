@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -172,6 +173,14 @@ class Separable(Activation):
     def _inside(self, x: Tensor) -> Tensor:
         """Whether each number is in the domain of Ψ (NaN and infinity are not)."""
         return x.isfinite()
+
+
+def whole(value: Any, name: str, least: int | None = 1) -> int:
+    """`value` as an int, NumPy's whole numbers included; an error unless it is one, of at least `least` if given."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or (least is not None and value < least):
+        bound = "" if least is None else f" of at least {least}"
+        raise SettingError(f"{name} is {value!r}; it must be a whole number{bound}.")
+    return int(value)
 
 
 def positive(value: float, name: str) -> float:

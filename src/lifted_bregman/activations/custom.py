@@ -62,6 +62,12 @@ class FromScalar(Separable):
             ranges = {dtype: _examine(self.function, label, dtype) for dtype in (torch.float64, torch.float32)}
             object.__setattr__(self, "_table", _tabulate(self.function, ranges))
 
+    def __repr__(self) -> str:
+        """The same in every process, so that runs can be continued in another one."""
+        of = self.function
+        own = repr(of) if isinstance(of, nn.Module) else getattr(of, "__qualname__", type(of).__qualname__)
+        return f"FromScalar({own}{'' if self.name is None else f', name={self.name!r}'})"
+
     def _map(self, z: Tensor) -> Tensor:
         u = self.function(z)
         return u.clone() if u.data_ptr() == z.data_ptr() else u

@@ -94,14 +94,26 @@ def _read_csv(path: Path) -> NDArray[np.float64]:
     if len(text) > _MOST_TEXT:
         raise DataError(f"{path} has more than the {_MOST_TEXT:,} bytes accepted for text: save it as .npy.")
     first, _, rest = text.partition(b"\n")
-    if not any(map(is_number, first.split(b","))):
+    cells = first.split(b",")
+    if not any(map(is_number, cells)):
         text = rest
+    elif len(cells) > 2 and [cell.strip() for cell in cells] in (_counting(0, len(cells)), _counting(1, len(cells))):
+        warnings.warn(
+            f"the first line of {path} counts its columns and is taken as a sample; if it is a line of headings, leave "
+            "it out (in pandas: header=False).",
+            RuntimeWarning,
+            stacklevel=3,
+        )
     if not text.strip():
         raise DataError(f"{path} holds no samples: give one line of numbers, separated by commas, for each.")
     try:
         return np.loadtxt(io.BytesIO(text), np.float64, comments=None, delimiter=",", ndmin=2, encoding="utf-8")
     except ValueError as error:
         raise DataError(f"{path} is no table of numbers separated by commas ({error}): repair that line.") from error
+
+
+def _counting(start: int, count: int) -> list[bytes]:
+    return [str(number).encode() for number in range(start, start + count)]
 
 
 def _require_finite(array: NDArray[Any], path: Path) -> None:

@@ -18,6 +18,13 @@ from lifted_bregman.errors import DataError
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
+def as_raw(array: NDArray[Any]) -> NDArray[Any]:
+    """Decimal numbers that are all whole, with one above 1, as whole numbers: raw pixels that went through text."""
+    if array.dtype.kind == "f" and array.size and array.max() > 1.0 and np.array_equal(array, np.rint(array)):
+        return array.astype(np.int64)
+    return array
+
+
 @dataclass(frozen=True)
 class Preparation:
     """Does to new images what was done to the inputs of a set: `preparation(images)`, and `undo` for showing them.
@@ -37,10 +44,11 @@ class Preparation:
     def __call__(self, images: NDArray[Any] | Tensor) -> Tensor:
         """(samples, features) ready for the network, from (samples, features), (samples, *shape) or one image.
 
-        Whole numbers are raw pixels from 0 to `levels` and are divided by it.  Other numbers are taken as they are,
-        usually from 0 to 1; numbers that can only be raw pixels are refused.
+        Whole numbers are raw pixels from 0 to `levels` and are divided by it, also where they are stored as decimal
+        numbers and one is above 1.  Other numbers are taken as they are, usually from 0 to 1; numbers that can only be
+        raw pixels are refused.
         """
-        array = images.detach().cpu().numpy() if isinstance(images, Tensor) else np.asarray(images)
+        array = as_raw(images.detach().cpu().numpy() if isinstance(images, Tensor) else np.asarray(images))
         features = math.prod(self.shape)
         if array.shape in (self.shape, (features,)):
             array = array[np.newaxis]

@@ -15,6 +15,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data  # type: ign
 from torch import Tensor, nn
 
 from lifted_bregman.activations import Activation, Identity, ReLU
+from lifted_bregman.activations._base import whole
+from lifted_bregman.errors import SettingError
 from lifted_bregman.estimators import _settings as settings
 from lifted_bregman.estimators._training import (
     Continuation,
@@ -25,7 +27,7 @@ from lifted_bregman.estimators._training import (
 )
 from lifted_bregman.losses import BregmanLoss, CrossEntropy, SquaredError
 from lifted_bregman.problem import LiftedProblem, lift
-from lifted_bregman.problem.blocks import layers
+from lifted_bregman.problem.blocks import hidden_layers, layers
 from lifted_bregman.problem.penalties import Penalty
 from lifted_bregman.solvers import Batch, Callback, Outcome, Solver
 from lifted_bregman.solvers._history import measured
@@ -142,8 +144,8 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
     ) -> dict[str, float]:
         """Trains a new network, or goes on with the present one; returns what that is worth on the samples."""
         solver = default_solver() if self.solver is None else settings.solver(self.solver)
-        epochs = settings.whole(self.epochs, "epochs")
-        batch_size = None if self.batch_size is None else settings.whole(self.batch_size, "batch_size")
+        epochs = whole(self.epochs, "epochs")
+        batch_size = None if self.batch_size is None else whole(self.batch_size, "batch_size")
         stopper = None if incremental else self._stopper(solver)
         if goes_on:
             seed, model, continuation, history = self._seed, self.model_, Continuation(self._left), self.history_
@@ -153,6 +155,8 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
             model = dense_network(widths, self._hidden_activations(), torch.from_numpy(X).dtype, seed)
             continuation, history = Continuation(), []
         problem = self._problem(model)
+        if goes_on:
+            self._require_unchanged(problem)
         inputs, targets = self._inputs(torch.from_numpy(X), seed, continuation.epochs), torch.from_numpy(Y)
         w = None if sample_weight is None else torch.from_numpy(sample_weight)
         held_out = None
@@ -189,6 +193,19 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
         self._seed, self._left = seed, continuation.left
         return reached
 
+    def _require_unchanged(self, problem: LiftedProblem) -> None:
+        """An error unless the network that training goes on with is the one that the settings ask for."""
+        linear = [module for module in problem.model.children() if isinstance(module, nn.Linear)]
+        activations = [problem.network[layer].activation for layer in hidden_layers(problem.depth)]
+        has = [module.out_features for module in linear[:-1]], activations
+        wanted = list(settings.widths(self.hidden)), self._hidden_activations()
+        for name, before, now in zip(("hidden layers of", "activations"), has, wanted, strict=True):
+            if before != now:
+                raise SettingError(
+                    f"training goes on with {name} {before}, but {now} were given: use warm_start=False, or a new "
+                    "estimator."
+                )
+
     def _inputs(self, X: Tensor, seed: int, epochs: int) -> Tensor:
         """What the network is given in training."""
         return X
@@ -210,7 +227,7 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
         The parameters of the best epoch are put back, unless nothing is held out and the solver is after more than a
         low objective.
         """
-        tol, patience = settings.tolerance(self.tol), settings.whole(self.n_iter_no_change, "n_iter_no_change")
+        tol, patience = settings.tolerance(self.tol), whole(self.n_iter_no_change, "n_iter_no_change")
         if self.early_stopping:
             return EarlyStopping("validation", patience, tol or 0.0)
         if tol is None:

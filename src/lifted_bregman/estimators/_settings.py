@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from numbers import Integral
 from typing import Any
 
@@ -11,20 +12,16 @@ from numpy.typing import NDArray
 from sklearn.utils import check_array  # type: ignore[import-untyped]
 
 from lifted_bregman.activations import Activation
+from lifted_bregman.activations._base import whole
 from lifted_bregman.errors import DataError, SettingError
 from lifted_bregman.solvers import Solver
-
-
-def whole(value: Any, name: str) -> int:
-    """A whole number of at least 1, NumPy's included."""
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-        raise SettingError(f"{name} is {value!r}; it must be a whole number of at least 1.")
-    return int(value)
 
 
 def widths(hidden: Any) -> tuple[int, ...]:
     """The widths of the hidden layers."""
     try:
+        if isinstance(hidden, Iterator):
+            raise TypeError("it can be read only once")
         return tuple(whole(width, "a width") for width in ((hidden,) if isinstance(hidden, Integral) else hidden))
     except (SettingError, TypeError) as error:
         raise SettingError(

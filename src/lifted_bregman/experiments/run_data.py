@@ -218,7 +218,10 @@ def _as_numbers(y: Any) -> Any:
 
 
 def _name(value: Any) -> str:
-    return str(value) if isinstance(value, str) else f"{float(value):g}"
+    if isinstance(value, str):
+        return str(value)
+    number = float(value)
+    return str(int(number)) if number.is_integer() else repr(number)
 
 
 def _require_classes(labels: Tensor, classes: tuple[str, ...]) -> None:

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lifted_bregman.data.preparation import as_raw
 from lifted_bregman.errors import DataError
 
 
@@ -19,8 +20,8 @@ from lifted_bregman.errors import DataError
 class Scaling:
     """x -> (x / divisor - mean) / deviation, for samples of a shape.
 
-    The divisor is 255 for a table of pixels, whole numbers of one byte.  Decimal numbers given to such a scaling are
-    pixels that were divided already, and those that cannot have been are refused.
+    The divisor is 255 for a table of pixels, whole numbers of one byte.  Numbers given to such a scaling that are not
+    all whole are pixels that were divided already, and those that cannot have been are refused.
     """
 
     shape: tuple[int, ...]
@@ -48,7 +49,7 @@ class Scaling:
             X = X[np.newaxis]
         if X.shape[1:] not in (self.shape, (features,)):
             raise DataError(f"the samples have the shape {X.shape[1:]}; expected {self.shape}, as in training.")
-        divided = X.dtype.kind == "f" and self.divisor != 1.0
+        divided = self.divisor != 1.0 and as_raw(X).dtype.kind == "f"
         if divided and X.max() > self.divisor / 2:
             raise DataError(
                 f"the samples go up to {X.max():.4g}, but the network was trained on pixels from 0 to 1: divide them "

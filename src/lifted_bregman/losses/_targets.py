@@ -55,7 +55,7 @@ def require_targets(target: Tensor, z: Tensor, activation: Activation) -> Tensor
             f"the targets are on {target.device} and the predictions on {z.device}; move them with "
             f"targets.to({str(z.device)!r})."
         )
-    if not (target.dtype.is_floating_point or target.dtype in (torch.uint8, torch.int32, torch.int64, torch.bool)):
+    if target.dtype.is_complex:
         raise TensorError(f"the targets are of {target.dtype}; they must be real numbers.")
     x = target.detach().to(z.dtype)
     first = first_offender(x, lambda rows: ~rows.isfinite().all(-1))

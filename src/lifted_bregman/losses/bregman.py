@@ -25,6 +25,7 @@ def bregman_loss(x: Tensor, z: Tensor, activation: Activation) -> Tensor:
         z: its pre-activation, same shape and dtype.
         activation: σ = prox_Ψ.
     """
+    _require_activation(activation)
     if isinstance(x, Tensor) and x.requires_grad and torch.is_grad_enabled():
         raise TensorError(
             "x requires a gradient; the Bregman loss is differentiable only in z (Ψ may be non-smooth): pass "
@@ -32,6 +33,12 @@ def bregman_loss(x: Tensor, z: Tensor, activation: Activation) -> Tensor:
         )
     value: Tensor = _BregmanFunction.apply(x, z, activation)  # type: ignore[no-untyped-call]
     return value
+
+
+def _require_activation(activation: object) -> None:
+    if not isinstance(activation, Activation):
+        given = f"{type(activation).__module__}.{type(activation).__qualname__}"
+        raise SettingError(f"activation is a {given}; it must be one of lb.activations, such as lb.activations.ReLU().")
 
 
 class _BregmanFunction(torch.autograd.Function):
@@ -63,10 +70,7 @@ class BregmanLoss(nn.Module):
 
     def __init__(self, activation: Activation, reduction: str = "mean") -> None:
         super().__init__()
-        if not isinstance(activation, Activation):
-            raise SettingError(
-                f"activation is {activation!r}; it must be one of lifted_bregman.activations, such as ReLU()."
-            )
+        _require_activation(activation)
         self.activation = activation
         self.reduction = require_reduction(reduction)
 

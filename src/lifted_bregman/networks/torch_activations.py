@@ -16,6 +16,7 @@ class NotLiftableError(Exception):
 
 
 _RULE = "A scalar function is a proximal map exactly when it is non-decreasing and 1-Lipschitz"
+_SOFTPLUS_THRESHOLD = 20.0  # torch's default: softplus(20) - 20 is 2e-9
 _INSTEAD = "use nn.ReLU, nn.Softplus, nn.ELU or another proximal activation instead"
 
 _REFUSED: dict[type[nn.Module], str] = {
@@ -91,6 +92,11 @@ def _softplus(module: nn.Softplus) -> act.Activation:
     beta = float(module.beta)
     if not beta > 0.0:
         raise NotLiftableError(f"with beta {beta:g} it is no proximal map. {_RULE}: use a beta greater than 0")
+    if not module.threshold >= _SOFTPLUS_THRESHOLD:
+        raise NotLiftableError(
+            f"with threshold {module.threshold:g} it jumps where beta z is {module.threshold:g}. {_RULE}: use a "
+            f"threshold of at least {_SOFTPLUS_THRESHOLD:g}, where the jump is lost in rounding"
+        )
     return act.Softplus() if beta == 1.0 else _scaled_softplus(beta)
 
 

@@ -31,6 +31,13 @@ def layer_energies(problem: LiftedProblem, point: Evaluation) -> Tensor:
 
 
 @no_graph
+def layer_objectives(problem: LiftedProblem, point: Evaluation) -> Tensor:
+    """The parts of `objective` by layer, (L,), for a point that is a forward pass."""
+    parts = _parts(problem, point, problem.span.layers, constraints=False)
+    return problem.span.all_layers(torch.stack(parts))
+
+
+@no_graph
 def partial_energy(problem: LiftedProblem, point: Evaluation, terms: Iterable[int]) -> Tensor:
     """The sum of some layers' parts of E: all that a move of the blocks which touch only those can change."""
     return torch.stack(_parts(problem, point, terms)).sum()
@@ -46,9 +53,10 @@ def sample_energies(problem: LiftedProblem, point: Evaluation) -> Tensor:
 def objective(problem: LiftedProblem, point: Evaluation) -> Tensor:
     """Mean loss plus penalties; at a forward pass, where every B_l vanishes, the value of the nested network.
 
+    Constraints on variables are left out: a forward pass need not satisfy them, and the value would be infinite.
     Where layers are shared it is the part of this process: the sum of all is the value.
     """
-    terms = [_on_variables(problem, point)]
+    terms = [_on_variables(problem, point, constraints=False)]
     if problem.depth in problem.span.layers:
         terms.insert(0, _term(problem, point, problem.depth))
     means = [point.weigh(term).mean() for term in terms]
@@ -100,20 +108,22 @@ def smooth(problem: LiftedProblem, point: Evaluation, smooth_quadratic: bool) ->
     return value
 
 
-def _parts(problem: LiftedProblem, point: Evaluation, terms: Iterable[int]) -> list[Tensor]:
-    """The mean of λ_l B_l + R_l, plus P_l, for each of the layers."""
-    means = {layer: point.weigh(_term(problem, point, layer)).mean() for layer in terms}
+def _parts(problem: LiftedProblem, point: Evaluation, terms: Iterable[int], constraints: bool = True) -> list[Tensor]:
+    """The mean of λ_l B_l + R_l, plus P_l, for each of the layers; without an R_l that is a constraint, if said so."""
+    means = {layer: point.weigh(_term(problem, point, layer, constraints)).mean() for layer in terms}
     problem.peers.mean(*means.values())
     return [mean + _on_parameters(problem, layer) for layer, mean in means.items()]
 
 
-def _term(problem: LiftedProblem, point: Evaluation, layer: int) -> Tensor:
+def _term(problem: LiftedProblem, point: Evaluation, layer: int, constraints: bool = True) -> Tensor:
     """λ_l B_l(x_l, z_l) + R_l(x_l) of each sample."""
     value = problem.network[layer].bregman(point.x[layer], point.z(layer))
     weight = problem.weight(layer)
     if weight != 1.0:
         value = weight * value
-    return value + _on_variable(problem, point, layer) if layer in problem.penalties else value
+    penalty = problem.penalties.get(layer)
+    counts = penalty is not None and (constraints or not penalty.constraint)
+    return value + _on_variable(problem, point, layer) if counts else value
 
 
 def _on_variable(problem: LiftedProblem, point: Evaluation, layer: int) -> Tensor:
@@ -121,11 +131,12 @@ def _on_variable(problem: LiftedProblem, point: Evaluation, layer: int) -> Tenso
     return sum_features(problem.penalties[layer].value(problem.network[layer].arrange(point.x[layer])))
 
 
-def _on_variables(problem: LiftedProblem, point: Evaluation) -> Tensor:
-    """Σ_l R_l(x_l) of each sample."""
+def _on_variables(problem: LiftedProblem, point: Evaluation, constraints: bool = True) -> Tensor:
+    """Σ_l R_l(x_l) of each sample; without those that are constraints, if said so."""
     total = point.x[0].new_zeros(point.samples)
-    for layer in filter(problem.span.hidden.__contains__, problem.penalties):
-        total = total + _on_variable(problem, point, layer)
+    for layer, penalty in problem.penalties.items():
+        if layer in problem.span.hidden and (constraints or not penalty.constraint):
+            total = total + _on_variable(problem, point, layer)
     return total
 
 

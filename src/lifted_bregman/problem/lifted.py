@@ -201,6 +201,7 @@ class LiftedProblem:
     def objective(self, X: Tensor, Y: Tensor, *, weights: Tensor | None = None) -> Tensor:
         """The nested network's value: mean loss plus penalties at the forward pass.  Comparable across all methods.
 
+        Constraints on variables (`Box`, `NonNegative`) are left out, which the forward pass need not satisfy.
         weights: as for `energy`.
         """
         X, Y = self.prepare(X, Y)

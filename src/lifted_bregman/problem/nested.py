@@ -19,7 +19,7 @@ from lifted_bregman.losses import bregman_loss
 from lifted_bregman.networks import Dense, Layer, LayerMap, ModuleMap
 from lifted_bregman.networks.layers import sum_features
 from lifted_bregman.problem.blocks import hidden_layers, layers
-from lifted_bregman.problem.penalties import Box, NonNegative, Penalty
+from lifted_bregman.problem.penalties import Penalty
 from lifted_bregman.problem.subgradients import minimal_subgradient
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def not_differentiable(problem: LiftedProblem, penalties: bool = True) -> str | 
         return None
     for kind, of in (("penalties", problem.penalties), ("parameter_penalties", problem.parameter_penalties)):
         for layer, penalty in of.items():
-            if isinstance(penalty, Box | NonNegative):
+            if penalty.constraint:
                 return f"{kind}[{layer}] = {penalty} is a constraint, which has no subgradients to follow"
             if minimal_subgradient.dispatch(type(penalty)) is minimal_subgradient.dispatch(object):
                 return f"no subgradient of {kind}[{layer}] = {penalty} is known"

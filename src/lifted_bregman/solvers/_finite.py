@@ -21,7 +21,7 @@ class Diverged(Exception):
 
 
 class Keeper:
-    """A copy of the last parameters known to be finite."""
+    """A copy of the parameters of the last row, or of the beginning: those and the objective are finite."""
 
     def __init__(self, run: Run) -> None:
         self._copies = [p.detach().clone() for p in run.problem.model.parameters()]

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from numbers import Real
+from typing import Any
+
 from torch import Tensor
 
-from lifted_bregman.problem import LiftedProblem, LiftedState, Peers, energies
+from lifted_bregman.errors import SettingError
+from lifted_bregman.problem import Evaluation, LiftedProblem, LiftedState, Peers, energies
 from lifted_bregman.problem.blocks import code_layer, layers
 from lifted_bregman.problem.diagnostics import certificates
-from lifted_bregman.solvers._interface import Batch, SolverState
+from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
 from lifted_bregman.solvers._shares import own_variables
 
+_Parts = Callable[[LiftedProblem, Evaluation], Tensor]
 _ALONE = Peers()
 _AT_ONCE = 4096  # samples evaluated together, which bounds the memory that a row needs
 
@@ -57,10 +64,25 @@ def lifted_energies(
             return _of_state(problem, variables, last, peers)
     totals = dict.fromkeys(("energy", *(f"energy_{l}" for l in layers(problem.depth))), 0.0)
     for piece in _pieces(data.share(peers)):
-        part = _by_layer(problem, problem.forward_state(piece.X, check=False), piece)
+        part = _by_layer(problem, problem.forward_state(piece.X, check=False), piece, energies.layer_objectives)
         for name, value in part.items():
             totals[name] += value * len(piece) / len(data)
     return dict(zip(totals, peers.total_of(*totals.values()), strict=True))
+
+
+def require_certificates(solver: Solver[Any], state: SolverState, tolerance: float, whole_set: bool) -> None:
+    """An error unless `tolerance` is a number >= 0 and the solver has the variables of all samples, to certify.
+
+    whole_set: whether every step takes the whole set.
+    """
+    if isinstance(tolerance, bool) or not isinstance(tolerance, Real) or not 0.0 <= tolerance < math.inf:
+        raise SettingError(f"tolerance is {tolerance!r}; it must be a finite number of at least 0, or None.")
+    if state.variables is None and not (whole_set and solver.batch_variables):
+        required = (
+            "no tolerance, which certificates of all blocks are compared with, variables of the whole set included"
+        )
+        instead = "it keeps none; leave tolerance out, or use a solver of the whole set such as ProximalGradient"
+        raise lacking(solver, required, instead)
 
 
 def largest_certificate(problem: LiftedProblem, variables: LiftedState, data: Batch) -> float:
@@ -78,8 +100,10 @@ def _of_state(problem: LiftedProblem, variables: LiftedState, batch: Batch, peer
     return _by_layer(shared, own_variables(shared, variables), own)
 
 
-def _by_layer(problem: LiftedProblem, variables: LiftedState, batch: Batch) -> dict[str, float]:
-    parts = energies.layer_energies(problem, problem.point(variables, batch.X, batch.Y, batch.weights))
+def _by_layer(
+    problem: LiftedProblem, variables: LiftedState, batch: Batch, of: _Parts = energies.layer_energies
+) -> dict[str, float]:
+    parts = of(problem, problem.point(variables, batch.X, batch.Y, batch.weights))
     named = {f"energy_{l}": float(part) for l, part in zip(layers(problem.depth), parts, strict=True)}
     return {"energy": float(parts.sum())} | named
 

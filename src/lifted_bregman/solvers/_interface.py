@@ -113,6 +113,8 @@ class Solver(ABC, Generic[S]):
 
     minibatch: ClassVar[bool] = False
     """Whether it is made for batches that change from step to step; otherwise every step takes the whole set."""
+    batch_variables: ClassVar[bool] = False
+    """Whether its state has the variables of the last batch, of the whole set where that is the batch."""
     weighted: ClassVar[bool] = False
     """Whether it minimises the weighted mean of the samples' energies where a batch has weights."""
     data_parallel: ClassVar[bool] = False

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from lifted_bregman.activations._base import whole
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem, Peers, Span
 from lifted_bregman.problem.blocks import layers
@@ -19,7 +20,7 @@ from lifted_bregman.solvers._batches import epoch_order
 from lifted_bregman.solvers._by_layer import added_up, collected, own_part
 from lifted_bregman.solvers._callbacks import Callback, callback_error
 from lifted_bregman.solvers._finite import Diverged, Keeper, require_finite
-from lifted_bregman.solvers._history import largest_certificate, lifted_energies, measured
+from lifted_bregman.solvers._history import largest_certificate, lifted_energies, measured, require_certificates
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
 from lifted_bregman.solvers.agreement import Agreement, Stop
 from lifted_bregman.solvers.outcome import Outcome, Result
@@ -85,11 +86,8 @@ class Run:
         span: Span | None = None,
         agreement: Agreement | None = None,
     ) -> None:
-        for name, value in {"epochs": epochs, "record_every": record_every}.items():
-            if isinstance(value, bool) or not (isinstance(value, int) and value >= 1):
-                raise SettingError(f"{name} is {value!r}; it must be a whole number of at least 1.")
-        if isinstance(seed, bool) or not isinstance(seed, int):
-            raise SettingError(f"seed is {seed!r}; it must be a whole number.")
+        epochs, record_every = whole(epochs, "epochs"), whole(record_every, "record_every")
+        seed = whole(seed, "seed", least=None)
         if batch_size is not None and not solver.minibatch:
             raise SettingError(
                 f"batch_size is {batch_size!r}, but {type(solver).__name__} takes the whole set at every step; leave "
@@ -109,10 +107,9 @@ class Run:
             instead = "GramSweep, PipelinedSweep, or ProximalGradient with Jacobi sweeps"
             raise lacking(solver, required, f"{self.span.count} processes share them; use one, or {instead}")
         solver.require(problem)
-        whole = Span(problem.depth)
         self.problem = problem
         if problem.peers.count > 1 or problem.span.count > 1:
-            self.problem = problem.with_peers(Peers()).with_span(whole)
+            self.problem = problem.with_peers(Peers()).with_span(Span(problem.depth))
         self._spanned = self.problem if self.span.count == 1 else self.problem.with_span(self.span)
         self._shared = self._spanned if self.peers.count == 1 else self._spanned.with_peers(self.peers)
         self._whole_state: dict[str, Any] | None = None
@@ -134,6 +131,8 @@ class Run:
         solver.require_steps(problem, epochs * len(order))
         self.state: SolverState = solver.init(self._shared, self._batch(order, 0).share(self.peers))
         solver.attach(self._shared, self.state)
+        if tolerance is not None:
+            require_certificates(solver, self.state, tolerance, whole_set=order == (None,))
 
     @property
     def intact(self) -> bool:
@@ -218,8 +217,7 @@ class Run:
             if (due and self.outcome is not Outcome.INTERRUPTED) or self._record_at_stop:
                 if not self._together(partial(require_finite, self), keeper):
                     return
-                keeper.keep(self)
-                if not self._together(partial(self._record, order), keeper):
+                if not self._together(partial(self._record, order, keeper), keeper):
                     return
             elif whole_epoch and not due:
                 self.epoch, self.batch = self.epoch + 1, 0
@@ -273,10 +271,11 @@ class Run:
                 raise Diverged(f"{name} is {value} after step {self.state.steps}")
         self._call("stepped")
 
-    def _record(self, order: Sequence[Tensor | None]) -> None:
+    def _record(self, order: Sequence[Tensor | None], keeper: Keeper) -> None:
         row = self._row(self._batch(order, max(self.batch, 1) - 1))
         if not math.isfinite(row["objective"]):
             raise Diverged(f"the objective is {row['objective']} after epoch {self.epoch}")
+        keeper.keep(self)
         self.history.append(row)
         if self.batch == len(order):
             self.epoch, self.batch = self.epoch + 1, 0
@@ -314,7 +313,7 @@ class Run:
             self.outcome, self.message = outcome, outcome.value + detail
 
     def _order(self, epoch: int) -> Sequence[Tensor | None]:
-        if self.batch_size is None:
+        if self.batch_size is None or self.batch_size >= len(self.data):  # in its own order, that of the variables
             return (None,)
         return epoch_order(len(self.data), self.batch_size, self.seed, epoch)
 

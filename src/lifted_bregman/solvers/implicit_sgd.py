@@ -99,6 +99,7 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
     """
 
     minibatch: ClassVar[bool] = True
+    batch_variables: ClassVar[bool] = True
 
     prox_weight: float | Schedule = 100.0
     inner_steps: int = 15

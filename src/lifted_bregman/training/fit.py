@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from lifted_bregman.activations._base import whole
 from lifted_bregman.distributed.parallel import Parallel
 from lifted_bregman.distributed.place import given
-from lifted_bregman.errors import CheckpointError, SettingError, WorkerError
+from lifted_bregman.errors import CheckpointError, LiftedBregmanError, SettingError, WorkerError
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.solvers import Callback, GramSweep, Outcome, Result, Run, Solver
 from lifted_bregman.solvers._loop import StopNow
@@ -40,7 +41,7 @@ def fit(
     sample_weights: Any = None,
     tolerance: float | None = None,
     record_every: int = 1,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Iterable[Callback] = (),
     out: str | Path | None = None,
     resume: bool = False,
     parallel: Parallel | None = None,
@@ -70,7 +71,8 @@ def fit(
         seed: a whole number.
         validation: a second set in any of these forms, evaluated for each row of the history.
         sample_weights: w_i > 0, one for each sample, by which its energy counts.
-        tolerance: stop when every block's certificate is at most this; None for never.
+        tolerance: stop when every block's certificate is at most this, for solvers that keep the variables of the
+            whole set; None for never.
         record_every: epochs between rows of the history.
         callbacks: see `lifted_bregman.callbacks`.
         out: a folder for history, checkpoints and the trained model; None for none.  It gets a checkpoint an epoch
@@ -78,9 +80,16 @@ def fit(
         resume: continue the run in `out`, if there is one.
         parallel: how many processes share the run; None for this one alone.  A run may be resumed with other numbers.
     """
+    if not isinstance(problem, LiftedProblem):
+        raise SettingError(f"problem is a {type(problem).__name__}; make one of the model: lb.lift(model, loss=...).")
+    if not any(layer.map.parameters for layer in problem.network):
+        raise SettingError("every parameter has requires_grad=False: there is nothing to train.")
     solver = default_solver(parallel if isinstance(parallel, Parallel) else None) if solver is None else solver
     if not isinstance(solver, Solver):
         raise SettingError(f"solver is {solver!r}; it must be a solver such as lb.ImplicitSGD().")
+    if isinstance(callbacks, Callback) or not isinstance(callbacks, Iterable):
+        raise SettingError(f"callbacks is {callbacks!r}; it must be a list of lb.callbacks, such as [Timer(60.0)].")
+    callbacks = tuple(callbacks)
     for callback in callbacks:
         if not isinstance(callback, Callback):
             raise SettingError(f"callbacks holds {callback!r}; each must be a lb.callbacks.Callback.")
@@ -91,10 +100,14 @@ def fit(
     inputs = read_inputs(problem, data)
     train = inputs.batch(problem, sample_weights)
     second = None if validation is None else read_inputs(problem, validation, "validation")
-    held_out = None if second is None else second.batch(problem)
+    held_out = None
+    if second is not None:
+        try:
+            held_out = second.batch(problem)
+        except LiftedBregmanError as error:
+            raise type(error)(f"validation: {error}") from error
     size = batch_size if batch_size is not None else inputs.batch_size
-    if size is not None and (type(size) is not int or size < 1):
-        raise SettingError(f"batch_size is {size!r}; it must be a whole number of at least 1, or None.")
+    size = None if size is None else whole(size, "batch_size")
     if size is None and solver.minibatch:
         size = min(_BATCH_SIZE, len(train))
     batch_size = size if solver.minibatch or batch_size is not None else None
@@ -198,6 +211,10 @@ def _require_free(folder: RunFolder, resume: bool) -> None:
         raise CheckpointError(
             f"{folder.path} holds a run already: continue it with resume=True, or choose another folder."
         )
+    if not folder.started_before and (found := folder.results()):
+        raise CheckpointError(
+            f"{folder.path} holds {found[0]} and no checkpoint that a run could go on from: choose another folder."
+        )
 
 
 def _restore(run: Run, folder: RunFolder, others: Company) -> None:
@@ -219,6 +236,7 @@ def run_settings(run: Run, solver: Solver[Any]) -> dict[str, Any]:
     problem = run.problem
     return {
         "model": repr(problem.model),
+        "trained": [name for name, parameter in problem.model.named_parameters() if parameter.requires_grad],
         "loss": repr(problem.loss),
         "weights": list(problem.weights),
         "penalties": {str(layer): repr(penalty) for layer, penalty in problem.penalties.items()},

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
-from torch.utils.data.sampler import RandomSampler
+from torch.utils.data.sampler import BatchSampler, RandomSampler
 
 from lifted_bregman.errors import DataError, SettingError, TensorError
 from lifted_bregman.problem import LiftedProblem
@@ -63,9 +63,13 @@ def read_inputs(problem: LiftedProblem, data: Any, name: str = "data") -> Inputs
 def as_tensor(value: Any, name: str, dtype: torch.dtype, device: torch.device) -> Tensor:
     """A tensor as it is; an array in the model's dtype and on its device, integer arrays of labels as int64."""
     if isinstance(value, Tensor):
+        if value.layout is not torch.strided:
+            raise TensorError(f"{name} is a sparse tensor; give {name.split()[0]}.to_dense().")
         return value
     try:
         array = np.asarray(value)
+        if array.dtype.kind == "c":
+            raise TypeError("it holds complex numbers")
         if array.dtype == object:
             raise TypeError(f"it holds objects such as {type(array.flat[0]).__name__}" if array.size else "it is empty")
         if array.dtype.kind in "iub":
@@ -112,11 +116,11 @@ def _loader(loader: DataLoader[Any], name: str, like: Tensor) -> Inputs:
     """The loader's data set, collated by the loader; the order of the samples is fit's own."""
     if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
         raise TensorError(f"{name} is a DataLoader over an iterable set; fit needs one of known length: use a Dataset.")
-    if not isinstance(loader.sampler, RandomSampler | SequentialSampler) or getattr(
-        loader.sampler, "replacement", False
-    ):
+    own = loader.sampler if type(loader.batch_sampler) is BatchSampler else loader.batch_sampler
+    whole = isinstance(own, RandomSampler | SequentialSampler) and len(own) == len(loader.dataset)  # type: ignore[arg-type]
+    if not whole or getattr(own, "replacement", False):
         raise SettingError(
-            f"{name} is a DataLoader with a {type(loader.sampler).__name__}; fit draws the order itself, as a function "
+            f"{name} is a DataLoader with a {type(own).__name__} of its own; fit draws the order itself, as a function "
             "of seed and epoch, so that runs can be continued: give the Dataset, and weights as sample_weights=."
         )
     order = DataLoader(

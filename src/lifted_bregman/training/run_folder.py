@@ -24,6 +24,7 @@ from lifted_bregman.solvers import Callback, Run
 from lifted_bregman.training._atomic import replace_file
 from lifted_bregman.training.checkpoints import Checkpoints, Loaded, Snapshot
 
+_AT_THE_END = ("model.safetensors", "result.json")
 _OWN_PARTS = ("variables", "multipliers")  # entries of the solver's state with a file of their own
 
 
@@ -50,6 +51,10 @@ class RunFolder(Callback):
     def started_before(self) -> bool:
         """Whether a run has been saved here."""
         return bool(self.checkpoints.steps())
+
+    def results(self) -> list[str]:
+        """The files here that a run would write anew."""
+        return [name for name in (self._history.path.name, *_AT_THE_END) if (self.path / name).exists()]
 
     def open(self) -> None:
         """Makes the folder, takes it for this process, and sweeps what dead processes left."""
@@ -79,7 +84,7 @@ class RunFolder(Callback):
     def started(self, run: Run) -> None:
         if run.agreement.rank > 0:
             return
-        for name in ("model.safetensors", "result.json"):  # those of an earlier end are no longer true
+        for name in _AT_THE_END:  # those of an earlier end are no longer true
             (self.path / name).unlink(missing_ok=True)
 
     def recorded(self, run: Run, row: dict[str, float]) -> None:
@@ -146,7 +151,13 @@ class RunFolder(Callback):
                 "with the callbacks it was started with."
             )
         for callback, state in zip(run.callbacks, states, strict=True):
-            callback.load_state_dict(state)
+            try:
+                callback.load_state_dict(state)
+            except (KeyError, TypeError, AttributeError) as error:
+                raise CheckpointError(
+                    f"{loaded.path} has another callback in the place of {type(callback).__name__} ({error!r}): "
+                    "continue with the callbacks it was started with, in their order."
+                ) from error
         torch.set_rng_state(generators["torch"])
         run.history[:] = rows
         if (
@@ -227,7 +238,13 @@ class _HistoryFile:
     def truncated(self, position: Mapping[str, Any]) -> list[dict[str, float]]:
         """The rows up to `position`, which new ones will follow; the rest is cut off with the next row."""
         self.close()
-        content = self.path.read_bytes()[: position["bytes"]] if position["rows"] else b""
+        try:
+            content = self.path.read_bytes()[: position["bytes"]] if position["rows"] else b""
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.path}, the history of the run, cannot be read ({error.strerror}): restore the file, or start a "
+                "new run in another folder."
+            ) from error
         digest = hashlib.sha256(content)
         if digest.hexdigest() != position["sha256"]:
             raise CheckpointError(

@@ -24,6 +24,9 @@ class Penalty(ABC):
     Subclasses are frozen dataclasses that define `_value` and `_prox`.
     """
 
+    constraint: ClassVar[bool] = False
+    """Whether R is 0 or infinity.  On variables it then holds for them, and not for what the network computes."""
+
     def value(self, x: Tensor) -> Tensor:
         """R(x), one number per vector; infinity where a constraint is violated."""
         self._require(x)
@@ -134,6 +137,8 @@ class Box(Penalty):
     low, high  numbers with low <= high; one may be infinite
     """
 
+    constraint: ClassVar[bool] = True
+
     low: float
     high: float
 
@@ -155,6 +160,7 @@ class Box(Penalty):
 class NonNegative(Penalty):
     """R(x) = 0 if x >= 0 in every component, else infinity; prox is max(x, 0)."""
 
+    constraint: ClassVar[bool] = True
     low: ClassVar[float] = 0.0
     high: ClassVar[float] = math.inf
 

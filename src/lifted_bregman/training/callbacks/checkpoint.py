@@ -11,7 +11,7 @@ from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import CheckpointError, SettingError
 from lifted_bregman.solvers import Callback, Outcome, Run
 from lifted_bregman.solvers._loop import Diverged, Phase, require_finite
-from lifted_bregman.training.callbacks.early_stopping import improves_downwards, monitored
+from lifted_bregman.training.callbacks.early_stopping import improves_downwards, monitored, require_monitor
 
 if TYPE_CHECKING:
     from lifted_bregman.training.run_folder import RunFolder
@@ -47,19 +47,24 @@ class Checkpoint(Callback):
             positive(every_seconds, "every_seconds")
         self.every_epochs, self.every_steps, self.every_seconds = every_epochs, every_steps, every_seconds
         self.monitor = monitor
-        self.best: float | None = None
         self._folder: RunFolder | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self.best: float | None = None
         self._last_epoch = 0
         self._saved: tuple[int, int, int] | None = None
         self._saved_at = time.monotonic()
 
     def attach(self, folder: RunFolder) -> None:
-        """Where to save; `fit` says it."""
+        """Where to save a new run; `fit` says it, and then what an earlier part of the run has left."""
         self._folder = folder
+        self._begin()
 
     def started(self, run: Run) -> None:
         if self._folder is None:
             raise SettingError("Checkpoint needs a folder: give fit(..., out='runs/name').")
+        require_monitor(self.monitor, run)
         self._saved_at = time.monotonic()
         if self._saved is None:
             self._require_save(run)  # a run that is killed in its first interval can be resumed too

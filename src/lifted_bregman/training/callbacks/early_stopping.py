@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lifted_bregman.errors import SettingError
+from lifted_bregman.problem.blocks import layers
 from lifted_bregman.solvers import Callback, Outcome, Run
 
 
@@ -24,6 +26,28 @@ def monitored(monitor: str | None, row: Mapping[str, float]) -> str:
     if name not in row:
         raise SettingError(f"monitor is {name!r}, which the history does not have; it has {', '.join(sorted(row))}.")
     return name
+
+
+def require_monitor(monitor: str | None, run: Run) -> None:
+    """An error before the first step for a name that no row can have, or that is a known one misspelt.
+
+    Other names may be those of the solver's own metrics, which the first row shows.
+    """
+    depth = run.problem.depth
+    needs = {
+        "accuracy": run.classify,
+        "validation": run.validation is not None,
+        "certificate": run.tolerance is not None,
+    }
+    needs |= {"validation_accuracy": needs["accuracy"] and needs["validation"], "sparsity": depth > 1}
+    known = ["objective", "energy", *(f"energy_{layer}" for layer in layers(depth)), "step", "epoch", "seconds"]
+    known += [*(name for name, given in needs.items() if given), *run.problem.work.as_dict()]
+    if monitor is None or monitor in known:
+        return
+    close = get_close_matches(monitor, known, n=1)
+    if close or not needs.get(monitor, True):
+        meant = f"; did you mean {close[0]!r}?" if close else "."
+        raise SettingError(f"monitor is {monitor!r}, which the rows will not have{meant} They have {', '.join(known)}.")
 
 
 class EarlyStopping(Callback):
@@ -47,12 +71,20 @@ class EarlyStopping(Callback):
         if not 0.0 <= min_delta < math.inf:
             raise SettingError(f"min_delta is {min_delta!r}; it must be a finite number of at least 0.")
         self.monitor, self.patience, self.min_delta, self.restore_best = monitor, patience, min_delta, restore_best
+        self._begin()
+
+    def _begin(self) -> None:
         self.best: float | None = None
         """The best value so far."""
         self.best_epoch = 0
         self.waited = 0
         """Rows since then."""
         self._parameters: dict[str, Tensor] = {}
+
+    def started(self, run: Run) -> None:
+        require_monitor(self.monitor, run)
+        if not run.history:  # a new run; what another one left is not its own
+            self._begin()
 
     def recorded(self, run: Run, row: dict[str, float]) -> None:
         name = monitored(self.monitor, row)
