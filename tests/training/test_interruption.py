@@ -28,7 +28,7 @@ LIMIT = 60.0  # seconds; guards against hanging only
 
 
 _pipe: int | None = None
-_busy = False
+_busy = _hanging = False
 
 
 def announce(where: str) -> None:
@@ -62,19 +62,30 @@ class Announcer(lb.callbacks.Callback):
             announce("step")
 
 
-class SlowEvaluation(lb.callbacks.Callback):
-    """Stands for a long evaluation after the second epoch."""
+class SlowCallback(lb.callbacks.Callback):
+    """Takes a while, or with `_hanging` half a minute, over the second row; it counts the rows that it has seen."""
+
+    def __init__(self):
+        self.rows = 0
 
     def recorded(self, run, row):
+        self.rows += 1
         if row["epoch"] == 2:
-            announce("evaluation")
-            time.sleep(1.0)
+            announce("callback")
+            time.sleep(30.0 if _hanging else 1.0)
+
+    def state_dict(self):
+        return {"rows": self.rows}
+
+    def load_state_dict(self, entries):
+        self.rows = entries["rows"]
 
 
 def callbacks(where: str) -> list[lb.callbacks.Callback]:
     """Those of the child, and of the run that continues it."""
-    moments = {"step": [Announcer()], "evaluation": [SlowEvaluation()]}
-    return [lb.callbacks.Checkpoint(every_epochs=1000, every_steps=3), *moments.get(where, [])]
+    moments = {"step": [Announcer()], "callback": [SlowCallback()], "callback that hangs": [SlowCallback()]}
+    every = 3 if where == "inner loop" else 4  # steps; the others are not at the ends of epochs
+    return [*moments.get(where, []), lb.callbacks.EarlyStopping(patience=10**6), lb.callbacks.Checkpoint(1000, every)]
 
 
 def child(folder: Path, where: str) -> tuple[int, int]:
@@ -84,12 +95,14 @@ def child(folder: Path, where: str) -> tuple[int, int]:
     if pid:
         os.close(writing)
         return pid, reading
-    global _pipe, _busy
-    _pipe, _busy = writing, where == "inner loop"
+    global _pipe, _busy, _hanging
+    _pipe, _busy, _hanging = writing, where == "inner loop", where == "callback that hangs"
     code = 99
     try:
         if where == "save":
             slow_saves()
+        if where == "evaluation":
+            slow_evaluation()
         result = train(make("relu"), Slow(), EPOCHS, folder, *callbacks(where))
         code = {Outcome.INTERRUPTED: 130, Outcome.FINISHED: 0}[result.outcome]
     except SystemExit as stop:
@@ -116,6 +129,22 @@ def slow_saves() -> None:
     _atomic.write_file = slow
 
 
+def slow_evaluation() -> None:
+    """The second row takes half a minute, after the forward pass has been counted."""
+    from lifted_bregman.solvers import _loop
+
+    measure, made = _loop.measured, []
+
+    def slow(*arguments):
+        made.append(measure(*arguments))
+        if len(made) == 2:
+            announce("evaluation")
+            time.sleep(30.0)
+        return made[-1]
+
+    _loop.measured = slow
+
+
 def ended(pid: int) -> int:
     """The exit code, or minus the signal."""
     deadline = time.monotonic() + LIMIT
@@ -129,11 +158,11 @@ def ended(pid: int) -> int:
     raise AssertionError("the run did not end")
 
 
-@pytest.mark.parametrize("where", ["step", "inner loop", "evaluation", "save"])
+@pytest.mark.parametrize("where", ["step", "inner loop", "evaluation", "callback", "callback that hangs", "save"])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"])
 def test_a_signal_ends_the_run_with_a_sound_checkpoint_from_which_it_continues_exactly(tmp_path, number, code, where):
     pid, reading = child(tmp_path / "run", where)
-    assert os.read(reading, 100).decode().startswith(where)
+    assert where.startswith(os.read(reading, 100).decode().split("\n")[0])
     started = time.monotonic()
     os.kill(pid, number)
     assert ended(pid) == code
@@ -151,12 +180,14 @@ def test_a_signal_ends_the_run_with_a_sound_checkpoint_from_which_it_continues_e
         assert reached == 3
     # From here to a few epochs later, against a run that nobody disturbed.
     epochs = reached // 3 + 3
-    case, whole = scrambled(make("relu")), make("relu")
-    result = train(case, Slow(), epochs, tmp_path / "run", *callbacks(where), resume=True)
+    case, whole, own = scrambled(make("relu")), make("relu"), callbacks(where)
+    result = train(case, Slow(), epochs, tmp_path / "run", *own, resume=True)
     expected = train(whole, Slow(), epochs)
     assert result.outcome is Outcome.FINISHED
     assert_same(list(case.problem.model.parameters()), list(whole.problem.model.parameters()))
     assert_same(result.history, expected.history)
+    assert_same(folder.history(), [dict(row) for row in result.history])
+    assert [one.rows for one in own if isinstance(one, SlowCallback)] in ([], [epochs])
 
 
 def test_a_second_ctrl_c_ends_it_at_once(tmp_path):

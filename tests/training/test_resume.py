@@ -18,6 +18,8 @@ import torch.nn.functional as F
 import lifted_bregman as lb
 from lifted_bregman import errors, solvers
 from lifted_bregman.solvers import Outcome
+from lifted_bregman.training._company import described
+from lifted_bregman.training.fit import run_settings
 from tests.cases import name, solver_cases
 from tests.training.runs import Recorder, StopAt, assert_same, assert_same_end, case_in, scrambled, train
 
@@ -229,3 +231,26 @@ def test_what_a_dying_process_left_in_the_history_is_cut_off(tmp_path):
     result = train(case, solver, 4, tmp_path / "run", StopAt(), resume=True)
     assert_same_end(case, result, whole, expected)
     assert_same(lb.training.RunFolder(tmp_path / "run").history(), expected.history)
+
+
+def test_parts_of_ones_own_without_a_repr_are_the_same_in_another_process():
+    """Python's own has an address in it, which no other process has."""
+
+    class Plain:
+        pass
+
+    assert described((Plain(), [Plain()], {"a": Plain()})) == described((Plain(), [Plain()], {"a": Plain()}))
+    assert "0x" not in described(Plain()) and "Plain" in described(Plain())
+    assert described("at 0x noon") == "'at 0x noon'"
+    case = case_in(torch.float64)
+    run = solvers.Run(
+        case.problem, solvers.ImplicitSGD(Doubling()), solvers.Batch.whole(case.problem, *case.data), epochs=1
+    )
+    assert "Doubling object" in run_settings(run, run.solver)["solver"] and "0x" not in str(
+        run_settings(run, run.solver)
+    )
+
+
+class Doubling(solvers.Schedule):
+    def value(self, step):
+        return 2.0**step

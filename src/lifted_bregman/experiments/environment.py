@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,26 @@ def environment() -> dict[str, str]:
         "system": f"{platform.system()} {platform.machine()}",
         "Python": platform.python_version(),
     } | {name: _version(name) for name in _PACKAGES}
+
+
+def commit() -> str:
+    """The commit of this library that is running, with "changed" where files differ from it; "unknown" elsewhere.
+
+    An installed copy has none, even where it lies inside some other project's folder.
+    """
+    place = Path(__file__).parent
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", "-C", str(place), *arguments], capture_output=True, text=True, timeout=10)
+        done.check_returncode()
+        return done.stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", Path(__file__).name)
+        changed = git("status", "--porcelain", "--", str(place.parent))
+        return git("rev-parse", "--short=12", "HEAD") + (", changed" if changed else "")
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
 
 
 def available_cores() -> int:

@@ -43,6 +43,7 @@ class Phase(Enum):
 
     STEP = "in a step: parameters and state may be half changed"
     BETWEEN = "between steps"
+    ROW = "handing a new row to the callbacks: some have it and some not"
     SAVE = "writing a checkpoint"
 
 
@@ -136,8 +137,8 @@ class Run:
 
     @property
     def intact(self) -> bool:
-        """Whether parameters and state are those after a whole step."""
-        return self.phase is not Phase.STEP and self.outcome is not Outcome.DIVERGED
+        """Whether parameters, state, history and callbacks are those after a whole step or row."""
+        return self.phase not in (Phase.STEP, Phase.ROW) and self.outcome is not Outcome.DIVERGED
 
     def stop(self, outcome: Outcome, reason: str, record: bool = False) -> None:
         """Ends the run after the present step or row; `record` adds a row for an epoch that is not over."""
@@ -276,16 +277,27 @@ class Run:
         if not math.isfinite(row["objective"]):
             raise Diverged(f"the objective is {row['objective']} after epoch {self.epoch}")
         keeper.keep(self)
+        self.phase = Phase.ROW
         self.history.append(row)
         if self.batch == len(order):
             self.epoch, self.batch = self.epoch + 1, 0
         if self.span.count > 1 and self.span.most(any(callback.reads_parameters for callback in self.callbacks)):
             self.collect(state=False)
         self._call("recorded", row)
+        self.phase = Phase.BETWEEN
         self._judge(row)
 
     def _row(self, last: Batch) -> Row:
+        """What has been reached; what it costs is not the solver's work, even if it is broken off."""
         own_work, counted = self.problem.work.as_dict(), self._work()
+        try:
+            row = self._evaluated(last)
+        finally:
+            self.problem.work.reset(own_work)
+        metrics = self.span.merged(self.state.metrics)
+        return row | counted | metrics | added_up(self.state.metrics, self.span, self.solver.counts)
+
+    def _evaluated(self, last: Batch) -> Row:
         row: Row = {"step": self.state.steps, "epoch": self.epoch, "seconds": self.seconds}
         row |= measured(self._spanned, self.data, self.classify, self.peers)
         row |= lifted_energies(self._spanned, self.state, self.data, last, self.peers)
@@ -299,9 +311,7 @@ class Run:
             kept = len(variables[1]) if len(variables) else len(self.data)
             if kept == len(self.data):
                 row["certificate"] = largest_certificate(self._shared, variables, self.data)
-        self.problem.work.reset(own_work)  # what the history costs is not the solver's work
-        metrics = self.span.merged(self.state.metrics)
-        return row | counted | metrics | added_up(self.state.metrics, self.span, self.solver.counts)
+        return row
 
     def _judge(self, row: Row) -> None:
         if self.tolerance is not None and row.get("certificate", math.inf) <= self.tolerance:

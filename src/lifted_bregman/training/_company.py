@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -63,6 +64,11 @@ class Company:
         except Exception as error:
             failure = error
         self.agreement.share_error(failure)
+
+
+def described(value: object) -> str:
+    """`repr` without addresses in memory, which parts of one's own have by default: the same in every process."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 class Joined(Company):

@@ -14,7 +14,7 @@ from lifted_bregman.errors import CheckpointError, LiftedBregmanError, SettingEr
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.solvers import Callback, GramSweep, Outcome, Result, Run, Solver
 from lifted_bregman.solvers._loop import StopNow
-from lifted_bregman.training._company import Company, company, digest, require_parallel
+from lifted_bregman.training._company import Company, company, described, digest, require_parallel
 from lifted_bregman.training._workers import in_workers
 from lifted_bregman.training.callbacks import Checkpoint
 from lifted_bregman.training.inputs import read_inputs
@@ -160,7 +160,7 @@ def fit(
     with Signals(terminate=out is not None, break_off=out is not None) as signals:
         try:
             with company(parallel, device) as others:
-                others.begin(problem, repr((solver, settings)), train, held_out)
+                others.begin(problem, described((solver, settings)), train, held_out)
                 run = make(others, signals)
                 if out is not None:
                     _prepare(run, RunFolder(out), resume or others.attempt > 0, others, solver)
@@ -235,13 +235,13 @@ def run_settings(run: Run, solver: Solver[Any]) -> dict[str, Any]:
     """
     problem = run.problem
     return {
-        "model": repr(problem.model),
+        "model": described(problem.model),
         "trained": [name for name, parameter in problem.model.named_parameters() if parameter.requires_grad],
-        "loss": repr(problem.loss),
+        "loss": described(problem.loss),
         "weights": list(problem.weights),
-        "penalties": {str(layer): repr(penalty) for layer, penalty in problem.penalties.items()},
-        "parameter_penalties": {str(l): repr(penalty) for l, penalty in problem.parameter_penalties.items()},
-        "solver": repr(solver),
+        "penalties": {str(layer): described(penalty) for layer, penalty in problem.penalties.items()},
+        "parameter_penalties": {str(l): described(penalty) for l, penalty in problem.parameter_penalties.items()},
+        "solver": described(solver),
         "batch_size": run.batch_size,
         "seed": run.seed,
         "record_every": run.record_every,

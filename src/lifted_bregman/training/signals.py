@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import signal
 import threading
 from types import FrameType
@@ -91,4 +90,6 @@ class Signals(Callback):
 
     def _expire(self) -> None:
         self._overdue = True
-        _thread.interrupt_main()
+        main = threading.main_thread().ident
+        assert main is not None
+        signal.pthread_kill(main, signal.SIGINT)  # a real one, which also ends a call that waits, such as a read

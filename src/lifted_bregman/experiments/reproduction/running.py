@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from lifted_bregman.errors import CheckpointError, SettingError
 from lifted_bregman.experiments.build import build_problem
-from lifted_bregman.experiments.environment import environment, threads
+from lifted_bregman.experiments.environment import commit, environment, threads
 from lifted_bregman.experiments.reproduction.observing import Observer, kept
 from lifted_bregman.experiments.reproduction.pictures import final_measures, take_pictures
 from lifted_bregman.experiments.reproduction.recipe import Job, Priority, Recipe
@@ -181,7 +181,7 @@ def _train(job: Job, folder: Path, deadline: Deadline, console: Console) -> Reci
         recipe.name,
         job.seed,
         job_entries(job),
-        environment(),
+        environment() | {"commit": commit()},
         _source(data),
         rows,
         result.outcome.name,

@@ -36,7 +36,7 @@ class RecipeRun:
         recipe: its name.
         seed: of samples, weights, order and noise.
         settings: what was run, resolved, as plain entries.
-        environment: versions, threads, hardware.
+        environment: versions, threads, hardware, commit.
         data: what the samples were.
         rows: one for each recorded epoch.
         outcome: how it ended, in a word.

@@ -89,7 +89,7 @@ class Checkpoint(Callback):
     def ended(self, run: Run) -> None:
         if run.intact:
             self._require_save(run)
-        elif run.outcome is Outcome.INTERRUPTED and run.phase is Phase.STEP:
+        elif run.outcome is Outcome.INTERRUPTED:
             self._go_back(run)
 
     def state_dict(self) -> dict[str, Any]:
@@ -128,21 +128,22 @@ class Checkpoint(Callback):
         assert self._folder is not None
         if not _finite_everywhere(run):
             return  # the process where it is not says so
-        run.phase = Phase.SAVE
+        before, run.phase = run.phase, Phase.SAVE
         try:
             run.collect()
             if run.agreement.rank == 0:
                 self._folder.save(run, best)
         finally:
-            run.phase = Phase.BETWEEN
+            run.phase = before
         self._saved, self._saved_at = _position(run), time.monotonic()
 
     def _go_back(self, run: Run) -> None:
-        """A step that was broken off leaves half-changed parameters: those of the last checkpoint take their place."""
+        """A step or row that was broken off leaves things half changed: the last checkpoint takes their place."""
         assert self._folder is not None
-        taken = run.state.steps
+        broken = f"Step {run.state.steps + 1}" if run.phase is Phase.STEP else f"The row after step {run.state.steps}"
         self._folder.restore(run)
-        run.message += f" Step {taken + 1} was broken off; step {run.state.steps}, the last checkpoint, is kept."
+        run.phase = Phase.BETWEEN
+        run.message += f" {broken} was broken off; step {run.state.steps}, the last checkpoint, is kept."
 
 
 def _finite_everywhere(run: Run) -> bool:
