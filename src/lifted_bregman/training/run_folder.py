@@ -12,7 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,6 +26,7 @@ from lifted_bregman.training.checkpoints import Checkpoints, Loaded, Snapshot
 
 _AT_THE_END = ("model.safetensors", "result.json")
 _OWN_PARTS = ("variables", "multipliers")  # entries of the solver's state with a file of their own
+_OF_EVERY_RUN = ("Signals", "RunFolder", "Checkpoint")  # the callbacks of a run with a folder to which none was given
 
 
 class RunFolder(Callback):
@@ -138,26 +139,15 @@ class RunFolder(Callback):
         self._require_same_settings(snapshot.settings, loaded.path)
         parts = dict(snapshot.parts)
         try:
-            run.problem.model.load_state_dict(parts.pop("model"))
-            states, generators = parts.pop("callbacks"), parts.pop("generators")
+            parameters, states, generators = parts.pop("model"), parts.pop("callbacks"), parts.pop("generators")
             solver = {**parts.pop("solver"), **parts}
+            _require_same_shapes(parameters, run.problem.model.state_dict())
             rows = self._history.truncated(snapshot.state["history"])
+            _load_callbacks(run, states, loaded.path)
             run.load_state_dict({**snapshot.state, "solver": solver})
+            run.problem.model.load_state_dict(parameters)  # last: a checkpoint that is refused has changed none
         except (KeyError, TypeError, RuntimeError) as error:
             raise CheckpointError(f"{loaded.path} does not fit this run: {error}") from error
-        if len(states) != len(run.callbacks):
-            raise CheckpointError(
-                f"{loaded.path} was saved with {len(states)} callbacks and this run has {len(run.callbacks)}: continue "
-                "with the callbacks it was started with."
-            )
-        for callback, state in zip(run.callbacks, states, strict=True):
-            try:
-                callback.load_state_dict(state)
-            except (KeyError, TypeError, AttributeError) as error:
-                raise CheckpointError(
-                    f"{loaded.path} has another callback in the place of {type(callback).__name__} ({error!r}): "
-                    "continue with the callbacks it was started with, in their order."
-                ) from error
         torch.set_rng_state(generators["torch"])
         run.history[:] = rows
         if (
@@ -270,6 +260,31 @@ class _HistoryFile:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _require_same_shapes(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """PyTorch itself loads what fits before it says what does not."""
+    before, now = ({name: tuple(getattr(v, "shape", ())) for name, v in e.items()} for e in (saved, own))
+    for name in sorted({*before, *now}):
+        if before.get(name) != now.get(name):
+            raise TypeError(f"{name} has the shape {before.get(name)} there and {now.get(name)} in the model")
+
+
+def _load_callbacks(run: Run, states: Sequence[Mapping[str, Any]], where: Path) -> None:
+    if len(states) != len(run.callbacks):
+        before, now = (len(given) - len(_OF_EVERY_RUN) for given in (states, run.callbacks))
+        raise CheckpointError(
+            f"{where} was saved with {before} callbacks beside a Checkpoint and this run has {now}: continue with the "
+            "callbacks it was started with."
+        )
+    for callback, state in zip(run.callbacks, states, strict=True):
+        try:
+            callback.load_state_dict(state)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(
+                f"{where} has another callback in the place of {type(callback).__name__} ({error!r}): continue with "
+                "the callbacks it was started with, in their order."
+            ) from error
 
 
 def _replace(path: Path, content: bytes) -> None:
