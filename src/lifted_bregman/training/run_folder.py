@@ -12,7 +12,9 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,7 +24,7 @@ from torch import Tensor
 from lifted_bregman.errors import CheckpointError
 from lifted_bregman.solvers import Callback, Run
 from lifted_bregman.training._atomic import replace_file
-from lifted_bregman.training.checkpoints import Checkpoints, Loaded, Snapshot
+from lifted_bregman.training.checkpoints import Checkpoints, Loaded, Snapshot, remedy
 
 _AT_THE_END = ("model.safetensors", "result.json")
 _OWN_PARTS = ("variables", "multipliers")  # entries of the solver's state with a file of their own
@@ -86,7 +88,8 @@ class RunFolder(Callback):
         if run.agreement.rank > 0:
             return
         for name in _AT_THE_END:  # those of an earlier end are no longer true
-            (self.path / name).unlink(missing_ok=True)
+            with _told(self.path / name):
+                (self.path / name).unlink(missing_ok=True)
 
     def recorded(self, run: Run, row: dict[str, float]) -> None:
         if run.agreement.rank == 0:
@@ -106,7 +109,8 @@ class RunFolder(Callback):
 
         parameters = {name: value.detach().clone() for name, value in run.problem.model.state_dict().items()}
         content = save(parameters)
-        _replace(self.path / "model.safetensors", content)
+        with _told(self.path / "model.safetensors"):
+            replace_file(self.path / "model.safetensors", content)
         assert run.outcome is not None
         ending = {
             "outcome": run.outcome.name,
@@ -116,7 +120,8 @@ class RunFolder(Callback):
             "seconds": run.seconds,
             "model_sha256": hashlib.sha256(content).hexdigest(),
         }
-        _replace(self.path / "result.json", (json.dumps(ending, indent=1) + "\n").encode())
+        with _told(self.path / "result.json"):
+            replace_file(self.path / "result.json", (json.dumps(ending, indent=1) + "\n").encode())
 
     def save(self, run: Run, best: bool = False) -> Path:
         """One checkpoint of where the run stands."""
@@ -206,19 +211,21 @@ class _HistoryFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file: IO[bytes] | None = None
+        self._file: FileIO | None = None
         self._hash = hashlib.sha256()
         self._rows = self._bytes = 0
 
     def append(self, row: Mapping[str, float]) -> None:
         line = json.dumps(row).encode() + b"\n"
-        if self._file is None:
-            self._file = self.path.open("r+b" if self._rows else "wb")
+        with _told(self.path):
+            if self._file is None:
+                self._file = self.path.open("r+b" if self._rows else "wb", buffering=0)
             self._file.seek(self._bytes)
             self._file.truncate()
-        self._file.write(line)
-        self._file.flush()
-        os.fsync(self._file.fileno())
+            rest = memoryview(line)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+            os.fsync(self._file.fileno())
         self._hash.update(line)
         self._rows, self._bytes = self._rows + 1, self._bytes + len(line)
 
@@ -258,8 +265,9 @@ class _HistoryFile:
 
     def close(self) -> None:
         if self._file is not None:
-            self._file.close()
-            self._file = None
+            file, self._file = self._file, None
+            with suppress(OSError):  # its rows are on the disk
+                file.close()
 
 
 def _require_same_shapes(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
@@ -287,8 +295,10 @@ def _load_callbacks(run: Run, states: Sequence[Mapping[str, Any]], where: Path) 
             ) from error
 
 
-def _replace(path: Path, content: bytes) -> None:
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """A file that cannot be changed is a `CheckpointError` with what to do."""
     try:
-        replace_file(path, content)
+        yield
     except OSError as error:
-        raise CheckpointError(f"{path} was not written ({error.strerror}): free some space and resume.") from error
+        raise CheckpointError(f"{path} was not written ({error.strerror}). {remedy(error)}") from error
