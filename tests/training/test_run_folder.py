@@ -59,3 +59,22 @@ def test_a_folder_that_cannot_be_opened_is_not_kept_locked(tmp_path, monkeypatch
         train(case_in(torch.float64), SOLVER, 1, tmp_path / "run")
     train(case_in(torch.float64), SOLVER, 1, tmp_path / "run")
     assert caught.tb is not None
+
+
+@pytest.mark.parametrize("kind", [OSError, KeyboardInterrupt])
+def test_a_callback_that_cannot_be_closed_keeps_no_other_open(tmp_path, kind):
+    class Last(lb.callbacks.Callback):
+        def __init__(self, *errors):
+            self.errors, self.closed = errors, False
+
+        def close(self):
+            self.closed = True
+            for error in self.errors:
+                raise error
+
+    first, second, third = Last(kind("the first")), Last(ValueError("the second")), Last()
+    with pytest.raises(kind, match="the first") as caught:
+        train(case_in(torch.float64), SOLVER, 1, tmp_path / "run", first, second, third)
+    assert first.closed and second.closed and third.closed
+    again = train(case_in(torch.float64), SOLVER, 2, tmp_path / "run", Last(), Last(), Last(), resume=True)
+    assert again.outcome is solvers.Outcome.FINISHED and caught.tb is not None
