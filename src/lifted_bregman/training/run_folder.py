@@ -2,7 +2,7 @@
 
 history.jsonl         one row an epoch, on disk as soon as it is there
 checkpoints/          what a continuation needs, see `checkpoints`
-model.safetensors     the trained parameters, once the run has ended
+model.safetensors     the trained parameters, once the run has ended; none that are not finite
 result.json           outcome, message, position and the hash of the model
 """
 
@@ -23,6 +23,7 @@ from torch import Tensor
 
 from lifted_bregman.errors import CheckpointError
 from lifted_bregman.solvers import Callback, Run
+from lifted_bregman.solvers._finite import finite
 from lifted_bregman.training._atomic import replace_file
 from lifted_bregman.training.checkpoints import Checkpoints, Loaded, Snapshot, remedy
 
@@ -56,8 +57,16 @@ class RunFolder(Callback):
         return bool(self.checkpoints.steps())
 
     def results(self) -> list[str]:
-        """The files here that a run would write anew."""
-        return [name for name in (self._history.path.name, *_AT_THE_END) if (self.path / name).exists()]
+        """The files here that a run would write anew.  The end of one that could not take a step is none."""
+        found = [name for name in (self._history.path.name, *_AT_THE_END) if (self.path / name).exists()]
+        return [] if found == ["result.json"] and self._never_began() else found
+
+    def _never_began(self) -> bool:
+        try:
+            ending = self.result()
+        except CheckpointError:
+            return False
+        return (ending.get("steps"), ending.get("model_sha256", "")) == (0, None)
 
     def open(self) -> None:
         """Makes the folder, takes it for this process, and sweeps what dead processes left."""
@@ -108,9 +117,13 @@ class RunFolder(Callback):
         from safetensors.torch import save
 
         parameters = {name: value.detach().clone() for name, value in run.problem.model.state_dict().items()}
-        content = save(parameters)
-        with _told(self.path / "model.safetensors"):
-            replace_file(self.path / "model.safetensors", content)
+        path, content = self.path / "model.safetensors", None
+        with _told(path):
+            if all(finite(value) for value in parameters.values()):
+                content = save(parameters)
+                replace_file(path, content)
+            else:
+                path.unlink(missing_ok=True)
         assert run.outcome is not None
         ending = {
             "outcome": run.outcome.name,
@@ -118,7 +131,7 @@ class RunFolder(Callback):
             "epochs": run.epoch - 1,
             "steps": run.state.steps,
             "seconds": run.seconds,
-            "model_sha256": hashlib.sha256(content).hexdigest(),
+            "model_sha256": None if content is None else hashlib.sha256(content).hexdigest(),
         }
         with _told(self.path / "result.json"):
             replace_file(self.path / "result.json", (json.dumps(ending, indent=1) + "\n").encode())
@@ -172,8 +185,12 @@ class RunFolder(Callback):
         from safetensors.torch import load
 
         try:
-            content = (self.path / "model.safetensors").read_bytes()
             expected = self.result()["model_sha256"]
+            if expected is None:
+                raise CheckpointError(
+                    f"{self.path} has no trained model, for its parameters were not finite at the end."
+                )
+            content = (self.path / "model.safetensors").read_bytes()
             if hashlib.sha256(content).hexdigest() != expected:
                 raise CheckpointError(
                     f"{self.path / 'model.safetensors'} is damaged: resume the run to write it again."
