@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +14,7 @@ import torch
 
 import lifted_bregman as lb
 from lifted_bregman import errors, solvers
+from lifted_bregman.experiments.reproduction.running import _locked
 from lifted_bregman.training.checkpoints import Checkpoints
 from tests.training.runs import assert_same, assert_same_end, case_in, scrambled, train
 
@@ -78,3 +82,14 @@ def test_a_callback_that_cannot_be_closed_keeps_no_other_open(tmp_path, kind):
     assert first.closed and second.closed and third.closed
     again = train(case_in(torch.float64), SOLVER, 2, tmp_path / "run", Last(), Last(), Last(), resume=True)
     assert again.outcome is solvers.Outcome.FINISHED and caught.tb is not None
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_locks_can_hold_a_run(tmp_path, monkeypatch, number):
+    def unsupported(*arguments):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    assert train(case_in(torch.float64), SOLVER, 1, tmp_path / "run").outcome is solvers.Outcome.FINISHED
+    with _locked(tmp_path / "job.lock") as free:
+        assert free

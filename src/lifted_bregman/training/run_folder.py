@@ -8,7 +8,6 @@ result.json           outcome, message, position and the hash of the model
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -24,7 +23,7 @@ from torch import Tensor
 from lifted_bregman.errors import CheckpointError
 from lifted_bregman.solvers import Callback, Run
 from lifted_bregman.solvers._finite import finite
-from lifted_bregman.training._atomic import replace_file
+from lifted_bregman.training._atomic import replace_file, take_lock
 from lifted_bregman.training.checkpoints import Checkpoints, Loaded, Snapshot, remedy
 
 _AT_THE_END = ("model.safetensors", "result.json")
@@ -77,14 +76,9 @@ class RunFolder(Callback):
             raise CheckpointError(
                 f"{self.path} cannot be written ({error.strerror}): choose another folder or change its permissions."
             ) from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._lock.close()
-            self._lock = None
-            raise CheckpointError(
-                f"another process is training in {self.path}: wait for it, or choose another folder."
-            ) from error
+        if not take_lock(self._lock):
+            self.close()
+            raise CheckpointError(f"another process is training in {self.path}: wait for it, or choose another folder.")
         self.checkpoints.sweep()
 
     def close(self) -> None:
