@@ -8,6 +8,7 @@ import pytest
 
 from lifted_bregman.activations import Tanh
 from lifted_bregman.cli import doctor
+from lifted_bregman.data import _places
 from lifted_bregman.training.checkpoints import Checkpoints, Snapshot
 from tests.cli.program import call
 
@@ -58,3 +59,33 @@ def test_an_error_that_should_not_happen_is_one_sentence(monkeypatch: pytest.Mon
     called = call(capsys, "doctor")
     assert called.code == 1 and "ZeroDivisionError" in called.err and "--traceback" in called.err
     assert called.err.count("\n") == 1 and "Traceback" not in called.err
+
+
+@pytest.fixture
+def homeless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user whom the system does not know, as in a container with a number for a user."""
+
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("HOME", "XDG_CACHE_HOME", "LIFTED_BREGMAN_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_without_a_home_folder_what_needs_no_cache_works(homeless: None, capsys: Capture) -> None:
+    called = call(capsys, "doctor")
+    assert called.code == 0 and "none: there is no home folder" in called.out
+    called = call(capsys, "data", "list")
+    assert called.code == 0 and "digits" in called.out
+    called = call(capsys, "train", "--data", "digits-200", "--hidden", 5, "--epochs", 1, "--quiet", "--out", "run")
+    assert called.code == 0, called.err
+
+
+def test_without_a_home_folder_what_must_be_stored_is_refused(
+    homeless: None, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setattr(_places, "SYSTEM_FOLDERS", ())
+    called = call(capsys, "data", "get", "mnist")
+    assert called.code == 3 and "LIFTED_BREGMAN_DATA" in called.err

@@ -123,3 +123,20 @@ def test_an_earlier_demonstration_is_removed_before_the_next_one_starts(copy: Pa
     demo_folder.clear(copy, KEYS)
     assert [path.name for path in copy.iterdir()] == ["notes.txt"]
     assert not demo_folder.is_demo(copy)
+
+
+@pytest.mark.parametrize("name", ["settings.json", "pictures.safetensors", "adam.jsonl", "index.html"])
+@pytest.mark.parametrize("content", ["mine", '{"kind": "mine"}', "[]"])
+def test_files_of_the_user_are_not_removed(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(SettingError, match=f"{name}.*choose another folder"):
+        demo_folder.begin(tmp_path, KEYS)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, content)]
+
+
+def test_a_demonstration_that_broke_off_is_replaced(tmp_path: Path) -> None:
+    demo_folder.begin(tmp_path, KEYS)
+    demo_folder.append_row(tmp_path, "adam", {"epoch": 0})
+    assert not demo_folder.is_demo(tmp_path)
+    demo_folder.begin(tmp_path, KEYS)
+    assert not (tmp_path / "adam.jsonl").exists()

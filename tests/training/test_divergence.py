@@ -45,7 +45,27 @@ def test_bad_weights_never_take_a_step(tmp_path, bad):
     assert result.outcome is Outcome.DIVERGED and "weight of model.2 (Linear)" in result.message
     assert result.state.steps == 0 and result.history == []
     assert_same([p.nan_to_num() for p in parameters(case)], before)
-    assert not list((tmp_path / "run" / "checkpoints").glob("step-*"))
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"lock", "result.json"}
+    folder = lb.training.RunFolder(tmp_path / "run")
+    assert folder.result()["outcome"] == "DIVERGED"
+    with pytest.raises(errors.CheckpointError, match="not finite"):
+        folder.model_parameters()
+    with torch.no_grad():
+        case.problem.model[2].weight[1, 1] = 0.0
+    assert train(case, solvers.ImplicitSGD(), 3, tmp_path / "run").outcome is Outcome.FINISHED  # nothing was in its way
+    assert_same(folder.model_parameters(), dict(case.problem.model.state_dict()))
+
+
+def test_a_callback_that_spoils_the_end_leaves_no_model(tmp_path):
+    class Spoils(lb.callbacks.Callback):
+        def finished(self, run):
+            with torch.no_grad():
+                run.problem.model[0].bias[0] = math.inf
+
+    train(make("relu"), solvers.ImplicitSGD(), 2, tmp_path / "run", Spoils())
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+    with pytest.raises(errors.CheckpointError, match="holds a run already"):
+        train(make("relu"), solvers.ImplicitSGD(), 2, tmp_path / "run")
 
 
 @pytest.mark.parametrize("rate", [1e3, 1e6, 1e150])

@@ -192,6 +192,36 @@ def test_other_callbacks_or_a_missing_history_are_told_as_such(tmp_path):
         train(case_in(torch.float64), solvers.ImplicitSGD(), 3, tmp_path / "run", *same, resume=True)
 
 
+@pytest.mark.parametrize("fault", ["fewer callbacks", "another callback", "no history", "another shape"])
+def test_a_resume_that_is_refused_leaves_the_parameters_as_they_were(tmp_path, fault):
+    class Own(torch.nn.Linear):
+        def __repr__(self):
+            return "Own()"  # which does not tell its shape
+
+    def problem(hidden: int) -> lb.LiftedProblem:
+        layers = (lb.Map(Own(2, hidden)), torch.nn.ReLU(), lb.Map(Own(hidden, 2)))
+        return lb.lift(torch.nn.Sequential(*layers), loss=lb.SquaredError())
+
+    X, Y = torch.randn(2, 12, 2).unbind()
+    callbacks = [lb.callbacks.EarlyStopping(), lb.callbacks.Timer(1e9)]
+    settings = {"epochs": 3, "batch_size": 5, "out": tmp_path / "run"}
+    lb.fit(problem(3), (X, Y), callbacks=callbacks, **settings)
+    again, message = problem(4 if fault == "another shape" else 3), "does not fit this run"
+    if fault == "fewer callbacks":
+        callbacks, message = callbacks[:1], "2 callbacks beside a Checkpoint and this run has 1"
+    elif fault == "another callback":
+        callbacks, message = callbacks[::-1], "another callback in the place of EarlyStopping"
+    elif fault == "no history":
+        (tmp_path / "run" / "history.jsonl").unlink()
+        message = "cannot be read"
+    with torch.no_grad():
+        for p in again.model.parameters():
+            p.fill_(0.5)
+    with pytest.raises(errors.CheckpointError, match=message):
+        lb.fit(again, (X, Y), callbacks=callbacks, resume=True, **settings)
+    assert all(bool((p == 0.5).all()) for p in again.model.parameters())
+
+
 def test_a_layer_that_was_frozen_since_is_another_run(tmp_path):
     train(case_in(torch.float64), solvers.ImplicitSGD(), 3, tmp_path / "run", StopAt(4))
     case = case_in(torch.float64)

@@ -16,7 +16,7 @@ from lifted_bregman.activations import Sigmoid, Softmax, SoftThreshold, Tanh
 from lifted_bregman.activations.checks import check_bregman, check_conjugate, check_prox
 from lifted_bregman.cli import _console
 from lifted_bregman.cli._errors import ExitCode
-from lifted_bregman.errors import CheckError
+from lifted_bregman.errors import CheckError, DataError
 from lifted_bregman.experiments.environment import environment
 from lifted_bregman.losses import SquaredError
 from lifted_bregman.problem import LiftedProblem, lift
@@ -41,7 +41,7 @@ def doctor() -> int:
     for extra, packages in _EXTRAS.items():
         missing = [name for name in packages if _version(name) is None]
         shown[f"extra {extra}"] = "there" if not missing else f"without {', '.join(missing)}"
-    shown["data folder"] = str(data.cache_folder())
+    shown["data folder"] = _data_folder()
     shown |= {f"data {name}": data.whereabouts(info) for name, info in data.SETS.items()}
     wrong = 0
     for name, check in CHECKS.items():
@@ -142,6 +142,13 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+def _data_folder() -> str:
+    try:
+        return str(data.cache_folder())
+    except DataError as error:
+        return f"none: {error}"
 
 
 def _accelerator() -> str:

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -25,15 +26,22 @@ class WrongContent(DataError):
     """A file has not the content it should have."""
 
 
+class NoCache(DataError):
+    """There is no folder to keep data in."""
+
+
 def cache_folder() -> Path:
-    """$LIFTED_BREGMAN_DATA, else $XDG_CACHE_HOME/lifted-bregman, else ~/.cache/lifted-bregman."""
+    """$LIFTED_BREGMAN_DATA, else $XDG_CACHE_HOME/lifted-bregman, else ~/.cache/lifted-bregman.
+
+    DataError where none of them is named and there is no home folder.
+    """
     if named := os.environ.get(CACHE_VARIABLE):
         return Path(named)
     base = os.environ.get("XDG_CACHE_HOME", "")
     try:
         return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "lifted-bregman"
     except RuntimeError as error:
-        raise DataError(f"there is no home folder to keep data in: name a folder in ${CACHE_VARIABLE}.") from error
+        raise NoCache(f"there is no home folder to keep data in: name a folder in ${CACHE_VARIABLE}.") from error
 
 
 @dataclass(frozen=True)
@@ -115,11 +123,15 @@ def require_content(content: bytes | memoryview, file: FileInfo, name: str) -> N
 
 
 def places(info: SetInfo, data_dir: Path | None) -> list[Place]:
-    """Where to look, in this order; of the user's folder DIR both DIR/NAME and, if that is none, DIR itself."""
+    """Where to look, in this order; of the user's folder DIR both DIR/NAME and, if that is none, DIR itself.
+
+    Without a home folder there may be no cache to look in.
+    """
     found = []
     if data_dir is not None:
         found.append(store_place(info, data_dir))
-    found.append(Place(cache_folder() / info.name, "cache"))
+    with suppress(NoCache):
+        found.append(Place(cache_folder() / info.name, "cache"))
     found.extend(Place(folder / info.name, "system") for folder in SYSTEM_FOLDERS)
     return found
 

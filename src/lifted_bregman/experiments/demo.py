@@ -130,7 +130,7 @@ def run_demo(settings: DemoSettings, out: Path, console: Console | None = None) 
         console: where to show progress; None for nowhere.
     """
     started = time.monotonic()
-    demo_folder.clear(out, tuple(method.key for method in METHODS))
+    demo_folder.begin(out, tuple(method.key for method in METHODS))
     digits = data.load(SET, data_dir=settings.data_dir, seed=settings.seed).apply(data.Centre())
     (X, _), (X_validation, _) = digits.pairs("autoencode")
     shown = {"train": _one_of_each(digits.train), "validation": _one_of_each(digits.test)}

@@ -1,6 +1,6 @@
 """The folder of a demonstration: what `lifted demo` leaves and `lifted report` reads.
 
-settings.json           what was run, where, and how each method ended; written last
+settings.json           what was run, where, and how each method ended; until the end, only that it is a demonstration
 METHOD.jsonl            the rows of one method's history, the first one from before training
 pictures.safetensors    some digits, and each method's reconstructions and codes of them
 """
@@ -8,6 +8,7 @@ pictures.safetensors    some digits, and each method's reconstructions and codes
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -23,6 +24,7 @@ SIDE = 28  # pixels of a digit
 NOT_TUNED = "not tuned"
 _NEEDED = ("epoch", "seconds", "objective", "sparsity", "validation_error")
 _SETTINGS, _PICTURES = "settings.json", "pictures.safetensors"
+PAGE = "index.html"
 
 
 @dataclass(frozen=True)
@@ -106,18 +108,39 @@ class Demo:
     pictures: Mapping[str, Tensor]
 
 
+def begin(folder: Path, keys: tuple[str, ...]) -> None:
+    """A folder for a new demonstration, known as such from now on, so that one that breaks off can be replaced."""
+    clear(folder, keys)
+    _write_settings(folder, {})
+
+
 def clear(folder: Path, keys: tuple[str, ...]) -> None:
-    """Makes the folder, and removes an earlier demonstration from it."""
+    """Makes the folder, and removes an earlier demonstration from it; an error if such files are of another origin."""
     if (folder / "checkpoints").exists():
         raise CheckpointError(f"{folder} holds a run of `lifted train`: choose another folder with --out.")
+    names = (_SETTINGS, _PICTURES, *(f"{key}.jsonl" for key in keys))
     try:
+        found = [name for name in (*names, PAGE) if os.path.lexists(folder / name)]
+        if found and not _is_of_a_demo(folder / _SETTINGS):
+            raise SettingError(
+                f"{folder} holds {found[0]}, which no earlier demonstration wrote: choose another folder with --out."
+            )
         folder.mkdir(parents=True, exist_ok=True)
-        for name in (_SETTINGS, _PICTURES, *(f"{key}.jsonl" for key in keys)):
+        for name in names:
             (folder / name).unlink(missing_ok=True)
     except OSError as error:
         raise SettingError(
             f"{folder} cannot be written to ({error.strerror}): choose another folder with --out."
         ) from error
+
+
+def _is_of_a_demo(settings: Path) -> bool:
+    """Whether a demonstration of any version wrote the file."""
+    try:
+        entries = json.loads(settings.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError, RecursionError):
+        return False
+    return isinstance(entries, dict) and str(entries.get("kind")).startswith(KIND.rstrip("0123456789"))
 
 
 def append_row(folder: Path, key: str, row: Mapping[str, float]) -> None:
@@ -132,8 +155,11 @@ def save(folder: Path, record: DemoRecord, methods: tuple[MethodRecord, ...], pi
 
     tensors = {name: images.reshape(-1, SIDE, SIDE).contiguous() for name, images in pictures.items()}
     write_whole(folder / _PICTURES, as_bytes(tensors))
-    entries = {"kind": KIND, **asdict(record), "methods": [asdict(method) for method in methods]}
-    write_whole(folder / _SETTINGS, (json.dumps(entries, indent=1) + "\n").encode())
+    _write_settings(folder, {**asdict(record), "methods": [asdict(method) for method in methods]})
+
+
+def _write_settings(folder: Path, entries: Mapping[str, Any]) -> None:
+    write_whole(folder / _SETTINGS, (json.dumps({"kind": KIND, **entries}, indent=1) + "\n").encode())
 
 
 def is_demo(folder: Path) -> bool:

@@ -13,7 +13,7 @@ from lifted_bregman.reports.paper_results import Results, is_results, load_resul
 from lifted_bregman.reports.race_page import race_page
 from lifted_bregman.reports.run_page import run_page
 
-PAGE = "index.html"
+PAGE = demo_folder.PAGE
 RACE = "race.json"
 REPRODUCTION = Path("out/reproduction")
 """Where the page of a reproduction is written if nobody says otherwise: not beside the rows, which are kept."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from lifted_bregman.errors import CallbackError
 
 if TYPE_CHECKING:
     from lifted_bregman.solvers._loop import Run
+    from lifted_bregman.solvers.agreement import Agreement
 
 
 class Callback:
@@ -47,7 +48,7 @@ class Callback:
         """At the very end; parameters changed here are the result's."""
 
     def close(self) -> None:
-        """Always, even if the run raised."""
+        """Always, even if the run raised, or another callback could not be closed."""
 
     def state_dict(self) -> dict[str, Any]:
         """What has to be kept for an exact continuation: containers of tensors and numbers."""
@@ -62,3 +63,19 @@ def callback_error(callback: Callback, moment: str, error: Exception) -> Callbac
     return CallbackError(
         f"{moment} of the callback {type(callback).__name__} raised {error!r}: mend it, then start the run again."
     )
+
+
+def close_all(callbacks: Iterable[Callback], agreement: Agreement) -> None:
+    """Closes those that this process calls, each of them whatever others raise, and then raises the first error."""
+    first: tuple[Callback, BaseException] | None = None
+    for callback in callbacks:
+        if agreement.rank == 0 or callback.everywhere:
+            try:
+                callback.close()
+            except BaseException as error:
+                first = first or (callback, error)
+    if first is not None:
+        callback, failure = first
+        if isinstance(failure, Exception):
+            agreement.share_error(failure, callback_error(callback, "close", failure))
+        raise failure

@@ -18,7 +18,7 @@ from lifted_bregman.problem import LiftedProblem, Peers, Span
 from lifted_bregman.problem.blocks import layers
 from lifted_bregman.solvers._batches import epoch_order
 from lifted_bregman.solvers._by_layer import added_up, collected, own_part
-from lifted_bregman.solvers._callbacks import Callback, callback_error
+from lifted_bregman.solvers._callbacks import Callback, callback_error, close_all
 from lifted_bregman.solvers._finite import Diverged, Keeper, require_finite
 from lifted_bregman.solvers._history import largest_certificate, lifted_energies, measured, require_certificates
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
@@ -194,7 +194,7 @@ class Run:
                 self.solver.finish(self._shared, self.state)
             self._call("finished")
         finally:
-            self._call("close", owner=False)
+            close_all(self.callbacks, self.agreement)
         self.agreement.share_error(None)  # what the last callbacks raised elsewhere
         assert self.outcome is not None
         return Result(self.outcome, self.message, self.state, self.history)
@@ -331,12 +331,12 @@ class Run:
         places = order[number]
         return self.data if places is None else self.data.select(places)
 
-    def _call(self, moment: str, *arguments: Row, owner: bool = True) -> None:
+    def _call(self, moment: str, *arguments: Row) -> None:
         for callback in self.callbacks:
             if self.agreement.rank > 0 and not callback.everywhere:
                 continue
             try:
-                getattr(callback, moment)(*((self, *arguments) if owner else arguments))
+                getattr(callback, moment)(self, *arguments)
             except (Stalled, Diverged):
                 raise
             except Exception as error:

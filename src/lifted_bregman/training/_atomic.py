@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any
 
 _WORKSPACE = re.compile(r"\.tmp-(\d{1,9})-(\d{1,18})-[0-9a-f]{16}")
 _PIECE = 1 << 22  # bytes hashed and written at a time
@@ -42,8 +43,7 @@ class Workspace:
         """Makes the directory, and locks it for as long as this process lives."""
         os.mkdir(self.path)
         self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        with suppress(OSError):  # a file system without locks; the process's number must do
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        take_lock(self._lock)  # where there are no locks, the process's number must do
 
     def publish(self, name: str) -> None:
         """Moves the finished entry `name` of the workspace into the folder, in place of the one there."""
@@ -179,6 +179,18 @@ def sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def take_lock(file: int | IO[Any]) -> bool:
+    """Locks an open file, or directory, for this process; False if another one has it.
+
+    On a file system that has no locks, such as some network mounts, every process gets it.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)
+    return True
 
 
 def sweep(folder: Path) -> list[Path]:

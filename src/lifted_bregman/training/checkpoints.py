@@ -178,7 +178,7 @@ class Checkpoints:
         except OSError as error:
             work.abandon()
             raise CheckpointError(
-                f"{failure} ({error.strerror}); what is there is untouched. {_remedy(error)}"
+                f"{failure} ({error.strerror}); what is there is untouched. {remedy(error)}"
             ) from error
         except BaseException:
             work.abandon()
@@ -282,7 +282,8 @@ def _manifest(path: Path) -> Manifest:
         return directory.manifest()
 
 
-def _remedy(error: OSError) -> str:
+def remedy(error: OSError) -> str:
+    """What to do about a file that cannot be written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return "Free some disk space, then resume."
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):

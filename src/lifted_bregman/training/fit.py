@@ -184,11 +184,11 @@ def _prepare(run: Run, folder: RunFolder, resume: bool, others: Company, solver:
 
     The first process alone opens it and writes there; the others read the checkpoint that it takes.
     """
-    with others.together():
-        if others.leads:
-            _require_free(folder, resume)
-            folder.open()
     try:
+        with others.together():
+            if others.leads:
+                _require_free(folder, resume)
+                folder.open()
         savers = [callback for callback in run.callbacks if isinstance(callback, Checkpoint)] or [Checkpoint()]
         rest = [callback for callback in run.callbacks if not isinstance(callback, Checkpoint)]
         run.callbacks = [*rest, folder, *savers]  # a checkpoint holds what the others have made of the same row

@@ -2,17 +2,18 @@
 
 history.jsonl         one row an epoch, on disk as soon as it is there
 checkpoints/          what a continuation needs, see `checkpoints`
-model.safetensors     the trained parameters, once the run has ended
+model.safetensors     the trained parameters, once the run has ended; none that are not finite
 result.json           outcome, message, position and the hash of the model
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,11 +22,13 @@ from torch import Tensor
 
 from lifted_bregman.errors import CheckpointError
 from lifted_bregman.solvers import Callback, Run
-from lifted_bregman.training._atomic import replace_file
-from lifted_bregman.training.checkpoints import Checkpoints, Loaded, Snapshot
+from lifted_bregman.solvers._finite import finite
+from lifted_bregman.training._atomic import replace_file, take_lock
+from lifted_bregman.training.checkpoints import Checkpoints, Loaded, Snapshot, remedy
 
 _AT_THE_END = ("model.safetensors", "result.json")
 _OWN_PARTS = ("variables", "multipliers")  # entries of the solver's state with a file of their own
+_OF_EVERY_RUN = ("Signals", "RunFolder", "Checkpoint")  # the callbacks of a run with a folder to which none was given
 
 
 class RunFolder(Callback):
@@ -53,8 +56,16 @@ class RunFolder(Callback):
         return bool(self.checkpoints.steps())
 
     def results(self) -> list[str]:
-        """The files here that a run would write anew."""
-        return [name for name in (self._history.path.name, *_AT_THE_END) if (self.path / name).exists()]
+        """The files here that a run would write anew.  The end of one that could not take a step is none."""
+        found = [name for name in (self._history.path.name, *_AT_THE_END) if (self.path / name).exists()]
+        return [] if found == ["result.json"] and self._never_began() else found
+
+    def _never_began(self) -> bool:
+        try:
+            ending = self.result()
+        except CheckpointError:
+            return False
+        return (ending.get("steps"), ending.get("model_sha256", "")) == (0, None)
 
     def open(self) -> None:
         """Makes the folder, takes it for this process, and sweeps what dead processes left."""
@@ -65,14 +76,9 @@ class RunFolder(Callback):
             raise CheckpointError(
                 f"{self.path} cannot be written ({error.strerror}): choose another folder or change its permissions."
             ) from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._lock.close()
-            self._lock = None
-            raise CheckpointError(
-                f"another process is training in {self.path}: wait for it, or choose another folder."
-            ) from error
+        if not take_lock(self._lock):
+            self.close()
+            raise CheckpointError(f"another process is training in {self.path}: wait for it, or choose another folder.")
         self.checkpoints.sweep()
 
     def close(self) -> None:
@@ -85,7 +91,8 @@ class RunFolder(Callback):
         if run.agreement.rank > 0:
             return
         for name in _AT_THE_END:  # those of an earlier end are no longer true
-            (self.path / name).unlink(missing_ok=True)
+            with _told(self.path / name):
+                (self.path / name).unlink(missing_ok=True)
 
     def recorded(self, run: Run, row: dict[str, float]) -> None:
         if run.agreement.rank == 0:
@@ -104,8 +111,13 @@ class RunFolder(Callback):
         from safetensors.torch import save
 
         parameters = {name: value.detach().clone() for name, value in run.problem.model.state_dict().items()}
-        content = save(parameters)
-        _replace(self.path / "model.safetensors", content)
+        path, content = self.path / "model.safetensors", None
+        with _told(path):
+            if all(finite(value) for value in parameters.values()):
+                content = save(parameters)
+                replace_file(path, content)
+            else:
+                path.unlink(missing_ok=True)
         assert run.outcome is not None
         ending = {
             "outcome": run.outcome.name,
@@ -113,9 +125,10 @@ class RunFolder(Callback):
             "epochs": run.epoch - 1,
             "steps": run.state.steps,
             "seconds": run.seconds,
-            "model_sha256": hashlib.sha256(content).hexdigest(),
+            "model_sha256": None if content is None else hashlib.sha256(content).hexdigest(),
         }
-        _replace(self.path / "result.json", (json.dumps(ending, indent=1) + "\n").encode())
+        with _told(self.path / "result.json"):
+            replace_file(self.path / "result.json", (json.dumps(ending, indent=1) + "\n").encode())
 
     def save(self, run: Run, best: bool = False) -> Path:
         """One checkpoint of where the run stands."""
@@ -138,26 +151,15 @@ class RunFolder(Callback):
         self._require_same_settings(snapshot.settings, loaded.path)
         parts = dict(snapshot.parts)
         try:
-            run.problem.model.load_state_dict(parts.pop("model"))
-            states, generators = parts.pop("callbacks"), parts.pop("generators")
+            parameters, states, generators = parts.pop("model"), parts.pop("callbacks"), parts.pop("generators")
             solver = {**parts.pop("solver"), **parts}
+            _require_same_shapes(parameters, run.problem.model.state_dict())
             rows = self._history.truncated(snapshot.state["history"])
+            _load_callbacks(run, states, loaded.path)
             run.load_state_dict({**snapshot.state, "solver": solver})
+            run.problem.model.load_state_dict(parameters)  # last: a checkpoint that is refused has changed none
         except (KeyError, TypeError, RuntimeError) as error:
             raise CheckpointError(f"{loaded.path} does not fit this run: {error}") from error
-        if len(states) != len(run.callbacks):
-            raise CheckpointError(
-                f"{loaded.path} was saved with {len(states)} callbacks and this run has {len(run.callbacks)}: continue "
-                "with the callbacks it was started with."
-            )
-        for callback, state in zip(run.callbacks, states, strict=True):
-            try:
-                callback.load_state_dict(state)
-            except (KeyError, TypeError, AttributeError) as error:
-                raise CheckpointError(
-                    f"{loaded.path} has another callback in the place of {type(callback).__name__} ({error!r}): "
-                    "continue with the callbacks it was started with, in their order."
-                ) from error
         torch.set_rng_state(generators["torch"])
         run.history[:] = rows
         if (
@@ -177,8 +179,12 @@ class RunFolder(Callback):
         from safetensors.torch import load
 
         try:
-            content = (self.path / "model.safetensors").read_bytes()
             expected = self.result()["model_sha256"]
+            if expected is None:
+                raise CheckpointError(
+                    f"{self.path} has no trained model, for its parameters were not finite at the end."
+                )
+            content = (self.path / "model.safetensors").read_bytes()
             if hashlib.sha256(content).hexdigest() != expected:
                 raise CheckpointError(
                     f"{self.path / 'model.safetensors'} is damaged: resume the run to write it again."
@@ -216,19 +222,21 @@ class _HistoryFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file: IO[bytes] | None = None
+        self._file: FileIO | None = None
         self._hash = hashlib.sha256()
         self._rows = self._bytes = 0
 
     def append(self, row: Mapping[str, float]) -> None:
         line = json.dumps(row).encode() + b"\n"
-        if self._file is None:
-            self._file = self.path.open("r+b" if self._rows else "wb")
+        with _told(self.path):
+            if self._file is None:
+                self._file = self.path.open("r+b" if self._rows else "wb", buffering=0)
             self._file.seek(self._bytes)
             self._file.truncate()
-        self._file.write(line)
-        self._file.flush()
-        os.fsync(self._file.fileno())
+            rest = memoryview(line)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+            os.fsync(self._file.fileno())
         self._hash.update(line)
         self._rows, self._bytes = self._rows + 1, self._bytes + len(line)
 
@@ -268,12 +276,40 @@ class _HistoryFile:
 
     def close(self) -> None:
         if self._file is not None:
-            self._file.close()
-            self._file = None
+            file, self._file = self._file, None
+            with suppress(OSError):  # its rows are on the disk
+                file.close()
 
 
-def _replace(path: Path, content: bytes) -> None:
+def _require_same_shapes(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """PyTorch itself loads what fits before it says what does not."""
+    before, now = ({name: tuple(getattr(v, "shape", ())) for name, v in e.items()} for e in (saved, own))
+    for name in sorted({*before, *now}):
+        if before.get(name) != now.get(name):
+            raise TypeError(f"{name} has the shape {before.get(name)} there and {now.get(name)} in the model")
+
+
+def _load_callbacks(run: Run, states: Sequence[Mapping[str, Any]], where: Path) -> None:
+    if len(states) != len(run.callbacks):
+        before, now = (len(given) - len(_OF_EVERY_RUN) for given in (states, run.callbacks))
+        raise CheckpointError(
+            f"{where} was saved with {before} callbacks beside a Checkpoint and this run has {now}: continue with the "
+            "callbacks it was started with."
+        )
+    for callback, state in zip(run.callbacks, states, strict=True):
+        try:
+            callback.load_state_dict(state)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(
+                f"{where} has another callback in the place of {type(callback).__name__} ({error!r}): continue with "
+                "the callbacks it was started with, in their order."
+            ) from error
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """A file that cannot be changed is a `CheckpointError` with what to do."""
     try:
-        replace_file(path, content)
+        yield
     except OSError as error:
-        raise CheckpointError(f"{path} was not written ({error.strerror}): free some space and resume.") from error
+        raise CheckpointError(f"{path} was not written ({error.strerror}). {remedy(error)}") from error

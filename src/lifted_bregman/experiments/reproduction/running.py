@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +23,7 @@ from lifted_bregman.experiments.run_data import RunData, load_data
 from lifted_bregman.experiments.settings import Settings
 from lifted_bregman.solvers import Callback, Outcome, Run
 from lifted_bregman.training import fit
+from lifted_bregman.training._atomic import take_lock
 from lifted_bregman.training.callbacks import Checkpoint, Progress
 
 if TYPE_CHECKING:
@@ -219,9 +219,4 @@ def _locked(path: Path) -> Iterator[bool]:
             f"{path} cannot be written ({error.strerror}): choose another folder for the checkpoints."
         ) from error
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-            return
-        yield True
+        yield take_lock(file)
