@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -300,3 +301,22 @@ def test_settings_that_are_refused(settings, says):
 def test_the_explicit_factor_is_below_two():
     with pytest.raises(errors.SettingError, match="below 2"):
         BregmanCoordinateDescent(factor=2.0)
+
+
+@pytest.mark.parametrize("solver", [CoordinateDescent(), lb.ADMM()], ids=["CoordinateDescent", "ADMM"])
+@pytest.mark.parametrize("data", ["equal samples", "rank 5 of 10"])
+def test_float32_does_not_wander_where_the_inputs_see_nothing(solver, data):
+    """At a minimiser the gradient is rounding, which a step would divide by the floor of the ridge, 1e-6: it stays."""
+    torch.manual_seed(0)
+    X = torch.randn(4, 10).repeat(13, 1) if data == "equal samples" else torch.randn(60, 5) @ torch.randn(5, 10)
+    Y = torch.randn(len(X), 3)
+    model = nn.Sequential(nn.Linear(10, 3))
+    problem = lb.lift(model, loss=lb.SquaredError())
+    theta = []
+    for epochs in (2, 10):
+        lb.fit(problem, (X, Y), solver=solver, epochs=epochs)
+        theta.append(torch.cat([model[0].weight, model[0].bias[:, None]], 1).detach().double().numpy())
+    A, targets = np.c_[X.double().numpy(), np.ones(len(X))], Y.double().numpy()
+    best = np.linalg.lstsq(A, targets, rcond=1e-6)[0]
+    assert np.square(A @ theta[1].T - targets).sum() == pytest.approx(np.square(A @ best - targets).sum(), rel=1e-5)
+    assert np.linalg.norm(theta[1] - theta[0]) <= 1e-4 * np.linalg.norm(best)

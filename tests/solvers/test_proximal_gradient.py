@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 
 import pytest
 import torch
+from torch import nn
 
 import lifted_bregman as lb
 from lifted_bregman import errors, solvers
@@ -44,6 +46,47 @@ def test_backtracking_never_increases_the_energy(name, sweep):
     solver = solvers.ProximalGradient(sweep=sweep, step_rule=solvers.Backtracking())
     values = energies(make(name), solver, 25)
     assert never_increases(values) and values[-1] < 0.9 * values[0]
+
+
+def test_backtracking_moves_a_block_whose_smooth_gradient_vanishes():
+    """Y = XWᵀ makes the gradient 0 at the start, but not the subgradient of the penalty; the problem is convex."""
+    torch.manual_seed(0)
+    start = nn.Sequential(nn.Linear(4, 2, bias=False)).double()
+    X = torch.randn(10, 4, dtype=torch.float64)
+    Y = start(X).detach()
+    ends = []
+    for rule in (solvers.Backtracking(), solvers.CurvatureStep()):
+        model = copy.deepcopy(start)
+        problem = lb.lift(model, loss=lb.SquaredError(), parameter_penalties={1: lb.penalties.L1(0.1)})
+        result = lb.fit(problem, (X, Y), solver=solvers.ProximalGradient(step_rule=rule), epochs=500, tolerance=1e-9)
+        assert result.outcome is solvers.Outcome.CONVERGED
+        ends.append(model[0].weight.detach())
+    torch.testing.assert_close(ends[0], ends[1], rtol=0, atol=1e-7)
+
+
+def test_backtracking_moves_a_variable_whose_smooth_gradient_vanishes():
+    """With W_2 = 0, b_2 = y and z_1 = 0 the gradient of x_1 is 0, and its minimiser σ_1(0) = 0 is elsewhere."""
+    problem = lb.lift(nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1)).double(), loss=lb.SquaredError())
+    X, Y = torch.randn(4, 3, dtype=torch.float64), torch.zeros(4, 1, dtype=torch.float64)
+    for p in problem.model.parameters():
+        torch.nn.init.zeros_(p)
+    point = problem.point(lb.LiftedState([torch.full((4, 2), 0.5, dtype=torch.float64)]), X, Y)
+    solvers.Backtracking().update(problem, point, [VariableBlock(1)], {})
+    assert float(point.x[1].abs().max()) < 0.4
+
+
+def test_a_penalised_block_that_cannot_move_keeps_a_finite_step():
+    """At 0, within the penalty's subdifferential, no step moves the weight; t must not double without end."""
+    problem = lb.lift(
+        nn.Sequential(nn.Linear(3, 2)), loss=lb.SquaredError(), parameter_penalties={1: lb.penalties.L1(9.0)}
+    )
+    X, Y, memory = torch.randn(5, 3), torch.zeros(5, 2), {}
+    for p in problem.model.parameters():
+        torch.nn.init.zeros_(p)
+    point = problem.point(lb.LiftedState([]), X, Y)
+    for _ in range(50):
+        solvers.Backtracking().update(problem, point, [ParameterBlock(1)], memory)
+    assert set(memory.values()) == {1.0} and not problem.model[0].weight.any()
 
 
 ACCELERATIONS = [solvers.Nesterov(), solvers.HeavyBall(0.6), solvers.Anderson(4)]

@@ -202,3 +202,25 @@ def test_counters_by_hand():
 def test_settings_that_are_refused(make_solver, says):
     with pytest.raises(errors.SettingError, match=says):
         make_solver()
+
+
+TARGETED = solvers.TargetedPenalties(lb.SAGA(), {1: solvers.TargetSparsity(0.3)})
+
+
+@pytest.mark.parametrize(
+    "solver", [StochasticProximalGradient(0.05), lb.SAGA(), TARGETED], ids=lambda s: type(s).__name__
+)
+@pytest.mark.parametrize("activation", [nn.Softmax(-1), nn.Softplus()], ids=repr)
+def test_a_row_before_the_end_of_an_epoch_has_samples_ahead_at_the_forward_pass(solver, activation):
+    """There they begin, so that only samples visited differ from it."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(5, 6), activation, nn.Linear(6, 2)).double()
+    X, Y = torch.randn(40, 5, dtype=F64), torch.randn(40, 2, dtype=F64)
+    problem = lb.lift(model, loss=lb.SquaredError())
+    result = lb.fit(problem, (X, Y), solver=solver, epochs=2, batch_size=10, callbacks=[lb.callbacks.Timer(1e-9)])
+    state = getattr(result.state, "inner", result.state)
+    assert int(state.visited.sum()) == 10
+    hidden = activation(model[0](X)).detach()
+    x = torch.where(state.visited[:, None], state.variables[1], hidden)
+    expected = problem.energy(lb.LiftedState([x]), X, Y)
+    assert result.history[-1]["energy"] == pytest.approx(float(expected), rel=1e-12)

@@ -26,6 +26,7 @@ from lifted_bregman.problem import Evaluation, LiftedProblem
 from lifted_bregman.problem.blocks import above, below
 from lifted_bregman.problem.penalties import SquaredL2
 from lifted_bregman.solvers._ridge import Ridge, design, packed, rows, unpacked, weight_columns
+from lifted_bregman.solvers._subproblems import norm
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def parameter_block(
     into = unpacked(f, slope)
     V = views["weight"].clone() if copied else theta
     nu = problem.parameter_gradient(point, layer)["weight"].div_(c * a) if copied else theta
-    ridge = factorise(delta)
+    ridge, eps = factorise(delta), torch.finfo(theta.dtype).eps
     gap = torch.empty_like(V)
 
     def iterate(delta: float) -> tuple[float, float]:
@@ -137,9 +138,11 @@ def parameter_block(
         if copied:
             torch.sub(V, views["weight"], out=gap)
             into["weight"].sub_(nu, alpha=c * a).sub_(gap, alpha=c * a * delta)
-        theta.sub_(ridge.solve(slope).div_(delta))
-        _write(f, views)
-        point.parameters_changed(layer)
+        size = norm(x) + norm(x - mu) + delta * (norm(z) + norm(point.z(layer)))
+        if norm(slope) > eps * c * norm(A) * size:  # else it is rounding, which adds up where A sees nothing
+            theta.sub_(ridge.solve(slope).div_(delta))
+            _write(f, views)
+            point.parameters_changed(layer)
         image, last = point.z(layer), z
         z, p = conjugate_prox(own, torch.add(x - mu, image, alpha=delta), delta)
         problem.work.prox_maps += 1

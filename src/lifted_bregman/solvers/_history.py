@@ -52,14 +52,15 @@ def lifted_energies(
 ) -> dict[str, float]:
     """ "energy", and "energy_1" .. "energy_L" by layer, at the solver's own variables.
 
-    A solver with variables for the whole set has the energy of the whole set; one that makes them anew for each batch
-    that of its last batch; one without variables that of the forward pass, where the energy is the objective.
+    A solver with variables for the whole set has the energy of the whole set, with samples it has not visited yet at
+    the forward pass; one that makes them anew for each batch that of its last batch; one without variables that of the
+    forward pass, where the energy is the objective.
     """
     variables = state.variables
     if variables is not None and len(variables):
         kept = len(variables[1])
         if kept == len(data):
-            return _of_state(problem, variables, data, peers)
+            return _of_state(problem, _begun(problem, variables, _visited(state), data), data, peers)
         if kept == len(last):
             return _of_state(problem, variables, last, peers)
     totals = dict.fromkeys(("energy", *(f"energy_{l}" for l in layers(problem.depth))), 0.0)
@@ -92,6 +93,22 @@ def largest_certificate(problem: LiftedProblem, variables: LiftedState, data: Ba
     own = data.share(problem.peers)
     point = problem.point(own_variables(problem, variables), own.X, own.Y, own.weights)
     return problem.span.most(certificates(problem, point).largest)
+
+
+def _visited(state: SolverState) -> Tensor | None:
+    """Which samples' variables have begun, for a solver, or one that is wrapped, that begins them batch by batch."""
+    inner = getattr(state, "inner", None)
+    return _visited(inner) if isinstance(inner, SolverState) else getattr(state, "visited", None)
+
+
+def _begun(problem: LiftedProblem, variables: LiftedState, visited: Tensor | None, data: Batch) -> LiftedState:
+    """The variables, where samples that were not visited have the forward pass, at which they will begin."""
+    if visited is None or bool(visited.all()):
+        return variables
+    ahead, variables = (~visited).nonzero().squeeze(1).to(data.index.device), variables.clone()
+    for piece in _pieces(data.select(ahead)):
+        variables.update(piece.index.to(visited.device), problem.forward_state(piece.X, check=False))
+    return variables
 
 
 def _of_state(problem: LiftedProblem, variables: LiftedState, batch: Batch, peers: Peers) -> dict[str, float]:

@@ -60,6 +60,10 @@ class Subproblem(ABC):
         pull = torch.sub(self.y, new).div_(self.t)
         return new, pull, self.t * norm(pull)
 
+    def rounding(self) -> float:
+        """The norm below which ∇f at what was published last is rounding; 0 where steps do not enlarge that."""
+        return 0.0
+
     def energy(self, value: Tensor) -> float:
         """The block's energy at what was published last, which is `value`."""
         return float(partial_energy(self.problem, self.point, terms(self.block)))
@@ -94,6 +98,7 @@ class ParameterSubproblem(Subproblem):
         curvature, x = problem.weight(block.layer) / point.samples, point.x[below(block.layer)]
         if isinstance(f, Dense) and _quadratic(self.penalty):
             A = design(f, x)
+            self.scale = curvature * norm(A)
             self.ridge = Ridge(A, curvature, weight_columns(f, A) * _modulus(self.penalty) + prox_weight)
         else:
             self.t = step_for(
@@ -127,6 +132,13 @@ class ParameterSubproblem(Subproblem):
     def precondition(self, slope: Tensor) -> Tensor:
         assert self.ridge is not None
         return self.ridge.solve(slope)
+
+    def rounding(self) -> float:
+        """eps (λ_l/s) ‖A‖ (‖σ_l(z_l)‖ + ‖x_l‖), of Aᵀd_l; what M⁻¹ makes of it where A sees nothing would add up."""
+        if self.ridge is None:
+            return 0.0
+        size = norm(self.point.sigma(self.layer)) + norm(self.point.x[self.layer])
+        return torch.finfo(self.y.dtype).eps * self.scale * size
 
     def energy(self, value: Tensor) -> float:
         moved = norm(value - self.centre) if self.tau else 0.0

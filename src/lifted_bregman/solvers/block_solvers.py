@@ -56,9 +56,10 @@ def minimise_block(
     with the momentum of strongly convex problems where the modulus is known (Chambolle and Pock), and restarted where
     momentum and gradient disagree (O'Donoghue and Candès).
 
-    Stops when the residual is at most `tolerance`, or when the step is lost in rounding: ‖step‖ <= 4 eps ‖block‖.  The
-    residual is ‖M(y - y⁺)‖ at the last step, for x_l a root mean square over samples; where M is not 1/t it is the
-    gradient itself.  A block whose energy would have risen (too few iterations) is left where it was.
+    Stops when the residual is at most `tolerance`, or when the step is lost in rounding: ‖step‖ <= 4 eps ‖block‖, or,
+    in the metric of a ridge problem for Θ_l, ‖gradient‖ <= eps (λ_l/s) ‖[X 1]‖ (‖σ_l(z_l)‖ + ‖x_l‖).  The residual is
+    ‖M(y - y⁺)‖ at the last step, for x_l a root mean square over samples; where M is not 1/t it is the gradient itself.
+    A block whose energy would have risen (too few iterations) is left where it was.
 
     tolerance    >= 0
     iterations   at least 1
@@ -87,7 +88,8 @@ def _accelerate(sub: Subproblem, tolerance: float, limit: int) -> BlockSolution:
         new, pull, distance = sub.step()
         residual = norm(pull) / sub.unit
         initial = residual if count == 1 else initial
-        if residual <= tolerance or distance <= 4.0 * eps * norm(sub.y) or not math.isfinite(residual):
+        lost = distance <= 4.0 * eps * norm(sub.y) or norm(pull) <= sub.rounding()
+        if residual <= tolerance or lost or not math.isfinite(residual):
             end = new if sub.ridge is None else sub.y  # where the residual belongs to; y is published already
             break
         last.sub_(new)

@@ -16,7 +16,8 @@ from lifted_bregman.errors import SettingError
 from lifted_bregman.networks import Dense
 from lifted_bregman.networks._no_graph import no_graph
 from lifted_bregman.problem import LiftedProblem
-from lifted_bregman.problem.blocks import below, hidden_layers
+from lifted_bregman.problem.blocks import below, hidden_layers, layers
+from lifted_bregman.problem.penalties import Nuclear, Penalty
 from lifted_bregman.solvers._anchor import Anchor, copied, live
 from lifted_bregman.solvers._gram_moves import Design, Metric, Move, dense_move, design, gradient_move, metrics
 from lifted_bregman.solvers._gram_signals import Signal, forward, left_of, nudged, root_mean_squares
@@ -74,7 +75,8 @@ class GramSweep(Solver[GramSweepState]):
         V ← V - Δ     Θ̄ ← (1 - c_k) Θ̄ + c_k V     Θ ← (1 - β) V + β Θ̄          c_k = (1 + r)/(k + r)
 
     so that the batches' noise averages out without a schedule that has to know the end.  Θ̄ is not kept: it is
-    Θ + (Θ - V)(1 - β)/β.
+    Θ + (Θ - V)(1 - β)/β.  Weights with a penalty get the zeros of V at the very end (of `Nuclear`, its rank), because
+    an average has none: the last row of the history is from before.
 
     A step costs the three products of a weight's size that back-propagation needs, and two tensors of that size are
     kept besides Θ.  Convergence is observed, not proven.
@@ -187,6 +189,19 @@ class GramSweep(Solver[GramSweepState]):
         span.settle()
         self._count(problem, state, len(designs))
         return state
+
+    @no_graph
+    def finish(self, problem: LiftedProblem, state: GramSweepState) -> None:
+        """Gives weights with a penalty the zeros that its proximal map has made in V."""
+        if not (problem.parameter_penalties and state.fast):
+            return
+        for layer in problem.span.layers:
+            for name, V in state.fast[layer].items() if layer in problem.parameter_penalties else ():
+                if V.ndim > 1:
+                    W = problem.network[layer].map.parameters[name]
+                    W.copy_(_with_zeros(W, V, problem.parameter_penalties[layer]))
+        span, network = problem.span, problem.network
+        span.spread({l: [p.detach() for p in network[l].map.parameters.values()] for l in layers(problem.depth)})
 
     def _signal(
         self,
@@ -317,6 +332,16 @@ def _look(problem: LiftedProblem, state: GramSweepState) -> None:
     known = [square for square in problem.span.all_layers(squares).tolist() if square != none]
     state.distance = max(state.distance, math.sqrt(math.fsum(known) / max(1, len(known))))
     state.metrics["distance"] = state.distance
+
+
+def _with_zeros(W: Tensor, V: Tensor, penalty: Penalty) -> Tensor:
+    """W, with 0 where V has it; for `Nuclear` the nearest matrix with V's rank."""
+    if not isinstance(penalty, Nuclear):
+        return torch.where(V == 0.0, V, W)
+    U, sigma, Ut = torch.linalg.svd(W.flatten(1), full_matrices=False)
+    rank = int(torch.linalg.matrix_rank(V.flatten(1)))
+    nearest: Tensor = (U[:, :rank] * sigma[:rank]) @ Ut[:rank]
+    return nearest.view_as(W)
 
 
 def _rms_of(parameters: Mapping[str, Tensor]) -> float:

@@ -173,7 +173,7 @@ class Backtracking(StepRule):
         old = [{name: value.clone() for name, value in block_values(problem, point, block).items()} for block in group]
         slopes = [block_gradient(problem, point, block, smooth_quadratic) for block in group]
         steep = any(bool(g.count_nonzero()) for slope in slopes for g in slope.values())
-        if problem.peers.total_of(float(steep)) == (0.0,):
+        if problem.peers.total_of(float(steep)) == (0.0,) and all(_smooth(problem, block) for block in group):
             return
         key = repr(tuple(group))
         t = memory.get(key, self.initial / self.grow) * self.grow
@@ -193,7 +193,7 @@ class Backtracking(StepRule):
             promised = _promised(problem, group, promises)
             after = float(partial_energy(problem, point, touched))
             if math.isfinite(after) and after <= before - 0.1 * promised + (rounding if promised < rounding else 0.0):
-                memory[key] = t
+                memory[key] = t if promised > 0.0 else min(t, self.initial)  # what does not move would make t infinite
                 return
             t *= self.shrink
         for block, values in zip(group, old, strict=True):
@@ -201,6 +201,11 @@ class Backtracking(StepRule):
         memory[key] = self.floor
         if all(value <= self.floor for value in memory.values()) and len(memory) > 0:
             raise Stalled(f"The blocks are {group}, the step size {t:.3g}.")
+
+
+def _smooth(problem: LiftedProblem, block: Block) -> bool:
+    """Whether a block has no proximal map, so that it stays where its gradient vanishes."""
+    return isinstance(block, ParameterBlock) and block.layer not in problem.parameter_penalties
 
 
 def _promised(problem: LiftedProblem, group: Sequence[Block], promises: Sequence[float]) -> float:

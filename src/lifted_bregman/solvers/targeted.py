@@ -61,7 +61,9 @@ class TargetedPenalties(Solver[TargetedState]):
     if there are too many.  The energy changes with the weights, so that its descent holds between adjustments only.
     That s settles at the fraction is observed, not proven: a rate near 1 is the safer one.
 
-    solver      any solver that handles penalties in the energy; for targets of variables, one that keeps variables
+    solver      any solver that handles penalties in the energy; for targets of variables, one that keeps variables, for
+                targets of parameters one whose iterates have zeros: not `GramSweep` (but for average=0), nor gradients
+                by back-propagation
     parameters  {layer: TargetSparsity} for weights; takes the place of the problem's parameter_penalties there
     variables   {layer: TargetSparsity} for x_l of the last batch; takes the place of the problem's penalties there
     """
