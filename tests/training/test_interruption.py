@@ -215,6 +215,22 @@ def test_in_the_library_ctrl_c_returns_what_was_reached_and_puts_the_handler_bac
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_a_handler_that_was_not_set_from_python_does_not_break_the_end_of_a_run(monkeypatch):
+    """That of a program with a Python inside: Python gives None for it, and takes no None."""
+    before, put = signal.getsignal(signal.SIGINT), signal.signal
+
+    def of_the_host(number, handler):
+        previous = put(number, handler)
+        return None if previous is before else previous
+
+    monkeypatch.setattr(signal, "signal", of_the_host)
+    try:
+        assert train(make("relu"), solvers.ProximalGradient(), 1).outcome is Outcome.FINISHED
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    finally:
+        put(signal.SIGINT, before)
+
+
 def test_sigterm_is_left_alone_without_a_folder():
     before, seen = signal.getsignal(signal.SIGTERM), []
 

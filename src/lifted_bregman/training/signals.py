@@ -19,7 +19,8 @@ class Signals(Callback):
 
     A second SIGINT raises KeyboardInterrupt at once.  With `break_off` a step or evaluation that has not ended after
     a few seconds is broken off; the caller then goes back to a checkpoint.  Outside the main thread, where Python
-    delivers no signals, it does nothing.
+    delivers no signals, it does nothing.  A handler that was not set from Python cannot be put back: the default one
+    takes its place.
     """
 
     everywhere = True  # a signal may come to any process of a run
@@ -37,7 +38,8 @@ class Signals(Callback):
 
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
-            self._previous = {number: signal.signal(number, self._receive) for number in self._signals}
+            before = {number: signal.signal(number, self._receive) for number in self._signals}
+            self._previous = {number: signal.SIG_DFL if h is None else h for number, h in before.items()}
         return self
 
     def __exit__(self, *exception: object) -> None:
