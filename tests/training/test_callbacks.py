@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import math
+import pickle
 import re
 import time
 from dataclasses import dataclass
@@ -274,6 +276,27 @@ def test_a_bar_on_a_terminal():
     assert "\x1b[" in text
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
     assert "epoch 4/4" in plain and "objective" in plain and "━" in plain
+
+
+@pytest.mark.parametrize("width", [50, 80, 160])
+def test_a_bar_has_room_on_a_narrow_terminal(width):
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=width, color_system=None)
+    case = make("classes")
+    validation = {"validation": (case.X, case.Y)}
+    train(case, solvers.ImplicitSGD(inner_steps=1), 3, None, lb.callbacks.Progress(console), **validation)
+    frames = [line for line in re.split(r"[\r\n]", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())) if line]
+    assert all(len(line) <= width and line.startswith("training ") and "…" not in line for line in frames)
+    assert any(" left" in line for line in frames) and "epoch 3/3" in frames[-1] and "━" * 12 in frames[-1]
+    assert ("validation accuracy" in frames[-1]) == (width == 160)
+
+
+def test_progress_can_be_copied_to_other_processes():
+    progress = lb.callbacks.Progress(title="here")
+    case = make("relu")
+    for _ in range(2):
+        progress = pickle.loads(pickle.dumps(copy.deepcopy(progress)))
+        train(case, solvers.ImplicitSGD(inner_steps=1), 1, None, progress)
 
 
 def test_tensorboard_has_every_number(tmp_path):

@@ -93,3 +93,12 @@ def test_a_file_system_without_locks_can_hold_a_run(tmp_path, monkeypatch, numbe
     assert train(case_in(torch.float64), SOLVER, 1, tmp_path / "run").outcome is solvers.Outcome.FINISHED
     with _locked(tmp_path / "job.lock") as free:
         assert free
+
+
+@pytest.mark.parametrize(
+    "line", ['{"a": 1}', "5", "[" * 100_000, '{"step": 1, "epoch": "one", "seconds": 0, "objective": 1}']
+)
+def test_rows_that_no_run_wrote_are_told_by_their_line(tmp_path, line):
+    (tmp_path / "history.jsonl").write_text('{"step": 1, "epoch": 1, "seconds": 0.1, "objective": 2.0}\n' + line + "\n")
+    with pytest.raises(errors.CheckpointError, match=r"line 2 of .*history\.jsonl is damaged"):
+        lb.training.RunFolder(tmp_path).history()

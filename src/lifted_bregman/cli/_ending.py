@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def guarded(run: Path, work: Callable[[], Result]) -> Result:
     except (SystemExit, KeyboardInterrupt) as stop:
         if (run / SETTINGS).exists():
             how = "everything is saved" if isinstance(stop, SystemExit) else "the last checkpoint is kept"
-            _console.say("lifted", f"stopped, {how}; 'lifted resume {run}' continues.", "bold yellow")
+            _console.say("lifted", f"stopped, {how}; 'lifted resume {shlex.quote(str(run))}' continues.", "bold yellow")
         raise
 
 
@@ -43,9 +44,9 @@ def report(result: Result, run: Path, settings: Settings, samples: RunData) -> i
     shown["data"] = f"{len(samples.train[0]):,} samples of {settings.data}. {samples.source}"
     shown |= {"outcome": result.message, "run": str(run)}
     if result.outcome is Outcome.INTERRUPTED:
-        shown["continue"] = f"lifted resume {run}"
+        shown["continue"] = f"lifted resume {shlex.quote(str(run))}"
     elif result.outcome is not Outcome.DIVERGED:
-        shown["use"] = f"lifted {'reconstruct' if settings.autoencoder else 'predict'} {run} FILE"
+        shown["use"] = f"lifted {'reconstruct' if settings.autoencoder else 'predict'} {shlex.quote(str(run))} FILE"
     _console.show(shown)
     if settings.parallel is not None and follows():
         return ExitCode.OK  # the first process tells how it ended

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
@@ -216,7 +217,9 @@ def resume(
         console.print(f"{run} has ended. {stored.ending.get('message')}")
         if stored.outcome is Outcome.DIVERGED:
             return ExitCode.DIVERGED
-        console.print(f"'lifted resume {run} --epochs N' extends it to N epochs; it has {stored.epochs_done}.")
+        console.print(
+            f"'lifted resume {shlex.quote(str(run))} --epochs N' extends it to N epochs; it has {stored.epochs_done}."
+        )
         return ExitCode.OK
     extended = {"epochs": epochs, "time_limit": time_limit}
     stored = stored.extended(**{name: from_flag(name, text) for name, text in extended.items() if text is not None})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -184,9 +185,8 @@ def load(folder: Path) -> Demo:
                 raise ValueError(f"{_PICTURES} holds '{name}' in another shape")
         return Demo(DemoRecord(**entries), methods, rows, pictures)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
-        raise CheckpointError(
-            f"{folder} holds no whole demonstration ({error}): run `lifted demo --out {folder}` again."
-        ) from error
+        again = f"lifted demo --out {shlex.quote(str(folder))}"
+        raise CheckpointError(f"{folder} holds no whole demonstration ({error}): run `{again}` again.") from error
 
 
 _PARTS = ("train", "validation", "codes")

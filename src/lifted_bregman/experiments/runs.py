@@ -9,6 +9,7 @@ Besides what `fit` writes, the folder holds
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -88,9 +89,8 @@ def require_free(out: Path) -> None:
     except OSError as error:
         raise SettingError(f"out is {out}, which cannot be read ({error.strerror}): choose another folder.") from error
     if RunFolder(out).started_before or "result.json" in held:
-        raise SettingError(
-            f"{out} holds a run already: continue it with 'lifted resume {out}', or choose another --out."
-        )
+        command = f"lifted resume {shlex.quote(str(out))}"
+        raise SettingError(f"{out} holds a run already: continue it with '{command}', or choose another --out.")
     if held - _BEGUN:
         raise SettingError(f"{out} holds other files, such as {min(held - _BEGUN)}: choose a new folder for --out.")
 

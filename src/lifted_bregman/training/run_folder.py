@@ -26,6 +26,7 @@ from lifted_bregman.solvers._finite import finite
 from lifted_bregman.training._atomic import replace_file, take_lock
 from lifted_bregman.training.checkpoints import Checkpoints, Loaded, Snapshot, remedy
 
+_IN_EVERY_ROW = ("step", "epoch", "seconds", "objective")
 _AT_THE_END = ("model.safetensors", "result.json")
 _OWN_PARTS = ("variables", "multipliers")  # entries of the solver's state with a file of their own
 _OF_EVERY_RUN = ("Signals", "RunFolder", "Checkpoint")  # the callbacks of a run with a folder to which none was given
@@ -269,9 +270,14 @@ class _HistoryFile:
         lines = self.path.read_bytes().split(b"\n")
         for number, line in enumerate(lines[:-1], start=1):  # what follows the last line end is unfinished
             try:
-                rows.append(json.loads(line))
-            except ValueError as error:
+                row = json.loads(line)
+                if not (
+                    isinstance(row, dict) and all(isinstance(row.get(name), int | float) for name in _IN_EVERY_ROW)
+                ):
+                    raise ValueError(f"it is no row with {', '.join(_IN_EVERY_ROW)}")
+            except (ValueError, RecursionError) as error:
                 raise CheckpointError(f"line {number} of {self.path} is damaged: {error}") from error
+            rows.append(row)
         return rows
 
     def close(self) -> None:

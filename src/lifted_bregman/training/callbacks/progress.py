@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 _REFRESH = 0.1  # seconds between updates of the bar
+_BAR = 12  # characters of the bar
 _SHOWN = {"objective": "objective", "validation": "validation", "accuracy": "accuracy", "sparsity": "zeros"}
 _FRACTIONS = {"accuracy", "validation_accuracy", "sparsity"}
 
 
 class Progress(Callback):
-    """Shows epoch, objective, validation, sparsity and the time left, on standard error.
+    """Shows epoch, objective, validation, sparsity and the time left, on standard error; on a narrow terminal, as many
+    of them as there is room for, epoch and time left first.
 
     console       a rich console to write to; by default one for standard error
     title         a word before each line, where several runs follow each other
@@ -35,9 +37,7 @@ class Progress(Callback):
         time_limit: float | None = None,
         line_seconds: float = 1.0,
     ) -> None:
-        from rich.console import Console
-
-        self._console = console or Console(stderr=True)
+        self._given = self._console = console
         self._title, self._time_limit, self._line_seconds = title, time_limit, line_seconds
         self._bar: Bar | None = None
         self._task: TaskID | None = None
@@ -46,13 +46,16 @@ class Progress(Callback):
         self._unsaid = ""
 
     def started(self, run: Run) -> None:
+        from rich.console import Console
+
         self._behind = (self._done(run), time.monotonic())
+        self._console = self._given or Console(stderr=True)
         if not self._console.is_terminal:
             return
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as Bar
 
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[numbers]}"))
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=_BAR), TextColumn("{task.fields[numbers]}"))
         self._bar = Bar(*columns, console=self._console, auto_refresh=False)
         self._task = self._bar.add_task(self._title, total=1.0, numbers="")
         self._bar.start()
@@ -65,7 +68,8 @@ class Progress(Callback):
         if self._bar is not None:
             self._draw(run)
             return
-        self._unsaid = f"{self._title}: {self._numbers(run)}"
+        numbers, left = self._numbers(run), self._left(run)
+        self._unsaid = f"{self._title}: {'  '.join([*numbers, *left])}"
         if time.monotonic() - self._shown_at >= self._line_seconds:
             self._say()
 
@@ -78,15 +82,21 @@ class Progress(Callback):
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+        self._console = self._given  # one of its own could not be copied to another process
 
     def _say(self) -> None:
-        if self._unsaid:
+        if self._unsaid and self._console is not None:
             self._console.print(self._unsaid, highlight=False, markup=False, soft_wrap=True)
             self._unsaid, self._shown_at = "", time.monotonic()
 
     def _draw(self, run: Run) -> None:
         assert self._bar is not None and self._task is not None
-        self._bar.update(self._task, completed=self._done(run), numbers=self._numbers(run), refresh=True)
+        epoch, *numbers = self._numbers(run)
+        parts = [epoch, *self._left(run), *numbers]
+        room = self._bar.console.width - len(self._title) - _BAR - 4
+        while len(parts) > 1 and len("  ".join(parts)) > room:
+            parts.pop()
+        self._bar.update(self._task, completed=self._done(run), numbers="  ".join(parts), refresh=True)
         self._shown_at = time.monotonic()
 
     def _done(self, run: Run) -> float:
@@ -95,23 +105,23 @@ class Progress(Callback):
         done = (run.epoch - 1 + run.batch / batches) / run.epochs
         return min(1.0, done if self._time_limit is None else max(done, run.seconds / self._time_limit))
 
-    def _numbers(self, run: Run) -> str:
+    def _numbers(self, run: Run) -> list[str]:
+        """The epoch, what has been reached, and the seconds it took."""
         row = run.history[-1] if run.history else {}
         epoch = int(row["epoch"]) if row else min(run.epoch, run.epochs)
         shown = [f"epoch {epoch}" if self._time_limit is not None else f"epoch {epoch}/{run.epochs}"]
         shown += [f"{word} {_number(name, row[name])}" for name, word in _SHOWN.items() if name in row]
         if "validation_accuracy" in row:
             shown.append(f"validation accuracy {_number('validation_accuracy', row['validation_accuracy'])}")
-        shown.append(f"{run.seconds:.1f} s")
-        left = self._left(run)
-        return "  ".join(shown if left is None else [*shown, f"{_duration(left)} left"])
+        return [*shown, f"{run.seconds:.1f} s"]
 
-    def _left(self, run: Run) -> float | None:
+    def _left(self, run: Run) -> list[str]:
+        """The time left, in words, where it can be told."""
         before, since = self._behind
         done, elapsed = self._done(run) - before, time.monotonic() - since
         if done <= 0.0 or before + done >= 1.0 or run.outcome is not None:
-            return None
-        return (1.0 - before - done) * elapsed / done
+            return []
+        return [f"{_duration((1.0 - before - done) * elapsed / done)} left"]
 
 
 def _number(name: str, value: float) -> str:
