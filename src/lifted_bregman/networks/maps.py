@@ -28,6 +28,14 @@ class LayerMap(ABC):
     def parameters(self) -> dict[str, nn.Parameter]:
         """The parameters that are trained (requires_grad), by their names in the module; frozen ones are left out."""
 
+    def unit_rows(self, weight: Tensor) -> Tensor:
+        """A weight, or a tensor of its shape, as a matrix (units, rest), on which penalties act."""
+        return weight.flatten(1)
+
+    def from_unit_rows(self, matrix: Tensor, weight: Tensor) -> Tensor:
+        """The inverse of `unit_rows`, in the shape of `weight`."""
+        return matrix.view_as(weight)
+
     @abstractmethod
     def apply(self, x: Tensor) -> Tensor:
         """z = f(x, Θ)."""

@@ -19,6 +19,7 @@ from lifted_bregman.networks.spectral import (
     positive_bound,
 )
 
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _MATRIX_ENTRIES = 2**22  # a map with at most this many is written out as a matrix for a tight bound
 
 
@@ -46,6 +47,20 @@ class ModuleMap(LayerMap):
         if self._holder is None:
             return {}
         return {name: p for name, p in self._holder.named_parameters() if p.requires_grad}
+
+    def unit_rows(self, weight: Tensor) -> Tensor:
+        if not isinstance(self._holder, _TRANSPOSED):
+            return super().unit_rows(weight)
+        groups = self._holder.groups  # the weight is (groups·inputs, units of a group, ...)
+        split: Tensor = weight.unflatten(0, (groups, -1))
+        return split.transpose(1, 2).flatten(0, 1).flatten(1)
+
+    def from_unit_rows(self, matrix: Tensor, weight: Tensor) -> Tensor:
+        if not isinstance(self._holder, _TRANSPOSED):
+            return super().from_unit_rows(matrix, weight)
+        inputs = len(weight) // self._holder.groups
+        split: Tensor = matrix.unflatten(0, (self._holder.groups, -1)).unflatten(2, (inputs, *weight.shape[2:]))
+        return split.transpose(1, 2).flatten(0, 1)
 
     @no_graph
     def apply(self, x: Tensor) -> Tensor:

@@ -141,9 +141,10 @@ def _on_variables(problem: LiftedProblem, point: Evaluation, constraints: bool =
 
 
 def _on_parameters(problem: LiftedProblem, layer: int) -> Tensor | float:
-    """P_l(Θ_l): of weights as (out, rest) matrices, not of biases."""
+    """P_l(Θ_l): of weights as (units, rest) matrices, not of biases."""
     penalty = problem.parameter_penalties.get(layer)
     if penalty is None:
         return 0.0
-    weights = [p.detach().flatten(1) for p in problem.network[layer].map.parameters.values() if p.ndim > 1]
+    f = problem.network[layer].map
+    weights = [f.unit_rows(p.detach()) for p in f.parameters.values() if p.ndim > 1]
     return torch.stack([penalty.value(weight).sum() for weight in weights]).sum() if weights else 0.0

@@ -355,13 +355,13 @@ class LiftedProblem:
 
     @no_graph
     def parameter_prox(self, layer: int, values: Mapping[str, Tensor], step: float) -> dict[str, Tensor]:
-        """prox_{t P_l} of the weights, as (out, rest) matrices; biases are returned as they are."""
-        penalty = self.parameter_penalties.get(layer)
+        """prox_{t P_l} of the weights, as (units, rest) matrices; biases are returned as they are."""
+        penalty, f = self.parameter_penalties.get(layer), self.network[layer].map
         if penalty is None:
             return dict(values)
         return {
-            name: penalty.prox(value.flatten(1), step).view_as(value) if value.ndim > 1 else value
-            for name, value in values.items()
+            name: f.from_unit_rows(penalty.prox(f.unit_rows(v), step), v) if v.ndim > 1 else v
+            for name, v in values.items()
         }
 
     # Diagnostics

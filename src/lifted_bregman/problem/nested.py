@@ -134,12 +134,13 @@ class _PenaltyFunction(torch.autograd.Function):
 
 
 def differentiable_parameter_penalty(problem: LiftedProblem) -> Tensor | float:
-    """Σ_l P_l(Θ_l), of weights as (out, rest) matrices."""
+    """Σ_l P_l(Θ_l), of weights as (units, rest) matrices."""
     total: Tensor | float = 0.0
     for layer, penalty in problem.parameter_penalties.items():
-        for parameter in problem.network[layer].map.parameters.values():
+        f = problem.network[layer].map
+        for parameter in f.parameters.values():
             if parameter.ndim > 1:
-                total = total + differentiable_penalty(penalty, parameter.flatten(1)).sum()
+                total = total + differentiable_penalty(penalty, f.unit_rows(parameter)).sum()
     return total
 
 

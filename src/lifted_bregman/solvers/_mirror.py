@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import CompatibilityError, SettingError
+from lifted_bregman.networks import LayerMap
 from lifted_bregman.networks._no_graph import no_graph
 from lifted_bregman.problem import Evaluation, LiftedProblem
 from lifted_bregman.problem.blocks import layers
@@ -104,9 +105,9 @@ class MirrorDescent(Solver[S]):
                 state.weights.update(dict.fromkeys(chosen, first))
         penalties = self.current_penalties(problem, state)
         for layer in layers(problem.depth):
-            parameters = problem.network[layer].map.parameters
+            f = problem.network[layer].map
             state.subgradients[layer] = {
-                name: start(p.detach(), penalties.get(layer), self.scale) for name, p in parameters.items()
+                name: start(f, p.detach(), penalties.get(layer), self.scale) for name, p in f.parameters.items()
             }
         return state
 
@@ -147,8 +148,12 @@ class MirrorDescent(Solver[S]):
                 continue
             weight = state.weights[chosen[0]]
             penalty = regulariser.penalty(weight)
-            matrices = [v.flatten(1) for l in chosen for v in state.subgradients[l].values() if v.ndim > 1]
-            critical = [critical_weights(penalty, v) for v in matrices]
+            critical = [
+                critical_weights(penalty, problem.network[l].map.unit_rows(v))
+                for l in chosen
+                for v in state.subgradients[l].values()
+                if v.ndim > 1
+            ]
             state.weights.update(dict.fromkeys(chosen, regulariser.adjusted(weight, critical, limited)))
 
     def _recover(self, problem: LiftedProblem, state: S) -> None:
@@ -156,9 +161,10 @@ class MirrorDescent(Solver[S]):
         penalties = self.current_penalties(problem, state)
         zeros = total = 0
         for layer in layers(problem.depth):
-            for name, parameter in problem.network[layer].map.parameters.items():
+            f = problem.network[layer].map
+            for name, parameter in f.parameters.items():
                 theta, penalty = parameter.detach(), penalties.get(layer)
-                recover(theta, state.subgradients[layer][name], penalty, self.scale)
+                recover(f, theta, state.subgradients[layer][name], penalty, self.scale)
                 if penalty is not None and theta.ndim > 1:
                     total += theta.numel()
                     zeros += theta.numel() - int(theta.count_nonzero())
@@ -181,8 +187,9 @@ def require_regularisable(solver: Solver[Any], problem: LiftedProblem, layer: in
     """The layer has a trained weight, on which the penalty fits and has a known subgradient."""
     if layer not in layers(problem.depth) or not any(_weights(problem, layer)):
         raise lacking(solver, "a trained weight in each regularised layer", f"that of layer {layer}")
-    weight = next(p for p in problem.network[layer].map.parameters.values() if p.ndim > 1)
-    minimal_subgradient(penalty, penalty.prox(torch.zeros(1, weight[0].numel())))
+    f = problem.network[layer].map
+    weight = next(p.detach() for p in f.parameters.values() if p.ndim > 1)
+    minimal_subgradient(penalty, penalty.prox(torch.zeros_like(f.unit_rows(weight)[:1])))
 
 
 def require_counted(penalty: Penalty) -> None:
@@ -191,20 +198,20 @@ def require_counted(penalty: Penalty) -> None:
 
 
 @no_graph
-def start(theta: Tensor, penalty: Penalty | None, scale: float) -> Tensor:
+def start(f: LayerMap, theta: Tensor, penalty: Penalty | None, scale: float) -> Tensor:
     """v in ∂R(Θ) + Θ/δ with the shortest subgradient of R; R = 0 without a penalty and for biases."""
     v = theta / scale
     if penalty is not None and theta.ndim > 1:
-        v += minimal_subgradient(penalty, theta.flatten(1)).view_as(theta)
+        v += f.from_unit_rows(minimal_subgradient(penalty, f.unit_rows(theta)), theta)
     return v
 
 
 @no_graph
-def recover(theta: Tensor, v: Tensor, penalty: Penalty | None, scale: float) -> None:
+def recover(f: LayerMap, theta: Tensor, v: Tensor, penalty: Penalty | None, scale: float) -> None:
     """Θ ← prox_{δR}(δv), in place; Θ = δv where R = 0."""
     torch.mul(v, scale, out=theta)
     if penalty is not None and theta.ndim > 1:
-        theta.copy_(penalty.prox(theta.flatten(1), scale).view_as(theta))
+        theta.copy_(f.from_unit_rows(penalty.prox(f.unit_rows(theta), scale), theta))
 
 
 def _weights(problem: LiftedProblem, layer: int) -> list[bool]:
@@ -213,8 +220,9 @@ def _weights(problem: LiftedProblem, layer: int) -> list[bool]:
 
 def _typical_size(problem: LiftedProblem, chosen: tuple[int, ...], penalty: Penalty) -> float:
     """The mean size of the entries, groups or singular values that are not zero."""
-    weights = [p.detach() for l in chosen for p in problem.network[l].map.parameters.values() if p.ndim > 1]
-    sizes = torch.cat([critical_weights(penalty, W.flatten(1)) for W in weights])
+    maps = [problem.network[l].map for l in chosen]
+    weights = [f.unit_rows(p.detach()) for f in maps for p in f.parameters.values() if p.ndim > 1]
+    sizes = torch.cat([critical_weights(penalty, W) for W in weights])
     count = int(sizes.count_nonzero())
     if count == 0:
         raise CompatibilityError(

@@ -51,7 +51,7 @@ class BregmanIterations(Solver[BregmanIterationsState]):
     increases: the step of a block lowers it by (1/t - L/2)‖Δ‖² at least.  Cost per step: 2L-1 forward maps, L-1
     adjoints, L parameter gradients, 3L-2 proximal maps.
 
-    parameter_penalties  R on weights, as matrices (out, rest), by layer from 1 to L
+    parameter_penalties  R on weights, as matrices (units, rest), by layer from 1 to L
     penalties            R on variables, by layer from 1 to L-1: SquaredL2; L1 after activations with σ(0) = 0; GroupL2
       after Identity, ReLU, soft thresholds, BallProjection.  For these w - x can be split into the parts of tG and of R
     factor               in (0, 2), of the step sizes
@@ -103,8 +103,10 @@ class BregmanIterations(Solver[BregmanIterationsState]):
             state.variables[layer] = own.restore(penalty.prox(own.arrange(forward)))
             state.variable_subgradients[layer] = forward - state.variables[layer]
         for layer, penalty in self.parameter_penalties.items():
-            parameters = problem.network[layer].map.parameters.items()
-            state.subgradients[layer] = {name: start(p.detach(), penalty, self.scale) for name, p in parameters}
+            f = problem.network[layer].map
+            state.subgradients[layer] = {
+                name: start(f, p.detach(), penalty, self.scale) for name, p in f.parameters.items()
+            }
         return state
 
     @no_graph
@@ -123,7 +125,8 @@ class BregmanIterations(Solver[BregmanIterationsState]):
     def _move_parameters(
         self, problem: LiftedProblem, point: Evaluation, state: BregmanIterationsState, layer: int
     ) -> None:
-        parameters = {name: p.detach() for name, p in problem.network[layer].map.parameters.items()}
+        f = problem.network[layer].map
+        parameters = {name: p.detach() for name, p in f.parameters.items()}
         if not parameters:
             return
         tiny = torch.finfo(torch.float32).tiny
@@ -132,7 +135,7 @@ class BregmanIterations(Solver[BregmanIterationsState]):
             v = state.subgradients[layer]
             problem.accumulate_parameter_gradient(point, layer, v, scale=-t / self.scale)
             for name, theta in parameters.items():
-                recover(theta, v[name], self.parameter_penalties[layer], self.scale)
+                recover(f, theta, v[name], self.parameter_penalties[layer], self.scale)
         else:
             problem.accumulate_parameter_gradient(point, layer, parameters, scale=-t)
             if layer in problem.parameter_penalties:

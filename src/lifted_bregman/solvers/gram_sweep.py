@@ -196,10 +196,11 @@ class GramSweep(Solver[GramSweepState]):
         if not (problem.parameter_penalties and state.fast):
             return
         for layer in problem.span.layers:
+            f = problem.network[layer].map
             for name, V in state.fast[layer].items() if layer in problem.parameter_penalties else ():
                 if V.ndim > 1:
-                    W = problem.network[layer].map.parameters[name]
-                    W.copy_(_with_zeros(W, V, problem.parameter_penalties[layer]))
+                    W, penalty = f.parameters[name], problem.parameter_penalties[layer]
+                    W.copy_(f.from_unit_rows(_with_zeros(f.unit_rows(W), f.unit_rows(V), penalty), W))
         span, network = problem.span, problem.network
         span.spread({l: [p.detach() for p in network[l].map.parameters.values()] for l in layers(problem.depth)})
 
@@ -338,10 +339,10 @@ def _with_zeros(W: Tensor, V: Tensor, penalty: Penalty) -> Tensor:
     """W, with 0 where V has it; for `Nuclear` the nearest matrix with V's rank."""
     if not isinstance(penalty, Nuclear):
         return torch.where(V == 0.0, V, W)
-    U, sigma, Ut = torch.linalg.svd(W.flatten(1), full_matrices=False)
-    rank = int(torch.linalg.matrix_rank(V.flatten(1)))
+    U, sigma, Ut = torch.linalg.svd(W, full_matrices=False)
+    rank = int(torch.linalg.matrix_rank(V))
     nearest: Tensor = (U[:, :rank] * sigma[:rank]) @ Ut[:rank]
-    return nearest.view_as(W)
+    return nearest
 
 
 def _rms_of(parameters: Mapping[str, Tensor]) -> float:

@@ -84,7 +84,7 @@ def sparse_start(problem: LiftedProblem, density: float, seed: int = 0, rows: bo
 
     density  in (0, 1], the fraction of each weight's entries that is kept, at least one
     seed     fixes which are kept
-    rows     whole rows of the matrices (out, rest) are kept or dropped, for GroupL2; the last layer stays as it is
+    rows     whole rows of the matrices (units, rest) are kept or dropped, for GroupL2; the last layer stays as it is
     """
     if not 0.0 < density <= 1.0:
         raise SettingError(f"density is {density!r}; the fraction of weights that is kept must be in (0, 1].")
@@ -92,13 +92,14 @@ def sparse_start(problem: LiftedProblem, density: float, seed: int = 0, rows: bo
         if rows and layer == problem.depth:
             continue
         generator = named_generator(seed, "sparse start", layer)
-        for parameter in problem.network[layer].map.parameters.values():
+        f = problem.network[layer].map
+        for parameter in f.parameters.values():
             if parameter.ndim < 2:
                 continue
             W = parameter.detach()
-            count = len(W) if rows else W.numel()
+            count = len(f.unit_rows(W)) if rows else W.numel()
             kept = torch.randperm(count, generator=generator)[: max(1, round(density * count))]
             mask = torch.zeros(count, dtype=W.dtype)
             mask[kept] = math.sqrt(count / len(kept))
-            shape = (-1, *[1] * (W.ndim - 1)) if rows else W.shape
-            W.mul_(mask.to(W.device).view(shape))
+            mask = mask.to(W.device)
+            W.mul_(f.from_unit_rows(mask[:, None].expand_as(f.unit_rows(W)), W) if rows else mask.view(W.shape))

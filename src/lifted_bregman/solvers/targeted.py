@@ -139,8 +139,9 @@ class TargetedPenalties(Solver[TargetedState]):
         state.steps, state.variables = state.inner.steps, state.inner.variables
         state.metrics = dict(state.inner.metrics)
         for layer, target in self.parameters.items():
-            weights = [p.detach() for p in problem.network[layer].map.parameters.values() if p.ndim > 1]
-            zeros = _zero_fraction(problem.parameter_penalties[layer], [W.flatten(1) for W in weights])
+            f = problem.network[layer].map
+            weights = [f.unit_rows(p.detach()) for p in f.parameters.values() if p.ndim > 1]
+            zeros = _zero_fraction(problem.parameter_penalties[layer], weights)
             state.parameter_weights[layer] = target.nudged(state.parameter_weights[layer], zeros)
             state.metrics[f"sparsity_parameters_{layer}"] = zeros
             state.metrics[f"weight_parameters_{layer}"] = state.parameter_weights[layer]

@@ -18,7 +18,7 @@ class Nuclear(Penalty):
         prox_{tR}(U diag(σ) Vᵀ) = U diag(max(σ - t·weight, 0)) Vᵀ
 
     It acts on matrices, the last two dimensions of a tensor, and `value` is one number per matrix.  A weight enters as
-    (out, rest).  For float64 the singular value decomposition is computed.  For float32 it is the eigenvalues of the
+    (units, rest).  For float64 the singular value decomposition is computed.  For float32 it is the eigenvalues of the
     Gram matrix of the smaller side, formed in float64: squaring leaves the singular values an error of 1e-8 of the
     largest, less than the matrix itself carries.
 
