@@ -49,7 +49,7 @@ def _map_without_branches(activation: Activation, z: Tensor) -> Tensor:
     from lifted_bregman.activations.custom import FromScalar
     from lifted_bregman.activations.exponential import _LOWEST_EXPONENT, Sigmoid
     from lifted_bregman.activations.simplex import Sparsemax
-    from lifted_bregman.activations.vectors import _TINY, GroupSoftThreshold, _norm
+    from lifted_bregman.activations.vectors import _TINY, BallProjection, GroupSoftThreshold, _plain_norm
 
     if isinstance(activation, FromScalar):
         return activation.function(z)
@@ -57,8 +57,10 @@ def _map_without_branches(activation: Activation, z: Tensor) -> Tensor:
         lowest = _LOWEST_EXPONENT[z.dtype]
         return torch.where(z < lowest, z.clamp(max=lowest).exp(), z.sigmoid())
     if isinstance(activation, GroupSoftThreshold):
-        norm = _norm(z)
+        norm = _plain_norm(z)
         return z * ((norm - activation.threshold).clamp(min=0.0) / norm.clamp(min=_TINY)).to(z.dtype)
+    if isinstance(activation, BallProjection):
+        return z * (activation.radius / _plain_norm(z).clamp(min=activation.radius)).to(z.dtype)
     if isinstance(activation, Sparsemax):
         return _project_onto_simplex(z)
     return activation._map(z)

@@ -162,14 +162,15 @@ class ISRU(_Odd):
     gap_bound = (0.292, 3.0)  # 1 - 1/√2
 
     def _map(self, z: Tensor) -> Tensor:
-        return z / z.square().add(1.0).sqrt()
+        y = z.clamp(-1e15, 1e15)  # beyond, σ rounds to ±1, and in float32 the square overflows
+        return y / y.square().add(1.0).sqrt()
 
     def _psi(self, x: Tensor) -> Tensor:
         root = ((1.0 - x) * (1.0 + x)).sqrt()
         return 0.5 * (x.square() / (1.0 + root)).square()
 
     def _phi_star(self, z: Tensor) -> Tensor:
-        return z.square() / (1.0 + (1.0 + z.square()).sqrt())
+        return z * (z / (1.0 + torch.hypot(z, z.new_ones(()))))
 
     def _inside(self, x: Tensor) -> Tensor:
         return x.abs() <= 1.0

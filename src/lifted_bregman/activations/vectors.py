@@ -13,12 +13,23 @@ from torch import Tensor
 from lifted_bregman.activations._base import Activation, positive
 
 _TINY = torch.finfo(torch.float64).tiny
+_FAR = 1e100  # of norms, in float64: below it no square overflows
+
+
+def _plain_norm(x: Tensor, accumulate: torch.dtype = torch.float64) -> Tensor:
+    """‖x‖₂ over the last dimension in float64, with the dimension kept; infinite where the squares overflow."""
+    norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=accumulate)
+    return norm.double()
 
 
 def _norm(x: Tensor, accumulate: torch.dtype = torch.float64) -> Tensor:
-    """‖x‖₂ over the last dimension in float64, with the dimension kept."""
-    norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=accumulate)
-    return norm.double()
+    """The same, also where the squares overflow."""
+    norm = _plain_norm(x, accumulate)
+    if bool(norm.isinf().any()):
+        size = x.detach().double().abs().amax(-1, keepdim=True)
+        size = torch.where(norm.isinf() & size.isfinite(), size, 1.0)
+        norm = size * _plain_norm(x.double() / size)
+    return norm
 
 
 def _sum_of_squares(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -56,11 +67,14 @@ class GroupSoftThreshold(Activation):
 
     def _prox(self, z: Tensor, scale: float) -> Tensor:
         # with t = threshold·scale, 1 - t/‖z‖ = (‖z‖² - t²) / (‖z‖ (‖z‖ + t)), which keeps its digits near the kink
-        norm = self._norm_near_kink(z, self.threshold * scale)
+        t = self.threshold * scale
+        norm = self._norm_near_kink(z, t)
+        if t >= _FAR or bool((norm >= _FAR).any()):
+            return z * (1.0 - t / norm.clamp(min=_TINY)).clamp(min=0.0).to(z.dtype)
         exact = (Fraction(self.threshold) * Fraction(scale)) ** 2
         high, low = _sum_of_squares(z) if z.dtype == torch.float64 else (norm.square(), 0.0)
         difference = (high - float(exact)) + (low - float(exact - Fraction(float(exact))))
-        factor = difference.clamp(min=0.0) / (norm * (norm + self.threshold * scale)).clamp(min=_TINY)
+        factor = difference.clamp(min=0.0) / (norm * (norm + t)).clamp(min=_TINY)
         return z * factor.to(z.dtype)
 
     def _norm_near_kink(self, z: Tensor, kink: float) -> Tensor:
@@ -105,8 +119,10 @@ class BallProjection(Activation):
         positive(self.radius, "radius")
 
     def _map(self, z: Tensor) -> Tensor:
-        norm = _norm(z, z.dtype)
-        return z * (self.radius / norm.clamp(min=self.radius)).to(z.dtype)
+        factor = self.radius / _norm(z, z.dtype).clamp(min=self.radius)
+        if bool((factor < torch.finfo(z.dtype).tiny).any()):  # it would lose its digits
+            return (z.double() * factor).to(z.dtype)
+        return z * factor.to(z.dtype)
 
     def _prox(self, z: Tensor, scale: float) -> Tensor:
         return self._map(z)  # a projection: the scale of an indicator is immaterial
