@@ -65,3 +65,17 @@ def test_derivatives_are_finite_there_and_at_zero(activation):
     (gradient,) = torch.autograd.grad(activation.as_module()(z).sum(), z)
     assert gradient[0].tolist() == [0.0 if isinstance(activation, act.GroupSoftThreshold) else 1.0] * 4
     assert gradient[1].isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("size", [1, 3, 784, 1000, 20_000, 300_000])
+def test_the_projection_of_a_wide_vector_is_in_the_ball(size, dtype):
+    """B(σ(z), z) = 0, also for equal numbers, whose sum rounds the same way at each addition."""
+    generator = torch.Generator().manual_seed(size)
+    equal = torch.rand(20, 1, generator=generator, dtype=torch.float64).expand(20, size)
+    z = torch.cat([torch.randn(4, size, generator=generator, dtype=torch.float64), equal + 1e-3]).to(dtype)
+    for radius in (0.3, 1.0, 1e-3):
+        ball = act.BallProjection(radius)
+        z = z * (2.0 * radius / z.norm(dim=-1, keepdim=True))
+        assert ball.bregman(ball(z), z).tolist() == [0.0] * len(z)
+        assert not ball.contains(ball(z) * (1.0 + 20.0 * torch.finfo(dtype).eps)).any()

@@ -32,6 +32,14 @@ def _norm(x: Tensor, accumulate: torch.dtype = torch.float64) -> Tensor:
     return norm
 
 
+def _pairwise_norm(x: Tensor) -> Tensor:
+    """The same in x's own precision; rounding grows like log n, because `sum` adds in pairs and `vector_norm` does not."""
+    squares = x.square().sum(-1, keepdim=True).double()
+    if not bool(squares.isfinite().all()):
+        return _norm(x)
+    return squares.clamp(min=_TINY).sqrt()
+
+
 def _sum_of_squares(x: Tensor) -> tuple[Tensor, Tensor]:
     """‖x‖² over the last dimension as high + low, with twice the digits of float64."""
     shifted = x * 134217729.0  # 2^27 + 1: Dekker's splitting
@@ -119,7 +127,7 @@ class BallProjection(Activation):
         positive(self.radius, "radius")
 
     def _map(self, z: Tensor) -> Tensor:
-        factor = self.radius / _norm(z, z.dtype).clamp(min=self.radius)
+        factor = self.radius / _pairwise_norm(z).clamp(min=self.radius)
         if bool((factor < torch.finfo(z.dtype).tiny).any()):  # it would lose its digits
             return (z.double() * factor).to(z.dtype)
         return z * factor.to(z.dtype)
@@ -136,8 +144,11 @@ class BallProjection(Activation):
         return (inside * (norm - 0.5 * inside)).squeeze(-1).to(z.dtype)
 
     def _contains(self, x: Tensor) -> Tensor:
-        slack = 1.0 + 4.0 * torch.finfo(x.dtype).eps  # what the projection itself may return
-        return (_norm(x) <= self.radius * slack).squeeze(-1)
+        # What the projection itself may return: with eps/2 for each operation, the square root of squares added in pairs
+        # is wrong by (1 + log2 n) eps/4, the factor and its product by eps.  Twice that and more, as torch adds runs.
+        rounding = (4.0 + 0.5 * math.log2(max(x.shape[-1], 1))) * torch.finfo(x.dtype).eps
+        norm = _norm(x) if x.dtype == torch.float32 else _pairwise_norm(x)
+        return (norm <= self.radius * (1.0 + rounding)).squeeze(-1)
 
     def _bregman(self, x: Tensor, z: Tensor) -> Tensor:
         # D_Ψ = <σ(z) - x, z - σ(z)> = (‖z‖ - r)(r - <x, z>/‖z‖) outside the ball, 0 inside
