@@ -117,6 +117,21 @@ def test_constraints_are_met_on_a_network():
     assert state.metrics["violation"] <= 0.5 * epsilon < 0.1 * max(left)
 
 
+def test_the_proximal_term_of_an_outer_solver_is_no_part_of_the_constraint():
+    """In `ImplicitSGD` it is in the energy, (τ/2)‖Θ - Θ⁰‖²; the multipliers answer to B_l alone."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2)).double()
+    X, Y = torch.randn(10, 4, dtype=torch.float64), torch.randn(10, 2, dtype=torch.float64)
+    problem = lb.lift(model, loss=lb.SquaredError())
+    batch = solvers.Batch.whole(problem, X, Y)
+    solver = lb.ImplicitSGD(50.0, 3, solver=Constrained(inner_steps=5, tolerance=1e-3))
+    state = solver.step(problem, solver.init(problem, batch), batch)
+    x, z = state.variables[1], (X @ model[0].weight.T + model[0].bias).detach()
+    expected = float((0.5 * (x - z.relu()).square() + (z.relu() - z) * x).sum(1).mean())  # ½x² + φ*(z) - xz
+    assert state.metrics["bregman_1"] == pytest.approx(expected, rel=1e-12)
+    assert state.metrics["violation"] == pytest.approx(expected - 1e-3, rel=1e-12)
+
+
 def test_cap_and_floor():
     """Without tolerance λ only grows, to the cap; with a huge one it falls to the floor."""
     case = make("smooth")

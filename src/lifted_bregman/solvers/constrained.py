@@ -8,6 +8,7 @@ from typing import Any
 
 from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import SettingError
+from lifted_bregman.networks import Layer
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.blocks import hidden_layers
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
@@ -118,7 +119,8 @@ class Constrained(Solver[ConstrainedState]):
         point = weighted.point(own_variables(problem, state.variables), batch.X, batch.Y, batch.weights)
         metrics, violation = dict(state.inner.metrics), 0.0
         hidden = hidden_layers(problem.depth)
-        losses = [point.weigh(problem.network[l].bregman(point.x[l], point.z(l))).mean() for l in hidden]
+        own = [Layer.bregman(problem.network[l], point.x[l], point.z(l)) for l in hidden]  # without a proximal term
+        losses = [point.weigh(values).mean() for values in own]
         for place, (layer, loss) in enumerate(zip(hidden, problem.peers.mean_of(*map(float, losses)), strict=True)):
             state.multipliers[place] = self._limited(state.multipliers[place] + self.rate * (loss - self.tolerance))
             metrics |= {f"multiplier_{layer}": state.multipliers[place], f"bregman_{layer}": loss}
