@@ -166,3 +166,24 @@ def test_guarded_lpom_never_increases_the_energy(name):
         passed.append(state.metrics["fixed_points"])
     assert all(after <= before * (1 + 1e-12) + 1e-13 for before, after in pairwise(values))
     assert values[-1] < 0.5 * values[0] and min(passed) < 1.0
+
+
+@pytest.mark.parametrize("prox_weight", [0.0, 0.7])
+def test_lpom_takes_sequences(prox_weight):
+    """Each place of (samples, places, features) is a row of the least-squares problem, whose mean is over samples."""
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Linear(4, 3)).double()
+    X, Y = torch.randn(6, 5, 4, dtype=F64), torch.randn(6, 5, 3, dtype=F64)
+    start = np.c_[model[0].weight.detach().numpy(), model[0].bias.detach().numpy()]
+    lb.fit(lb.lift(model, loss=lb.SquaredError()), (X, Y), solver=baselines.LPOM(prox_weight=prox_weight), epochs=1)
+    A = np.c_[X.reshape(-1, 4).numpy(), np.ones(30)]
+    system = A.T @ A / 6.0 + prox_weight * np.eye(5)
+    expected = np.linalg.solve(system, A.T @ Y.reshape(-1, 3).numpy() / 6.0 + prox_weight * start.T).T
+    found = np.c_[model[0].weight.detach().numpy(), model[0].bias.detach().numpy()]
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-11)
+
+    deep = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    history = lb.fit(lb.lift(deep, loss=lb.SquaredError()), (X, Y), solver=baselines.LPOM(), epochs=8).history
+    energies = [row["energy"] for row in history]
+    assert all(after <= before * (1.0 + 1e-12) for before, after in pairwise(energies))
+    assert energies[-1] < energies[0]

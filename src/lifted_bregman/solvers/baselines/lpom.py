@@ -16,6 +16,7 @@ from lifted_bregman.problem.composite import composite_prox
 from lifted_bregman.problem.energies import partial_energy
 from lifted_bregman.solvers._curvature import PowerMemory, step_for, variable_curvature
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
+from lifted_bregman.solvers._ridge import design, unpacked
 
 
 @dataclass
@@ -130,16 +131,13 @@ def _move_parameters(problem: LiftedProblem, point: Evaluation, layer: int, prox
     """Θ_l ← argmin_Θ (λ_l/2s)‖A(Θ - Θ_l) + d_l‖² + (τ/2)‖Θ - Θ_l‖², the nearest if there are several."""
     own = problem.network[layer].map
     assert isinstance(own, Dense)
-    trained, x = own.parameters, point.x[below(layer)]
-    x = x.flatten(1) if own.flatten else x
-    columns = {"weight": x, "bias": x.new_ones(len(x), 1)}
-    names = [name for name in columns if name in trained]
-    if not names:
+    if not own.parameters:
         return
-    A = torch.cat([columns[name] for name in names], 1)
-    change = _least_squares(A, point.residual(layer), prox_weight * len(x) / problem.weight(layer))
-    for name, part in zip(names, change.split([columns[name].shape[1] for name in names]), strict=True):
-        trained[name].sub_(part.t().view_as(trained[name]))
+    A, d = design(own, point.x[below(layer)]), point.residual(layer)
+    ridge = prox_weight * point.samples / problem.weight(layer)
+    change = _least_squares(A, d.reshape(len(A), -1), ridge).t()
+    for name, part in unpacked(own, change).items():
+        own.parameters[name].sub_(part)
     problem.work.parameter_gradients += 1
     point.parameters_changed(layer)
 
