@@ -276,3 +276,30 @@ def test_a_state_that_does_not_belong_to_the_data():
             problem.energy(bad, X, Y)
         with pytest.raises(TensorError, match=sentence):
             problem.consistency(bad, X)
+
+
+@pytest.mark.parametrize(
+    ("modules", "sample", "says"),
+    [
+        ([nn.Linear(3, 3), nn.Softmax(dim=-2), nn.Linear(3, 1)], (3,), "holds the samples"),
+        ([nn.Linear(3, 3), act.BallProjection(1.0).as_module(dim=-2), nn.Linear(3, 1)], (3,), "holds the samples"),
+        ([nn.Linear(3, 3), nn.Softmax(dim=-3), nn.Linear(3, 1)], (2, 3), "holds the samples"),
+        ([nn.Linear(3, 3), nn.Softmax(dim=2), nn.Linear(3, 1)], (3,), "does not exist"),
+        ([nn.Linear(3, 3), nn.Softmax(dim=-3), nn.Linear(3, 1)], (3,), "does not exist"),
+    ],
+)
+def test_activations_along_the_samples_are_refused_with_the_data(modules, sample, says):
+    """Whether a negative dimension is that of the samples is known with the data's shape, before any work."""
+    problem, X = lb.lift(nn.Sequential(*modules).double(), loss=lb.SquaredError()), torch.randn(4, *sample, dtype=F64)
+    for call in (
+        lambda: problem.forward_state(X),
+        lambda: lb.fit(problem, (X, torch.randn(*X.shape[:-1], 1, dtype=F64)), epochs=1),
+    ):
+        with pytest.raises(CompatibilityError, match=f"after model.0 .* {says}.* use dim=1"):
+            call()
+
+
+def test_a_negative_dimension_of_features_is_followed():
+    modules = [nn.Linear(3, 3), nn.Softmax(dim=-2), nn.Linear(3, 1)]
+    problem, X = lb.lift(nn.Sequential(*modules).double(), loss=lb.SquaredError()), torch.randn(4, 2, 3, dtype=F64)
+    torch.testing.assert_close(problem.forward_state(X)[1], modules[1](modules[0](X)).detach())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lifted_bregman.errors import TensorError
+from lifted_bregman.errors import CompatibilityError, TensorError
 from lifted_bregman.losses import BregmanLoss
 from lifted_bregman.networks import Dense, Network
 from lifted_bregman.problem.blocks import hidden_layers
@@ -93,6 +93,12 @@ class DataChecks:
                 raise TensorError(
                     f"{layer.path} turns one sample into a tensor {tuple(x.shape)}; a map must keep samples apart, in "
                     "dimension 0."
+                )
+            if layer.activation.joint and not -x.ndim < layer.dim < x.ndim:
+                where = "holds the samples, which a layer must not couple" if layer.dim == -x.ndim else "does not exist"
+                raise CompatibilityError(
+                    f"the activation after {layer.path} acts along dim={layer.dim}, which {where}, for it is given "
+                    f"tensors of {x.ndim} dimensions: use dim=1 or dim=-1."
                 )
             shapes.append(x.shape[1:])
         return tuple(shapes)
