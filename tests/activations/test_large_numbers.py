@@ -79,3 +79,11 @@ def test_the_projection_of_a_wide_vector_is_in_the_ball(size, dtype):
         z = z * (2.0 * radius / z.norm(dim=-1, keepdim=True))
         assert ball.bregman(ball(z), z).tolist() == [0.0] * len(z)
         assert not ball.contains(ball(z) * (1.0 + 20.0 * torch.finfo(dtype).eps)).any()
+
+
+@pytest.mark.parametrize("activation", [act.SoftThreshold(1e30), act.NonNegativeSoftThreshold(1e30)], ids=repr)
+@pytest.mark.parametrize(("dtype", "scale"), [(torch.float32, 1e10), (torch.float32, 1e300), (torch.float64, 1e300)])
+def test_a_threshold_above_every_number_gives_zero(activation, dtype, scale):
+    largest = torch.finfo(dtype).max
+    z = torch.tensor([[0.0, 1.0, -3e38, largest, -largest]], dtype=dtype)
+    assert not activation.prox(z, scale).any()

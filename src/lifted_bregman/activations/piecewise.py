@@ -229,6 +229,8 @@ def shrink(z: Tensor, threshold: float, scale: float) -> Tensor:
 def _split(threshold: float, scale: float, dtype: torch.dtype) -> tuple[float, float, float]:
     """threshold·scale as a sum of three numbers, remembered since a network asks for the same few in every step."""
     exact = Fraction(threshold) * Fraction(scale)
+    if exact > (largest := torch.finfo(dtype).max):  # then it is above every number, as the largest is
+        return largest, 0.0, 0.0
     coarse = _round_down(exact, dtype)
     middle = _round_down(exact - Fraction(coarse), dtype)
     return coarse, middle, float(exact - Fraction(coarse) - Fraction(middle))
