@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from lifted_bregman.solvers.model_averaging import deal
 from tests import cases
 from tests.solvers.problems import NAMES, Case, make
 
+PAGE = Path(__file__).parents[2] / "docs" / "solvers.md"
 base = solvers.baselines
 GENTLE = solvers.CurvatureStep(1.0)
 ESTIMATED = solvers.CurvatureStep(1.0, upper=False)
@@ -184,6 +186,17 @@ def test_batches_are_those_with_duplicated_rows(solver, name):
     whole = solvers.Batch.whole(without.problem, *without.data)
     train(solver, without, [whole.select(group) for group in groups] * 3)
     assert_apart(case, without)
+
+
+def test_weights_do_not_count_like_copies_in_the_printed_steps_and_the_page_says_so():
+    """The step of x_l is 1/|B| times a norm, and copies make |B| larger."""
+    case, solver = make("relu"), solvers.ImplicitSGD(1.0, 3, reading=solvers.Literal())
+    twin, ours, theirs = duplicated(case)
+    train(solver, case, [ours] * 3)
+    train(solver, twin, [theirs] * 3)
+    assert_apart(case, twin)
+    (row,) = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if "exactly like copies" in line]
+    assert "other than `GramSweep` and `ImplicitSGD(reading=Literal())`" in row
 
 
 @pytest.mark.parametrize("solver", [*WHOLE_SET, *MINIBATCH, *PARALLEL], ids=cases.name)
