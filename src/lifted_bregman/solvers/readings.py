@@ -135,7 +135,8 @@ class Majorised(Reading):
     σ_l is 1-Lipschitz, so that the objective never increases, without norm or step size; with an identity σ_l one step
     is the exact solution.  The system has the size of the batch or of A's columns, whichever is smaller, and the
     iterates are the same.  A τ that is lost in rounding, 0 in particular, gets a small proximal term around the present
-    Θ_l.  Where the system has no finite solution a gradient step is taken; the metric "fallbacks" counts those.
+    Θ_l: then a step is not quite the solution, and the iterates differ, because the term is larger on the side of the
+    batch.  Where the system has no finite solution a gradient step is taken; the metric "fallbacks" counts those.
     The steps on x_l, and on Θ_l of other layers, are those of `Corrected`.
 
     step  `CurvatureStep(factor)` with factor in (0, 2), or `FixedStep(parameter, variable)`
