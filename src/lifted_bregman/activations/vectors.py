@@ -33,7 +33,7 @@ def _norm(x: Tensor, accumulate: torch.dtype = torch.float64) -> Tensor:
 
 
 def _pairwise_norm(x: Tensor) -> Tensor:
-    """The same in x's own precision; rounding grows like log n, because `sum` adds in pairs and `vector_norm` does not."""
+    """The same in x's own precision.  Rounding grows like log n, for `sum` adds in pairs and `vector_norm` does not."""
     squares = x.square().sum(-1, keepdim=True).double()
     if not bool(squares.isfinite().all()):
         return _norm(x)
@@ -144,8 +144,8 @@ class BallProjection(Activation):
         return (inside * (norm - 0.5 * inside)).squeeze(-1).to(z.dtype)
 
     def _contains(self, x: Tensor) -> Tensor:
-        # What the projection itself may return: with eps/2 for each operation, the square root of squares added in pairs
-        # is wrong by (1 + log2 n) eps/4, the factor and its product by eps.  Twice that and more, as torch adds runs.
+        # What the projection itself may return: with eps/2 for each operation, the root of squares added in pairs is
+        # wrong by (1 + log2 n) eps/4, the factor and its product by eps.  Twice that and more, as torch adds runs.
         rounding = (4.0 + 0.5 * math.log2(max(x.shape[-1], 1))) * torch.finfo(x.dtype).eps
         norm = _norm(x) if x.dtype == torch.float32 else _pairwise_norm(x)
         return (norm <= self.radius * (1.0 + rounding)).squeeze(-1)

@@ -38,8 +38,8 @@ class Coupling(Enum):
 class Space(Enum):
     """Where the weights move during the inner steps of a batch; the iterates are the same, up to rounding.
 
-    Not with `Majorised` and a τ that is lost in rounding, 0 in particular: the small proximal term that is added then is
-    larger for SAMPLES.
+    Not with `Majorised` and a τ that is lost in rounding, 0 in particular: the small proximal term added then is larger
+    for SAMPLES.
     """
 
     AUTOMATIC = "whichever costs less, for each layer"

@@ -182,8 +182,8 @@ class Literal(Reading):
 
     Neither is safe in general.  The first exceeds 2/(‖X‖²/|B| + τ) where ‖X‖² is small.  A bias step of 1.99 exceeds
     2/(1 + τ) for every τ > 0.006 and then diverges, unless the proximal term is taken off the biases.
-    Needs dense layers.  Where samples have weights, the rows of X_{l-1} are multiplied by √w_i.  Still they do not count
-    like copies, because |B| is the number of rows.
+    Needs dense layers.  Where samples have weights, the rows of X_{l-1} are multiplied by √w_i.  They do not count like
+    copies, because |B| is the number of rows.
 
     batch_factor   whether |B| stands in the numerator of the weights' step
     bias_step      t of the biases, > 0; None for that of the weights, since the classification part gives none
