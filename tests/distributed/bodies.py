@@ -105,7 +105,7 @@ def run_of(
         epochs=epochs,
         batch_size=batch if solver.minibatch else None,
         seed=3,
-        tolerance=1e-9,
+        tolerance=None if solver.init(problem, data).variables is None else 1e-9,
         validation=data.slice(0, 6),
         classify=name == "classes",
         peers=mate.peers(),

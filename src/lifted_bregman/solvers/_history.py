@@ -86,8 +86,15 @@ def require_certificates(solver: Solver[Any], state: SolverState, tolerance: flo
         raise lacking(solver, required, instead)
 
 
-def largest_certificate(problem: LiftedProblem, variables: LiftedState, data: Batch) -> float:
-    """The largest of `LiftedProblem.certificates`, each process looking at its part of the data and of the layers."""
+def largest_certificate(problem: LiftedProblem, state: SolverState, data: Batch) -> float | None:
+    """The largest of `LiftedProblem.certificates`, each process looking at its part of the data and of the layers.
+
+    Samples that were not visited yet have the forward pass.  None where the state has not the variables of all samples.
+    """
+    variables = state.variables
+    if variables is None or (len(variables) and len(variables[1]) != len(data)):
+        return None
+    variables = _begun(problem, variables, _visited(state), data)
     if problem.peers.count == problem.span.count == 1:
         return problem.certificates(variables, data.X, data.Y, weights=data.weights).largest
     own = data.share(problem.peers)

@@ -306,12 +306,8 @@ class Run:
             row["validation"] = reached["objective"]
             if self.classify:
                 row["validation_accuracy"] = reached["accuracy"]
-        variables = self.state.variables
-        if self.tolerance is not None and variables is not None:
-            kept = len(variables[1]) if len(variables) else len(self.data)
-            if kept == len(self.data):
-                row["certificate"] = largest_certificate(self._shared, variables, self.data)
-        return row
+        certificate = None if self.tolerance is None else largest_certificate(self._shared, self.state, self.data)
+        return row if certificate is None else row | {"certificate": certificate}
 
     def _judge(self, row: Row) -> None:
         if self.tolerance is not None and row.get("certificate", math.inf) <= self.tolerance:
