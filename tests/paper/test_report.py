@@ -149,6 +149,31 @@ def test_notes_are_on_claims_and_end_in_full_stops() -> None:
     assert all(note.endswith(".") for note in PAPER.notes.values())
 
 
+@pytest.mark.parametrize(
+    ("claim", "recipe"),
+    [
+        ("denoising-1k-lbn-finer-validation", "denoise-1k-lbn"),
+        ("denoising-10k-lbn-below-isgd-validation", "denoise-10k-lbn"),
+        ("sparse-ae-good-reconstructions", "sparse-ae-lbn-s"),
+    ],
+)
+def test_notes_have_the_numbers_of_the_stored_rows(claim: str, recipe: str) -> None:
+    """Of seed 0, so that other seeds do not change them."""
+    run = stored().evidence.runs(recipe)[0]
+    values = run.column("validation_loss")
+    lowest = min(values)
+    note = PAPER.notes[claim]
+    assert f"lowest after {run.column('epoch')[values.index(lowest)]:.0f} epochs" in note
+    part = run.measures["validation_unexplained"] * lowest / values[-1] if claim.startswith("sparse") else lowest
+    assert f"{part:.3g}" in note
+
+
+def test_the_note_on_zeros_has_those_of_the_stored_rows() -> None:
+    zeros = stored().evidence.runs("denoise-10k-lbn")[0].column("sparsity")
+    note = PAPER.notes["denoising-10k-sparsity"]
+    assert f"{100 * zeros[12]:.1f} % after 13 epochs to {100 * zeros[-1]:.1f} % after {len(zeros)}" in note
+
+
 def stored() -> Results:
     """What this repository holds."""
     folder = ROOT / "results"
