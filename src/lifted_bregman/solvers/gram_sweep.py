@@ -192,7 +192,7 @@ class GramSweep(Solver[GramSweepState]):
 
     @no_graph
     def finish(self, problem: LiftedProblem, state: GramSweepState) -> None:
-        """Gives weights with a penalty the zeros that its proximal map has made in V."""
+        # Weights with a penalty get the zeros that its proximal map has made in V.
         if not (problem.parameter_penalties and state.fast):
             return
         for layer in problem.span.layers:
