@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -94,7 +95,7 @@ def test_a_stopped_run_is_saved_and_continues_exactly(
     assert stopped.code == CODES[number]
     assert time.monotonic() - sent < SOON
     assert "Traceback" not in stopped.err
-    assert f"lifted resume {out}" in stopped.out + stopped.err
+    assert f"lifted resume {shlex.quote(str(out))}" in stopped.out + stopped.err
     assert len((out / "history.jsonl").read_text().splitlines() if (out / "history.jsonl").exists() else []) < 4
 
     verified = call(capsys, "checkpoint", "verify", out)

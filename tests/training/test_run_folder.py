@@ -100,5 +100,5 @@ def test_a_file_system_without_locks_can_hold_a_run(tmp_path, monkeypatch, numbe
 )
 def test_rows_that_no_run_wrote_are_told_by_their_line(tmp_path, line):
     (tmp_path / "history.jsonl").write_text('{"step": 1, "epoch": 1, "seconds": 0.1, "objective": 2.0}\n' + line + "\n")
-    with pytest.raises(errors.CheckpointError, match=r"line 2 of .*history\.jsonl is damaged"):
+    with pytest.raises(errors.CheckpointError, match=r"line 2 of .*history\.jsonl is (damaged|no row of a history)"):
         lb.training.RunFolder(tmp_path).history()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -26,7 +27,7 @@ from lifted_bregman.solvers._finite import finite
 from lifted_bregman.training._atomic import replace_file, take_lock
 from lifted_bregman.training.checkpoints import Checkpoints, Loaded, Snapshot, remedy
 
-_IN_EVERY_ROW = ("step", "epoch", "seconds", "objective")
+_IN_EVERY_ROW = ("epoch", "step", "seconds")
 _AT_THE_END = ("model.safetensors", "result.json")
 _OWN_PARTS = ("variables", "multipliers")  # entries of the solver's state with a file of their own
 _OF_EVERY_RUN = ("Signals", "RunFolder", "Checkpoint")  # the callbacks of a run with a folder to which none was given
@@ -271,12 +272,11 @@ class _HistoryFile:
         for number, line in enumerate(lines[:-1], start=1):  # what follows the last line end is unfinished
             try:
                 row = json.loads(line)
-                if not (
-                    isinstance(row, dict) and all(isinstance(row.get(name), int | float) for name in _IN_EVERY_ROW)
-                ):
-                    raise ValueError(f"it is no row with {', '.join(_IN_EVERY_ROW)}")
             except (ValueError, RecursionError) as error:
                 raise CheckpointError(f"line {number} of {self.path} is damaged: {error}") from error
+            numbers = isinstance(row, dict) and all(isinstance(value, int | float) for value in row.values())
+            if not numbers or not all(math.isfinite(row.get(name, math.nan)) for name in _IN_EVERY_ROW):
+                raise CheckpointError(f"line {number} of {self.path} is no row of a history: restore the file.")
             rows.append(row)
         return rows
 
