@@ -25,6 +25,24 @@ def case_in(dtype: torch.dtype, name: str = "relu", samples: int = 12) -> Case:
     return Case(name, problem, case.X.to(dtype), Y)
 
 
+def parameters(case: Case) -> list[torch.Tensor]:
+    """Copies of the model's."""
+    return [p.detach().clone() for p in case.problem.model.parameters()]
+
+
+class Pairs(torch.utils.data.Dataset[Any]):
+    """A map-style set of arrays."""
+
+    def __init__(self, entries: Sequence[Any]) -> None:
+        self.entries = entries
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.entries[index]
+
+
 class StopAt(Callback):
     """Ends a run after given steps, as a signal would."""
 

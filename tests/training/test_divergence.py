@@ -12,13 +12,9 @@ import lifted_bregman as lb
 from lifted_bregman import errors, solvers
 from lifted_bregman.solvers import Outcome
 from tests.solvers.problems import make
-from tests.training.runs import Recorder, assert_same, train
+from tests.training.runs import Recorder, assert_same, parameters, train
 
 BAD = [math.nan, math.inf, -math.inf]
-
-
-def parameters(case):
-    return [p.detach().clone() for p in case.problem.model.parameters()]
 
 
 @pytest.mark.parametrize("bad", BAD)
