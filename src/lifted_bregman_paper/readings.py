@@ -58,4 +58,4 @@ _CHOICES = (
 )
 
 READINGS: tuple[Reading, ...] = tuple(choice.reading(RECIPES) for choice in _CHOICES)
-"""One choice is changed at a time."""
+"""One choice is changed at a time, but for what is run as printed, where the loops, the steps and τ change together."""

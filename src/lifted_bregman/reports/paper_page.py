@@ -46,7 +46,7 @@ VERDICTS = (
 )
 READINGS = (
     "Where the text can be read in another way, the claims whose runs are stored in both readings are judged by both, "
-    "with the same rules. One choice is changed at a time. The verdicts above are those of the main reading."
+    "with the same rules. The verdicts above are those of the main reading."
 )
 _TOGETHER = 20  # characters of a cell that are never broken: a column of words is at least so wide
 _MANY = 6  # numbers of one figure that are better read as a table

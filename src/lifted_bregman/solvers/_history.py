@@ -13,7 +13,7 @@ from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import Evaluation, LiftedProblem, LiftedState, Peers, energies
 from lifted_bregman.problem.blocks import code_layer, layers
 from lifted_bregman.problem.diagnostics import certificates
-from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
+from lifted_bregman.solvers._interface import Batch, Solver, SolverState
 from lifted_bregman.solvers._shares import own_variables
 
 _Parts = Callable[[LiftedProblem, Evaluation], Tensor]
@@ -79,11 +79,10 @@ def require_certificates(solver: Solver[Any], state: SolverState, tolerance: flo
     if isinstance(tolerance, bool) or not isinstance(tolerance, Real) or not 0.0 <= tolerance < math.inf:
         raise SettingError(f"tolerance is {tolerance!r}; it must be a finite number of at least 0, or None.")
     if state.variables is None and not (whole_set and solver.batch_variables):
-        required = (
-            "no tolerance, which certificates of all blocks are compared with, variables of the whole set included"
+        raise SettingError(
+            f"tolerance is {tolerance!r}, but {type(solver).__name__} does not keep the variables of the whole set, "
+            "whose certificates it is compared with: leave it out, or use a solver such as ProximalGradient."
         )
-        instead = "it keeps none; leave tolerance out, or use a solver of the whole set such as ProximalGradient"
-        raise lacking(solver, required, instead)
 
 
 def largest_certificate(problem: LiftedProblem, state: SolverState, data: Batch) -> float | None:
