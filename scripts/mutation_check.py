@@ -198,6 +198,7 @@ MUTATIONS = [
     Mutation("agreement: parameters sent by those who have failed", LOOP, "        self.agreement.share_error(None)  # whoever has failed sends nothing\n", "", CALLBACKS),
     Mutation("agreement: the last callbacks fail alone", LOOP, "        self.agreement.share_error(None)  # what the last callbacks raised elsewhere\n", "", CALLBACKS),
     Mutation("agreement: a stop outweighs an error", AGREEMENT, "_ERROR = (1, 0), (-1, 0)", "_ERROR = (1, 0), (2, 0)", ENDINGS + "outweighs"),
+    Mutation("worker: ends as Python does", "distributed/worker.py", "atexit.register(lambda: end_at_once(code))", "pass", "tests/distributed/test_launcher.py -k abort"),
     Mutation("team: sum in another order", TEAM, "zip(self._gather(flat), shares[first:], strict=False)", "reversed(list(zip(self._gather(flat), shares[first:], strict=False)))", "tests/distributed/test_team.py"),
     Mutation("team: variables stay where they are", TEAM, "                    x[part] = done[: len(part)]", "                    pass", "tests/distributed/test_team.py"),
     Mutation("Gram sweep in layers: the distance of one's own layers", GRAM, "problem.span.all_layers(squares).tolist()", "squares.tolist()", IN_LAYERS + "deep_network"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -57,6 +58,21 @@ def fails(folder: Path) -> None:
         dist.all_reduce(torch.ones(1), group=joined.data)
 
 
+class Tripwire:
+    """Aborts a process whose interpreter ends, as a thread of gloo may that still holds tensors."""
+
+    def __del__(self) -> None:
+        os.abort()
+
+
+def aborts_late(folder: Path) -> None:
+    """All is done, with something left to do in the end; then the end of the interpreter would abort it."""
+    torch.tripwire = Tripwire()  # type: ignore[attr-defined]  # lives until then
+    atexit.register(note, folder, "ended")
+    sys.stdout.write("the last words")
+    sys.exit(int((folder / "code").read_text()))
+
+
 def stubborn(folder: Path) -> None:
     """Does not listen to Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -71,7 +87,8 @@ def waits(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    scene = {function.__name__: function for function in (meet, killed_once, fails, stubborn, waits)}[sys.argv[1]]
+    scenes = (meet, killed_once, fails, aborts_late, stubborn, waits)
+    scene = {function.__name__: function for function in scenes}[sys.argv[1]]
     try:
         scene(Path(sys.argv[2]))
     except WorkerError:

@@ -116,6 +116,15 @@ def test_an_error_of_a_worker_would_come_again(tmp_path: Path, capfd: pytest.Cap
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("code", [0, 3])
+def test_workers_do_not_abort_in_the_end(code: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """They would be started again for it."""
+    (tmp_path / "code").write_text(str(code))
+    assert launch(scene("aborts_late", tmp_path), lb.Parallel(data=1, restarts=1)) == code
+    assert {path.name for path in tmp_path.iterdir()} == {"code", "ended-0-0"}
+    assert capfd.readouterr() == ("the last words", "")
+
+
 def when(true: Callable[[], bool], *numbers: int) -> threading.Thread:
     """Sends this process signals, half a second after each other, once something is true."""
 

@@ -8,7 +8,6 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import typer
@@ -49,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if with_traceback:
                 traceback.print_exc()
             code, sentence = _usage(error) if isinstance(error, _CLICK_ERROR) else explained(error)
-            return _told(error, code, sentence)
+            return _ended(_told(error, code, sentence))
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -68,13 +67,11 @@ def _told(error: Exception, code: int, sentence: str) -> int:
     One that has lost the others speaks for itself.
     """
     from lifted_bregman.cli._workers import leave
-    from lifted_bregman.distributed.place import LOST, given, launched
+    from lifted_bregman.distributed.place import LOST, launched
 
     if isinstance(error, WorkerError):
         if launched():
             return LOST
-        if given() is not None:
-            atexit.register(_end_at_once, code)
     elif _console.silent() and sentence.startswith("rank "):
         return ExitCode.OK  # that one says it
     if not leave(sentence):
@@ -83,12 +80,16 @@ def _told(error: Exception, code: int, sentence: str) -> int:
     return code
 
 
-def _end_at_once(code: int) -> None:
-    """Ends the process: what is left of torch's connections may abort one that ends in good order."""
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
+def _ended(code: int) -> int:
+    """The code; a process that has joined others ends with it whatever the end of the interpreter would do."""
+    from lifted_bregman.distributed.place import given
+
+    if given() is not None:
+        from lifted_bregman.distributed.world import end_at_once, joined
+
+        if joined():
+            atexit.register(end_at_once, code)
+    return code
 
 
 def _usage(error: Any) -> tuple[int, str]:

@@ -10,6 +10,7 @@ ended.  Nothing that is stored is a pickle.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import pickle
@@ -19,18 +20,21 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from lifted_bregman.distributed.place import ERROR, LAUNCHER, LOST, RESULT, Place, given
+from lifted_bregman.distributed.world import end_at_once
 from lifted_bregman.errors import LiftedBregmanError, WorkerError
 
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> NoReturn:
     """Runs what the arguments say, in a process that ends with the one that started it."""
+    code = 1
+    atexit.register(lambda: end_at_once(code))  # after whatever is registered from here on
     try:
         end_with_launcher()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))  # the launcher held them
@@ -38,10 +42,8 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         code = 128 + signal.SIGINT
     if code == LOST:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(LOST)  # what is left of torch's connections may abort a process that ends in good order
-    return code
+        end_at_once(code)
+    sys.exit(code)
 
 
 def end_with_launcher() -> None:
@@ -98,4 +100,4 @@ def _told(error: Exception, place: Place) -> Exception:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])
