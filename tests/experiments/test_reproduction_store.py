@@ -80,6 +80,23 @@ def _word(lines: list[Any]) -> None:
     lines[1]["loss"] = "low"
 
 
+def _nan(lines: list[Any]) -> None:
+    lines[1]["loss"] = float("nan")
+
+
+def _empty(lines: list[Any]) -> None:
+    del lines[1:3]
+    lines[-1]["end"]["rows"] = 0
+
+
+def _entry(lines: list[Any]) -> None:
+    del lines[2]["loss"]
+
+
+def _outcome(lines: list[Any]) -> None:
+    lines[-1]["end"]["outcome"] = "LOST"
+
+
 def _seed(lines: list[Any]) -> None:
     lines[0]["seed"] = 2
 
@@ -97,6 +114,10 @@ def _kind(lines: list[Any]) -> None:
         (_solver, "it was run with solver"),
         (_row, "it has 1 rows of 2"),
         (_word, "'loss' is no number"),
+        (_nan, "'loss' is no number"),
+        (_empty, "it has no rows"),
+        (_entry, "its rows do not have the same entries"),
+        (_outcome, "LOST"),
         (_seed, "it holds tiny-digits/2"),
         (_kind, "another kind or version"),
     ],
@@ -110,6 +131,20 @@ def test_a_file_that_does_not_agree_is_named_and_ignored(
     assert store.read(JOB) is None
     assert reason in store.ignored[path]
     assert store.read_all([JOB]).found == ()
+
+
+def test_a_run_that_diverged_at_once_has_no_rows(tmp_path: Path, run: RecipeRun) -> None:
+    store, diverged = ResultStore(tmp_path), replace(run, rows=(), outcome="DIVERGED")
+    store.write(JOB, diverged)
+    assert store.read(JOB) == diverged
+
+
+def test_what_a_run_does_not_have_is_told_by_name(run: RecipeRun) -> None:
+    assert run.column("loss") == [0.1 + 0.2, 1e-300] and run.measure("parameters") == 7.0
+    with pytest.raises(CheckpointError, match="rows of tiny-digits/1 have no 'accuracy', only epoch, loss: run it"):
+        run.column("accuracy")
+    with pytest.raises(CheckpointError, match="measures of tiny-digits/1 have no 'edges', only parameters: run it"):
+        run.measure("edges")
 
 
 def test_what_a_solver_has_learnt_since_does_not_matter(tmp_path: Path, run: RecipeRun) -> None:

@@ -95,7 +95,7 @@ class AtEnd(OfRun):
     """What was measured once, when the run was over."""
 
     def of(self, run: RecipeRun) -> float:
-        return float(run.measures[self.column])
+        return run.measure(self.column)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -65,13 +66,11 @@ class RecipeRun:
 
     def column(self, name: str) -> list[float]:
         """One entry of every row; CheckpointError if the rows have none of this name."""
-        try:
-            return [float(row[name]) for row in self.rows]
-        except KeyError:
-            known = ", ".join(sorted(self.rows[0]))
-            raise CheckpointError(
-                f"the rows of {self.recipe}/{self.seed} have no '{name}', only {known}: run it again."
-            ) from None
+        return [_entry(row, name, f"the rows of {self.recipe}/{self.seed}") for row in self.rows]
+
+    def measure(self, name: str) -> float:
+        """What was measured at the end under this name; CheckpointError if nothing was."""
+        return _entry(self.measures, name, f"the measures of {self.recipe}/{self.seed}")
 
 
 def job_entries(job: Job) -> dict[str, Any]:
@@ -169,6 +168,10 @@ def read_run(path: Path) -> RecipeRun:
         ending = last["end"]
         if ending["rows"] != len(rows):
             raise ValueError(f"it has {len(rows)} rows of {ending['rows']}")
+        if Outcome[ending["outcome"]] is not Outcome.DIVERGED and not rows:
+            raise ValueError("it has no rows")
+        if any(row.keys() != rows[0].keys() for row in rows):
+            raise ValueError("its rows do not have the same entries")
         if header["hash"] != settings_hash(header["settings"]):
             raise ValueError("its hash is not that of its settings")
         return RecipeRun(
@@ -211,8 +214,14 @@ def _require_same(run: RecipeRun, job: Job) -> None:
             )
 
 
+def _entry(entries: Row, name: str, where: str) -> float:
+    if name not in entries:
+        raise CheckpointError(f"{where} have no '{name}', only {', '.join(sorted(entries))}: run it again.")
+    return float(entries[name])
+
+
 def _row(entries: Any) -> dict[str, float]:
     for name, value in entries.items():
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise ValueError(f"'{name}' is no number")
     return dict(entries)
