@@ -61,6 +61,12 @@ ONE = run("one", [5.0, 2.0, 3.0, 2.5], others=[1.0, 0.0, 0.5, 0.25])
 TWO = run("two", [10.0, 8.0, 4.0, 5.0])
 
 
+def test_a_pause_does_not_make_epochs_longer() -> None:
+    """Epochs of 3, 3, 5 and 100 seconds, the second row two epochs after the first."""
+    rows = tuple({"epoch": e, "seconds": s} for e, s in ((1.0, 3.0), (3.0, 9.0), (4.0, 14.0), (5.0, 114.0)))
+    assert SecondsPerEpoch("one").of(replace(ONE, rows=rows)) == (3.0 + 5.0) / 2
+
+
 @pytest.mark.parametrize(
     ("quantity", "expected"),
     [

@@ -11,7 +11,7 @@ from lifted_bregman.experiments._write import write_whole
 from lifted_bregman.experiments.reproduction import Claim, Near, Status, Verdict
 from lifted_bregman.experiments.reproduction.exhibits import Exhibit, ShownTable
 from lifted_bregman.reports.paper_claims import command_of_all, read_otherwise, reasons, sentence, tried
-from lifted_bregman.reports.paper_page import READINGS, SPREAD, VERDICTS, missing_sentence
+from lifted_bregman.reports.paper_page import READINGS, SECONDS, SPREAD, VERDICTS, missing_sentence
 from lifted_bregman.reports.paper_results import Results
 from lifted_bregman.reports.paper_tables import (
     MARKED,
@@ -44,7 +44,7 @@ def summary(results: Results) -> str:
         *(part for exhibit in paper.exhibits for part in _exhibit(results, exhibit)),
         *_others(results),
         "## Runs",
-        f"{missing_sentence(results)} Seconds are those in steps alone, means over seeds.",
+        f"{missing_sentence(results)} {SECONDS}",
         markdown_table(*run_rows(results), words=2),
         "## Files that were ignored",
         markdown_table(("file", "why"), list(results.ignored.items())) if results.ignored else "None.",

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median
 
 from lifted_bregman.experiments.reproduction.store import Evidence, RecipeRun
 
@@ -146,12 +147,13 @@ class ChangeCorrelation(OfRun):
 
 @dataclass(frozen=True)
 class SecondsPerEpoch(OfRun):
-    """Seconds in steps over epochs."""
+    """Seconds in steps of an epoch, the median over the rows: other work on the machine may slow a part of a run."""
 
     column: str = "seconds"
 
     def of(self, run: RecipeRun) -> float:
-        return run.column(self.column)[-1] / run.column("epoch")[-1]
+        rows = zip([0.0, *run.column("epoch")], [0.0, *run.column(self.column)], strict=True)
+        return median((after[1] - before[1]) / (after[0] - before[0]) for before, after in pairwise(rows))
 
 
 @dataclass(frozen=True)
