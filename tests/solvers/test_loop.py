@@ -7,9 +7,13 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
 
+import lifted_bregman as lb
 from lifted_bregman import errors, solvers
 from lifted_bregman.solvers._batches import epoch_batches, named_generator
+from lifted_bregman.solvers._history import measured
 from tests.solvers.problems import make
 
 
@@ -136,3 +140,35 @@ def test_bad_data_is_found_before_the_first_step():
     with pytest.raises(errors.TensorError):
         solvers.run(case.problem, (X, case.Y), solvers.ProximalGradient(), epochs=3)
     assert all(torch.equal(a, b) for a, b in zip(kept, case.problem.model.parameters(), strict=True))
+
+
+class _Products(TorchFunctionMode):
+    """Counts products with weights."""
+
+    count = 0
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.count += function is torch.nn.functional.linear
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_row_of_a_solver_without_variables_takes_one_forward_pass():
+    """Its energy is the objective by layer: loss, penalties on variables and on weights, from the same pass."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 6), nn.Softshrink(0.1), nn.Linear(6, 3)).double()
+    penalties, on_weights = {1: lb.penalties.SquaredL2(0.3), 2: lb.penalties.L1(0.2)}, {2: lb.penalties.SquaredL2(0.1)}
+    problem = lb.lift(model, loss=lb.SquaredError(), penalties=penalties, parameter_penalties=on_weights)
+    X, Y = torch.randn(11, 5, dtype=torch.float64), torch.randn(11, 3, dtype=torch.float64)
+    batch = solvers.Batch(X, Y, torch.arange(11), 11)
+    with _Products() as products:
+        row = measured(problem, batch, classify=False, by_layer=True)
+    assert products.count == 3
+    with torch.no_grad():
+        x_1, x_2 = model[:2](X), model[:4](X)
+        first, second = 0.15 * x_1.square().sum(1).mean(), 0.2 * x_2.abs().sum(1).mean()
+        second = second + 0.05 * model[2].weight.square().sum()
+        third = 0.5 * (model(X) - Y).square().sum(1).mean()
+    expected = [float(part) for part in (first, second, third)]
+    assert [row[f"energy_{l}"] for l in (1, 2, 3)] == pytest.approx(expected, rel=1e-13)
+    assert row["energy"] == pytest.approx(sum(expected), rel=1e-13)
+    assert row["objective"] == pytest.approx(sum(expected), rel=1e-13)

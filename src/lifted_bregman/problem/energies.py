@@ -9,7 +9,7 @@ shared, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -32,9 +32,11 @@ def layer_energies(problem: LiftedProblem, point: Evaluation) -> Tensor:
 
 @no_graph
 def layer_objectives(problem: LiftedProblem, point: Evaluation) -> Tensor:
-    """The parts of `objective` by layer, (L,), for a point that is a forward pass."""
-    parts = _parts(problem, point, problem.span.layers, constraints=False)
-    return problem.span.all_layers(torch.stack(parts))
+    """The parts of `objective` by layer, (L,): mean of R_l, or of the loss for l = L, plus P_l; their sum is its value.
+
+    For a point that is a forward pass they are the parts of E, since there B_l = 0.
+    """
+    return problem.span.all_layers(torch.stack(_objective_parts(problem, point)))
 
 
 @no_graph
@@ -56,15 +58,7 @@ def objective(problem: LiftedProblem, point: Evaluation) -> Tensor:
     Constraints on variables are left out: a forward pass need not satisfy them, and the value would be infinite.
     Where layers are shared it is the part of this process: the sum of all is the value.
     """
-    terms = [_on_variables(problem, point, constraints=False)]
-    if problem.depth in problem.span.layers:
-        terms.insert(0, _term(problem, point, problem.depth))
-    means = [point.weigh(term).mean() for term in terms]
-    problem.peers.mean(*means)
-    value = sum(means[1:], means[0])
-    for layer in problem.span.layers:
-        value = value + _on_parameters(problem, layer)
-    return value
+    return torch.stack(_objective_parts(problem, point)).sum()
 
 
 @no_graph
@@ -108,22 +102,40 @@ def smooth(problem: LiftedProblem, point: Evaluation, smooth_quadratic: bool) ->
     return value
 
 
-def _parts(problem: LiftedProblem, point: Evaluation, terms: Iterable[int], constraints: bool = True) -> list[Tensor]:
-    """The mean of λ_l B_l + R_l, plus P_l, for each of the layers; without an R_l that is a constraint, if said so."""
-    means = {layer: point.weigh(_term(problem, point, layer, constraints)).mean() for layer in terms}
-    problem.peers.mean(*means.values())
+def _parts(problem: LiftedProblem, point: Evaluation, terms: Iterable[int]) -> list[Tensor]:
+    """The mean of λ_l B_l + R_l, plus P_l, for each of the layers."""
+    means = _means(problem, point, {layer: _term(problem, point, layer) for layer in terms})
     return [mean + _on_parameters(problem, layer) for layer, mean in means.items()]
 
 
-def _term(problem: LiftedProblem, point: Evaluation, layer: int, constraints: bool = True) -> Tensor:
+def _objective_parts(problem: LiftedProblem, point: Evaluation) -> list[Tensor]:
+    """The mean of R_l, or of the loss for l = L, plus P_l, for each layer of this process; no R_l that is a constraint.
+
+    Of the maps only f_L is needed.
+    """
+    span, depth = problem.span, problem.depth
+    counted = [l for l, penalty in problem.penalties.items() if l in span.hidden and not penalty.constraint]
+    terms = {layer: _on_variable(problem, point, layer) for layer in counted}
+    if depth in span.layers:
+        terms[depth] = _term(problem, point, depth)
+    means, nothing = _means(problem, point, terms), point.x[0].new_zeros(())
+    return [means.get(layer, nothing) + _on_parameters(problem, layer) for layer in span.layers]
+
+
+def _means(problem: LiftedProblem, point: Evaluation, terms: Mapping[int, Tensor]) -> dict[int, Tensor]:
+    """The mean of each layer's terms over the samples of all peers."""
+    means = {layer: point.weigh(term).mean() for layer, term in terms.items()}
+    problem.peers.mean(*means.values())
+    return means
+
+
+def _term(problem: LiftedProblem, point: Evaluation, layer: int) -> Tensor:
     """λ_l B_l(x_l, z_l) + R_l(x_l) of each sample."""
     value = problem.network[layer].bregman(point.x[layer], point.z(layer))
     weight = problem.weight(layer)
     if weight != 1.0:
         value = weight * value
-    penalty = problem.penalties.get(layer)
-    counts = penalty is not None and (constraints or not penalty.constraint)
-    return value + _on_variable(problem, point, layer) if counts else value
+    return value + _on_variable(problem, point, layer) if layer in problem.penalties else value
 
 
 def _on_variable(problem: LiftedProblem, point: Evaluation, layer: int) -> Tensor:
@@ -131,11 +143,11 @@ def _on_variable(problem: LiftedProblem, point: Evaluation, layer: int) -> Tenso
     return sum_features(problem.penalties[layer].value(problem.network[layer].arrange(point.x[layer])))
 
 
-def _on_variables(problem: LiftedProblem, point: Evaluation, constraints: bool = True) -> Tensor:
-    """Σ_l R_l(x_l) of each sample; without those that are constraints, if said so."""
+def _on_variables(problem: LiftedProblem, point: Evaluation) -> Tensor:
+    """Σ_l R_l(x_l) of each sample."""
     total = point.x[0].new_zeros(point.samples)
-    for layer, penalty in problem.penalties.items():
-        if layer in problem.span.hidden and (constraints or not penalty.constraint):
+    for layer in problem.penalties:
+        if layer in problem.span.hidden:
             total = total + _on_variable(problem, point, layer)
     return total
 

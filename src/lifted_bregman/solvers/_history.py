@@ -3,37 +3,42 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from numbers import Real
 from typing import Any
 
 from torch import Tensor
 
 from lifted_bregman.errors import SettingError
-from lifted_bregman.problem import Evaluation, LiftedProblem, LiftedState, Peers, energies
+from lifted_bregman.problem import LiftedProblem, LiftedState, Peers, energies
 from lifted_bregman.problem.blocks import code_layer, layers
 from lifted_bregman.problem.diagnostics import certificates
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState
 from lifted_bregman.solvers._shares import own_variables
 
-_Parts = Callable[[LiftedProblem, Evaluation], Tensor]
 _ALONE = Peers()
 _AT_ONCE = 4096  # samples evaluated together, which bounds the memory that a row needs
 
 
-def measured(problem: LiftedProblem, data: Batch, classify: bool, peers: Peers = _ALONE) -> dict[str, float]:
+def measured(
+    problem: LiftedProblem, data: Batch, classify: bool, peers: Peers = _ALONE, by_layer: bool = False
+) -> dict[str, float]:
     """The nested network on `data`: "objective", "sparsity" of the middle layer, and with `classify` "accuracy".
 
     The objective is the weighted mean where the batch has weights.  The sparsity is the fraction of exact zeros in
-    x_c, c = `code_layer`; a network without hidden layers has none.  Each of the peers looks at a part of the data, and
-    at what the problem's own layers make of it.
+    x_c, c = `code_layer`; a network without hidden layers has none.  With `by_layer` there are "energy", and "energy_1"
+    .. "energy_L", at the forward pass, where the energy is the objective.  Each of the peers looks at a part of the
+    data, and at what the problem's own layers make of it.
     """
     span, middle = problem.span, code_layer(problem.depth)
     objective = zeros = numbers = right = 0.0
+    parts = dict.fromkeys(_names(problem) if by_layer else (), 0.0)
     for piece in _pieces(data.share(peers)):
         state = problem.forward_state(piece.X, check=False)
-        point = problem.point(state, piece.X, piece.Y, piece.weights)
-        objective += float(energies.objective(problem, point)) * len(piece) / len(data)
+        point, share = problem.point(state, piece.X, piece.Y, piece.weights), len(piece) / len(data)
+        objective += float(energies.objective(problem, point)) * share
+        if by_layer:
+            for name, part in _named(energies.layer_objectives(problem, point)).items():
+                parts[name] += part * share
         if middle in span.hidden:
             code = state[middle]
             zeros += float((code == 0).sum())
@@ -44,17 +49,18 @@ def measured(problem: LiftedProblem, data: Batch, classify: bool, peers: Peers =
     values = {"objective": objective}
     if numbers:
         values["sparsity"] = zeros / numbers
-    return values | ({"accuracy": right / len(data)} if classify else {})
+    if classify:
+        values["accuracy"] = right / len(data)
+    return values | dict(zip(parts, peers.total_of(*parts.values()), strict=True))
 
 
 def lifted_energies(
     problem: LiftedProblem, state: SolverState, data: Batch, last: Batch, peers: Peers = _ALONE
 ) -> dict[str, float]:
-    """ "energy", and "energy_1" .. "energy_L" by layer, at the solver's own variables.
+    """ "energy", and "energy_1" .. "energy_L" by layer, at the solver's own variables; {} for a solver without any.
 
     A solver with variables for the whole set has the energy of the whole set, with samples it has not visited yet at
-    the forward pass; one that makes them anew for each batch that of its last batch; one without variables that of the
-    forward pass, where the energy is the objective.
+    the forward pass; one that makes them anew for each batch that of its last batch.
     """
     variables = state.variables
     if variables is not None and len(variables):
@@ -63,12 +69,7 @@ def lifted_energies(
             return _of_state(problem, _begun(problem, variables, _visited(state), data), data, peers)
         if kept == len(last):
             return _of_state(problem, variables, last, peers)
-    totals = dict.fromkeys(("energy", *(f"energy_{l}" for l in layers(problem.depth))), 0.0)
-    for piece in _pieces(data.share(peers)):
-        part = _by_layer(problem, problem.forward_state(piece.X, check=False), piece, energies.layer_objectives)
-        for name, value in part.items():
-            totals[name] += value * len(piece) / len(data)
-    return dict(zip(totals, peers.total_of(*totals.values()), strict=True))
+    return {}
 
 
 def require_certificates(solver: Solver[Any], state: SolverState, tolerance: float, whole_set: bool) -> None:
@@ -120,14 +121,17 @@ def _begun(problem: LiftedProblem, variables: LiftedState, visited: Tensor | Non
 def _of_state(problem: LiftedProblem, variables: LiftedState, batch: Batch, peers: Peers) -> dict[str, float]:
     shared = problem if peers.count == 1 else problem.with_peers(peers)
     own = batch.share(peers)
-    return _by_layer(shared, own_variables(shared, variables), own)
+    point = shared.point(own_variables(shared, variables), own.X, own.Y, own.weights)
+    return _named(energies.layer_energies(shared, point))
 
 
-def _by_layer(
-    problem: LiftedProblem, variables: LiftedState, batch: Batch, of: _Parts = energies.layer_energies
-) -> dict[str, float]:
-    parts = of(problem, problem.point(variables, batch.X, batch.Y, batch.weights))
-    named = {f"energy_{l}": float(part) for l, part in zip(layers(problem.depth), parts, strict=True)}
+def _names(problem: LiftedProblem) -> list[str]:
+    return ["energy", *(f"energy_{l}" for l in layers(problem.depth))]
+
+
+def _named(parts: Tensor) -> dict[str, float]:
+    """An energy and its parts by layer."""
+    named = {f"energy_{l}": float(part) for l, part in zip(layers(len(parts)), parts, strict=True)}
     return {"energy": float(parts.sum())} | named
 
 

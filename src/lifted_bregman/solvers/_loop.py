@@ -299,8 +299,8 @@ class Run:
 
     def _evaluated(self, last: Batch) -> Row:
         row: Row = {"step": self.state.steps, "epoch": self.epoch, "seconds": self.seconds}
-        row |= measured(self._spanned, self.data, self.classify, self.peers)
-        row |= lifted_energies(self._spanned, self.state, self.data, last, self.peers)
+        lifted = lifted_energies(self._spanned, self.state, self.data, last, self.peers)
+        row |= measured(self._spanned, self.data, self.classify, self.peers, by_layer=not lifted) | lifted
         if self.validation is not None:
             reached = measured(self._spanned, self.validation, self.classify, self.peers)
             row["validation"] = reached["objective"]
