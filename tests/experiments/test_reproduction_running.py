@@ -34,7 +34,8 @@ from lifted_bregman.experiments.reproduction import (
     work_through,
 )
 from lifted_bregman.experiments.reproduction.observing import Observer, edge_error, measured
-from lifted_bregman.experiments.reproduction.pictures import final_measures, pack, unpack
+from lifted_bregman.experiments.reproduction.packing import pack, pack_code, unpack, unpack_code
+from lifted_bregman.experiments.reproduction.pictures import final_measures
 from lifted_bregman.experiments.reproduction.running import load_job_data, run_job
 from lifted_bregman.experiments.run_data import RunData
 from lifted_bregman.experiments.settings import Settings
@@ -275,3 +276,21 @@ def test_pictures_are_packed_and_unpacked() -> None:
     for damaged in wrong:
         with pytest.raises(CheckpointError, match="picture is damaged"):
             unpack(damaged)
+
+
+def test_codes_are_packed_and_unpacked() -> None:
+    code = np.array([0.0, -2.5, 0.0, 1e-5, 0.0], np.float32)
+    packed = pack_code(code)
+    assert packed == {"width": 5, "values": [[1, -2.5], [3, 1e-5]]}
+    assert (unpack_code(packed) == [0.0, -2.5, 0.0, 1e-5, 0.0]).all()
+    wrong = [
+        {"width": 5, "values": [[5, 1.0]]},
+        {"width": 5, "values": [[-1, 1.0]]},
+        {"width": 5, "values": [[0, float("nan")]]},
+        {"width": 5, "values": [[0]]},
+        {"width": 10**9, "values": []},
+        {"values": []},
+    ]
+    for damaged in wrong:
+        with pytest.raises(CheckpointError, match="code is damaged"):
+            unpack_code(damaged)

@@ -8,14 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lifted_bregman.errors import CheckpointError
 from lifted_bregman.experiments.reproduction import Job, RecipeRun, ResultStore, read_run
+from lifted_bregman.experiments.reproduction.packing import PARTS, SHOWN, pack
 from lifted_bregman.experiments.reproduction.store import job_entries, settings_hash
 from tests.experiments.reproductions import CODES, DIGITS
 
 JOB = Job(DIGITS, seed=1)
+IMAGES = {f"{part}_{name}": pack(np.eye(4, dtype=np.uint8)[None]) for part in PARTS for name in SHOWN}
 ROWS = ({"epoch": 1, "loss": 0.1 + 0.2}, {"epoch": 2, "loss": 1e-300})
 
 
@@ -23,7 +26,7 @@ ROWS = ({"epoch": 1, "loss": 0.1 + 0.2}, {"epoch": 2, "loss": 1e-300})
 def run() -> RecipeRun:
     return RecipeRun(
         DIGITS.name, 1, job_entries(JOB), {"threads": "1"}, {"samples": 3}, ROWS, "FINISHED", "It ended.", 2.5,
-        {"parameters": 7.0}, {"code": {"width": 3, "values": [[0, 0.5]]}},
+        {"parameters": 7.0}, IMAGES | {"code": {"width": 3, "values": [[0, 0.5]]}},
     )  # fmt: skip
 
 
@@ -105,6 +108,18 @@ def _kind(lines: list[Any]) -> None:
     lines[0]["kind"] = "lifted reproduction, format 0"
 
 
+def _picture(lines: list[Any]) -> None:
+    lines[-1]["end"]["pictures"]["train_output"]["pixels"] = "0000"
+
+
+def _no_picture(lines: list[Any]) -> None:
+    del lines[-1]["end"]["pictures"]["validation_input"]
+
+
+def _code(lines: list[Any]) -> None:
+    lines[-1]["end"]["pictures"]["code"]["values"][0][0] = 3
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -118,6 +133,9 @@ def _kind(lines: list[Any]) -> None:
         (_empty, "it has no rows"),
         (_entry, "its rows do not have the same entries"),
         (_outcome, "LOST"),
+        (_picture, "a stored picture is damaged"),
+        (_no_picture, "there is no picture 'validation_input'"),
+        (_code, "it has a number at 3, and its width is 3"),
         (_seed, "it holds tiny-digits/2"),
         (_kind, "another kind or version"),
     ],

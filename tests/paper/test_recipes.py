@@ -21,7 +21,7 @@ from lifted_bregman.experiments.reproduction import (
     plan,
     work_through,
 )
-from lifted_bregman.experiments.reproduction.pictures import unpack
+from lifted_bregman.experiments.reproduction.packing import unpack
 from lifted_bregman.solvers import ImplicitSGD
 from lifted_bregman.solvers.implicit_sgd import Coupling
 from lifted_bregman.solvers.readings import Corrected, LayerByLayer, Literal, Sweeps

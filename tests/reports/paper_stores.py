@@ -34,7 +34,7 @@ from lifted_bregman.experiments.reproduction.exhibits import (
     ShownRow,
     ShownTable,
 )
-from lifted_bregman.experiments.reproduction.pictures import pack
+from lifted_bregman.experiments.reproduction.packing import pack
 from lifted_bregman.experiments.reproduction.quantities import Final, Scaled
 from lifted_bregman.experiments.reproduction.store import job_entries
 from lifted_bregman.reports.paper_results import Results

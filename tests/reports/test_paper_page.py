@@ -27,7 +27,7 @@ from lifted_bregman.experiments.reproduction.exhibits import (
 )
 from lifted_bregman.experiments.reproduction.store import job_entries
 from lifted_bregman.reports import paper_results
-from lifted_bregman.reports.paper_charts import charts_block, code_of, codes_block, curve_of, images_block
+from lifted_bregman.reports.paper_charts import charts_block, codes_block, curve_of, images_block
 from lifted_bregman.reports.paper_claims import sentence
 from lifted_bregman.reports.paper_page import paper_page
 from lifted_bregman.reports.paper_results import Results, load_results
@@ -215,11 +215,6 @@ def test_images_are_those_that_are_stored(source: str) -> None:
     blue, orange = code[0, 0], code[2, 11]
     assert blue[2] > blue[0] and orange[0] > orange[2] and orange[3] == 255  # the largest is opaque
     assert len(np.unique(code.reshape(-1, 4)[1:-1], axis=0)) == 1  # all others are zeros, and grey
-
-
-def test_a_code_has_its_zeros() -> None:
-    code = code_of(codes_run())
-    assert code.shape == (36,) and code[0] == 0.5 and code[35] == -2.0 and np.count_nonzero(code) == 2
 
 
 def test_what_was_not_run_is_said_and_does_not_stop_the_report(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from lifted_bregman.experiments.reproduction.exhibits import (
     ShownCurve,
     ShownImages,
 )
-from lifted_bregman.experiments.reproduction.pictures import unpack
+from lifted_bregman.experiments.reproduction.packing import CODE, unpack, unpack_code
 from lifted_bregman.experiments.reproduction.quantities import mean
 from lifted_bregman.reports.charts import Charts, Curve
 from lifted_bregman.reports.page import Block, Text
@@ -61,19 +61,10 @@ def codes_block(results: Results, shown: ShownCodes) -> Block:
     for label, recipe in shown.codes:
         if recipe not in runs:
             continue
-        code = code_of(runs[recipe])
+        code = unpack_code(runs[recipe].pictures[CODE])
         size = f"{np.count_nonzero(code)} of {len(code)}, up to {np.abs(code).max():.3g}"
         strips.append(Strip(f"{label}: {size}", code.reshape(1, _height(len(code)), -1), signed=True))
     return Strips(strips, caption, "a code, mostly zeros")
-
-
-def code_of(run: RecipeRun) -> NDArray[np.float64]:
-    """The stored code, with its zeros."""
-    stored = run.pictures["code"]
-    code = np.zeros(int(stored["width"]))
-    for place, value in stored["values"]:
-        code[int(place)] = float(value)
-    return code
 
 
 def curve_of(results: Results, shown: ShownCurve, against: str) -> tuple[Curve, Band]:

@@ -1,47 +1,20 @@
-"""A few images and one code of an autoencoder, small enough to be stored with its rows."""
+"""What is measured once, at the end of a run, and the few images and one code of an autoencoder that are stored."""
 
 from __future__ import annotations
 
-import base64
-import zlib
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from lifted_bregman.data import Preparation
-from lifted_bregman.errors import CheckpointError
 from lifted_bregman.experiments.reproduction.observing import Observer, edge_error
+from lifted_bregman.experiments.reproduction.packing import CODE, PARTS, SHOWN, pack, pack_code
 from lifted_bregman.experiments.run_data import RunData
 from lifted_bregman.networks._no_graph import no_graph
 from lifted_bregman.problem.blocks import code_layer
 
 COUNT = 6  # images of each part
 _AT_ONCE = 4096
-_MOST_PIXELS = 1 << 20
-
-Packed = dict[str, Any]
-
-
-def pack(images: NDArray[np.uint8]) -> Packed:
-    """8-bit images (samples, height, width) as text."""
-    content = base64.b85encode(zlib.compress(images.tobytes(), 9)).decode("ascii")
-    return {"shape": list(images.shape), "pixels": content}
-
-
-def unpack(packed: Mapping[str, Any]) -> NDArray[np.uint8]:
-    """What `pack` was given; CheckpointError if it was damaged since."""
-    try:
-        shape = tuple(int(size) for size in packed["shape"])
-        count = int(np.prod(shape))
-        if not 0 < count <= _MOST_PIXELS:
-            raise ValueError(f"its shape is {shape}")
-        content = zlib.decompressobj().decompress(base64.b85decode(packed["pixels"]), count)
-        return np.frombuffer(content, np.uint8).reshape(shape)
-    except (KeyError, TypeError, ValueError, zlib.error) as error:
-        raise CheckpointError(f"a stored picture is damaged ({error}): run its recipe again.") from error
 
 
 @no_graph
@@ -72,22 +45,17 @@ def final_measures(observer: Observer, data: RunData) -> dict[str, float]:
 
 @no_graph
 def take_pictures(observer: Observer, data: RunData) -> dict[str, Any]:
-    """The first images of both parts: what went in, what should come out, what did; and the code of the very first.
-
-    The code is a list of (place, value) of the numbers that are not 0, and its width.
-    """
+    """The first images of both parts: what went in, what should come out, what did; and the code of the very first."""
     preparation = _preparation(data)
     assert preparation is not None
     problem, found = observer.problem, dict[str, Any]()
-    for part, batch in (("train", observer.train), ("validation", observer.validation)):
+    for part, batch in zip(PARTS, (observer.train, observer.validation), strict=True):
         piece = batch.slice(0, COUNT)
-        shown = {"input": piece.X, "target": piece.Y, "output": problem.model(piece.X)}
-        for name, X in shown.items():
+        for name, X in zip(SHOWN, (piece.X, piece.Y, problem.model(piece.X)), strict=True):
             levels = preparation.undo(X).clamp(0.0, 1.0).mul(255.0).round()
             found[f"{part}_{name}"] = pack(levels.to(torch.uint8).numpy())
     code = problem.forward_state(observer.train.slice(0, 1).X, check=False)[code_layer(problem.depth)][0]
-    places = code.nonzero().flatten().tolist()
-    found["code"] = {"width": len(code), "values": [[place, round(float(code[place]), 6)] for place in places]}
+    found[CODE] = pack_code(code.numpy())
     return found
 
 

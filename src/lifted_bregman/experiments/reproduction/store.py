@@ -16,6 +16,7 @@ from typing import Any
 
 from lifted_bregman.errors import CheckpointError
 from lifted_bregman.experiments._write import write_whole
+from lifted_bregman.experiments.reproduction.packing import require_shown
 from lifted_bregman.experiments.reproduction.recipe import Job
 from lifted_bregman.experiments.settings import Settings
 from lifted_bregman.experiments.settings_file import to_entries
@@ -44,7 +45,7 @@ class RecipeRun:
         message: how it ended, in a sentence.
         seconds: in steps.
         measures: what was measured once, at the end, by name.
-        pictures: a few images and a code, packed by `pictures.pack`; empty where none are stored.
+        pictures: a few images and a code, packed by `packing`; empty where none are stored.
     """
 
     recipe: str
@@ -174,6 +175,7 @@ def read_run(path: Path) -> RecipeRun:
             raise ValueError("its rows do not have the same entries")
         if header["hash"] != settings_hash(header["settings"]):
             raise ValueError("its hash is not that of its settings")
+        require_shown(ending["pictures"])
         return RecipeRun(
             str(header["recipe"]),
             int(header["seed"]),
