@@ -41,7 +41,7 @@ def measured(
                 parts[name] += part * share
         if middle in span.hidden:
             code = state[middle]
-            zeros += float((code == 0).sum())
+            zeros += code.numel() - int(code.count_nonzero())
             numbers += code.numel()
         if classify and problem.depth in span.layers:
             right += float(_hits(point.z(problem.depth), piece.Y).sum())

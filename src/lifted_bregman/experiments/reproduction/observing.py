@@ -30,29 +30,25 @@ def measured(problem: LiftedProblem, data: Batch, classify: bool) -> dict[str, f
     """
     sums = dict.fromkeys(("objective", "loss", "sparsity", "accuracy"), 0.0)
     hidden, depth = hidden_layers(problem.depth), problem.depth
-    pairs = dict.fromkeys(hidden, 0.0)
-    always: dict[int, Tensor] = {}
+    linear: dict[int, Tensor] = {}  # on how many samples each unit is
     for start in range(0, len(data), _AT_ONCE):
         piece = data.slice(start, start + _AT_ONCE)
         point = problem.forward_point(piece.X, piece.Y, piece.weights)
-        share = len(piece) / len(data)
+        share, code = len(piece) / len(data), point.x[code_layer(depth)]
         sums["objective"] += share * float(energies.objective(problem, point))
         sums["loss"] += share * float(problem.loss.per_sample(point.z(depth), piece.Y).mean())
-        sums["sparsity"] += share * _fraction(point.x[code_layer(depth)] == 0)
+        sums["sparsity"] += share * (1.0 - int(code.count_nonzero()) / code.numel())
         if classify:
             hits = point.z(depth).argmax(1) == piece.Y.argmax(1)
-            sums["accuracy"] += share * _fraction(hits)
+            sums["accuracy"] += share * int(hits.count_nonzero()) / len(piece)
         for l in hidden:
-            linear = point.z(l) == point.x[l]
-            pairs[l] += share * _fraction(linear)
-            always[l] = linear.all(0) & always[l] if l in always else linear.all(0)
+            # As numbers of 8 bits, of which sums are five times as fast as of truth values.
+            counted = (point.z(l) == point.x[l]).view(torch.uint8).sum(0, dtype=torch.int32)
+            linear[l] = linear[l] + counted if l in linear else counted
     values = {name: value for name, value in sums.items() if classify or name != "accuracy"}
-    values |= {f"linear_{l}": 100.0 * pairs[l] for l in hidden}
-    return values | {f"always_linear_{l}": 100.0 * _fraction(always[l]) for l in hidden}
-
-
-def _fraction(true: Tensor) -> float:
-    return float(true.sum()) / true.numel()
+    values |= {f"linear_{l}": 100.0 * int(n.sum()) / (len(data) * n.numel()) for l, n in linear.items()}
+    always = {l: int((n == len(data)).count_nonzero()) for l, n in linear.items()}
+    return values | {f"always_linear_{l}": 100.0 * always[l] / linear[l].numel() for l in hidden}
 
 
 class Observer(Callback):
