@@ -46,11 +46,33 @@ def test_initial_weights_are_glorots() -> None:
         assert bool((layer.bias == 0).all())
 
 
-def test_initial_weights_are_a_function_of_the_seed() -> None:
+def test_initial_weights_are_those_of_torch() -> None:
+    """Uniform on [-1/√n, 1/√n] for n inputs, weights and biases."""
+    model = build_model(resolved(hidden=(900, 800), initialisation="torch"), 400, 700)
+    for layer in linears(model):
+        limit = 1.0 / math.sqrt(layer.in_features)
+        for parameter in (layer.weight.detach(), layer.bias.detach()):
+            assert 0.98 * limit < float(parameter.abs().max()) <= limit
+            assert abs(float(parameter.std()) - limit / math.sqrt(3.0)) < 0.04 * limit
+
+
+def test_the_random_numbers_of_the_user_are_left_alone() -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    build_model(resolved(hidden=(5, 5), initialisation="torch"), 5, 5)
+    assert torch.equal(torch.rand(4), expected)
+
+
+@pytest.mark.parametrize("initialisation", [None, "glorot", "torch"])
+def test_initial_weights_are_a_function_of_the_seed(initialisation: str | None) -> None:
+    def small(**settings: object) -> Settings:
+        return resolved(hidden=(5, 5), initialisation=initialisation, **settings)
+
     torch.manual_seed(1)
-    first = build_model(resolved(hidden=(5, 5)), 5, 5)
+    first = build_model(small(), 5, 5)
     torch.manual_seed(2)
-    again, other = build_model(resolved(hidden=(5, 5)), 5, 5), build_model(resolved(hidden=(5, 5), seed=1), 5, 5)
+    again, other = build_model(small(), 5, 5), build_model(small(seed=1), 5, 5)
     assert all(torch.equal(a.weight, b.weight) for a, b in zip(linears(first), linears(again), strict=True))
     assert not any(torch.equal(a.weight, b.weight) for a, b in zip(linears(first), linears(other), strict=True))
     assert not torch.equal(linears(first)[0].weight, linears(first)[1].weight)

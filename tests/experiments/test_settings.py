@@ -32,6 +32,7 @@ OTHER: dict[str, Any] = {
     "validation": 0.25,
     "hidden": (7, 5, 7),
     "activation": ("leaky-relu:0.1",),
+    "initialisation": "torch",
     "loss": "squared-error",
     "code_threshold": 0.5,
     "code_penalty": 0.0625,

@@ -97,6 +97,9 @@ def train(
             metavar="NAMES",
         ),
     ] = None,
+    initialisation: Annotated[
+        str | None, _flag("glorot, or torch for that of nn.Linear.", default="glorot", metavar="WORD")
+    ] = None,
     loss: Annotated[
         str | None,
         _flag(

@@ -24,18 +24,20 @@ if TYPE_CHECKING:
 
 
 def build_model(settings: Settings, inputs: int, outputs: int) -> nn.Sequential:
-    """Dense layers with Glorot's uniform weights, a function of the seed, and biases 0; the loss owns the last
-    activation.
-    """
+    """Dense layers whose initial parameters are a function of the seed; the loss owns the last activation."""
     assert settings.hidden is not None
     widths = (inputs, *settings.hidden, outputs)
     dtype = getattr(torch, settings.dtype)
     modules: list[nn.Module] = []
     activations = hidden_activations(settings)
     for layer, (width, wider) in enumerate(pairwise(widths), start=1):
-        linear = nn.Linear(width, wider, dtype=dtype)
-        nn.init.xavier_uniform_(linear.weight, generator=named_generator(settings.seed, "initialisation", layer))
-        nn.init.zeros_(linear.bias)
+        generator = named_generator(settings.seed, "initialisation", layer)
+        with torch.random.fork_rng(devices=()):  # nn.Linear draws from the generator of all
+            torch.manual_seed(generator.initial_seed())
+            linear = nn.Linear(width, wider, dtype=dtype)
+        if settings.initialisation != "torch":
+            nn.init.xavier_uniform_(linear.weight, generator=generator)
+            nn.init.zeros_(linear.bias)
         modules.append(linear)
         if layer <= len(activations):
             modules.append(activations[layer - 1].as_module())

@@ -17,6 +17,7 @@ from lifted_bregman.experiments._typed import typed
 AUTOENCODERS = ("autoencode", "denoise")
 TABLES = ("diabetes",)  # named data that are tables of numbers, not images
 DTYPES = ("float32", "float64")
+INITIALISATIONS = ("glorot", "torch")
 LOSSES = ("cross-entropy", "squared-error")
 PREPARATIONS = ("none", "centre", "centre-together", "standardise")
 VALIDATIONS = ("test", "none")
@@ -60,6 +61,8 @@ class Settings:
     """The width of each hidden layer; the middle one is an autoencoder's code."""
     activation: tuple[str, ...] = ("relu",)
     """One for all hidden layers, or one for each, such as "relu", "soft-threshold:0.09", "box:0:1"."""
+    initialisation: str | None = None
+    """glorot (uniform weights, biases 0) or torch (as nn.Linear draws them); glorot if None."""
     loss: str | None = None
     """cross-entropy or squared-error."""
     code_threshold: float | None = None
@@ -177,6 +180,8 @@ class Settings:
             raise SettingError(f"seed is {self.seed}; it must be a whole number of at least 0.")
         _one_of("dtype", self.dtype, DTYPES)
         _one_of("task", self.task, TASKS)
+        if self.initialisation is not None:
+            _one_of("initialisation", self.initialisation, INITIALISATIONS)
         if self.loss is not None:
             _one_of("loss", self.loss, LOSSES)
         if self.prepare is not None:
