@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lifted_bregman.experiments.reproduction import Priority, Reading, Recipe
-from lifted_bregman_paper.recipes import RECIPES, one_mean
+from lifted_bregman_paper.recipes import RECIPES
+from lifted_bregman_paper.recipes.counterparts import ONE_MEAN, TORCH_INIT
 
 
 def _every(recipe: Recipe) -> bool:
@@ -44,7 +45,8 @@ class _Choice:
 
 _CHOICES = (
     _Choice("64 units in the first layer", "-narrow"),
-    _Choice(one_mean.READING, one_mean.SUFFIX),
+    _Choice(ONE_MEAN.reading, ONE_MEAN.suffix),
+    _Choice(TORCH_INIT.reading, TORCH_INIT.suffix),
     _Choice("τ beside the mean over the batch", "-mean", _algorithm_1),
     _Choice("τ beside the sum over the batch", "-sum", _algorithm_1),
     _Choice("N steps on a layer before the next", "-layer-by-layer", _algorithm_1),

@@ -19,7 +19,8 @@ from lifted_bregman.experiments.reproduction.exhibits import (
 from lifted_bregman.experiments.reproduction.quantities import AtEnd, Final, Scaled, SecondsPerEpoch
 from lifted_bregman.reports.palette import DARK, LIGHT, Palette
 from lifted_bregman_paper import theory
-from lifted_bregman_paper.recipes import RECIPES, denoising, one_mean, sparse_autoencoder
+from lifted_bregman_paper.recipes import RECIPES, denoising, sparse_autoencoder
+from lifted_bregman_paper.recipes.counterparts import ONE_MEAN, TORCH_INIT
 
 Methods = Mapping[str, str]
 """Names for the legend, by recipe."""
@@ -97,7 +98,7 @@ def _ends(figure: str, methods: Methods, readings: Methods) -> tuple[ShownTable,
 
 def _others(figure: str, shown: Methods) -> dict[str, str]:
     """The recipes of a figure that its curves do not show, by title and reading."""
-    recipes = sorted(RECIPES, key=lambda one: one.name.endswith(one_mean.SUFFIX))
+    recipes = sorted(RECIPES, key=lambda one: one.name.endswith((ONE_MEAN.suffix, TORCH_INIT.suffix)))
     left = [one for one in recipes if figure in one.figures and one.name not in shown]
     return {one.name: f"{one.title}; {one.reading}" if one.reading else one.title for one in left}
 

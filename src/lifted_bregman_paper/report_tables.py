@@ -29,6 +29,8 @@ READINGS = {
     "sgd-one-mean": "SGD-BP, images centred by one number",
     "sgd-5e-4-one-mean": "SGD-BP, rate 5e-4, images centred by one number",
     "sgd-5e-3-one-mean": "SGD-BP, rate 5e-3, images centred by one number",
+    "lifted-torch-init": "lifted Bregman, initial parameters of PyTorch",
+    "sgd-torch-init": "SGD-BP, initial parameters of PyTorch",
     "adam": "Adam",
     "gram-sweep": "the library's default",
     "mac-qp": "MAC-QP, 100 steps on the whole set",

@@ -116,6 +116,22 @@ def test_one_mean_stands_for_every_core_recipe_of_the_shorter_experiments_and_no
     assert len(judged) > 60
 
 
+def test_only_the_initial_parameters_differ_from_those_of_the_main_reading() -> None:
+    reading = READINGS["initial parameters of PyTorch"]
+    rates = ("gd-1e-2", "gd-1e-1", "sgd-1e-2", "sgd-1e-1")
+    expected = {f"sparse-ae-{name}" for name in ("gd", "sgd", "lbn-d", "lbn-s", *rates)}
+    expected |= {f"denoise-1k-{name}" for name in ("sgd", "isgd", "lbn")}
+    expected |= {f"classify-{key}-{name}" for key in ("mnist", "fashion") for name in ("sgd", "lifted")}
+    assert set(reading.recipes) == expected
+    for name, other in reading.recipes.items():
+        main, found = RECIPES[name], RECIPES[other]
+        assert (main.settings.initialisation, main.smoke.initialisation) == (None, None)
+        assert found.settings == replace(main.settings, initialisation="torch")
+        assert found.smoke == replace(main.smoke, initialisation="torch")
+        assert (found.figures, found.pictures, found.relaxed) == (main.figures, main.pictures, main.relaxed)
+        assert found.priority is Priority.READINGS and other == f"{name}-torch-init"
+
+
 @pytest.mark.parametrize(
     ("title", "changed", "same", "absent"),
     [
