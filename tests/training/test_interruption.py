@@ -135,8 +135,8 @@ def slow_evaluation() -> None:
 
     measure, made = _loop.measured, []
 
-    def slow(*arguments):
-        made.append(measure(*arguments))
+    def slow(*arguments, **named):
+        made.append(measure(*arguments, **named))
         if len(made) == 2:
             announce("evaluation")
             time.sleep(30.0)
