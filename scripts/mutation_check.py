@@ -148,6 +148,8 @@ MUTATIONS = [
     Mutation("early stopping: remembers another run", "training/callbacks/early_stopping.py", "        if not run.history:  # a new run", "        if False:  # a new run", "tests/training/test_callbacks.py"),
     Mutation("checkpoint: remembers another run", "training/callbacks/checkpoint.py", "        self._folder = folder\n        self._begin()\n", "        self._folder = folder\n", "tests/training/test_callbacks.py"),
     Mutation("fit: addresses are compared", "training/_company.py", 're.sub(r" at 0x[0-9a-f]+", "", repr(value))', "repr(value)", RESUME),
+    Mutation("readings: runs of the main reading stand in", "experiments/reproduction/store.py", "recipe if self.stand_ins is None else self.stand_ins.get(recipe)", "recipe", "tests/reports/test_paper_readings.py"),
+    Mutation("report: every note is repeated", "reports/paper_claims.py", "noted.setdefault(note, claim.name)", "claim.name", "tests/reports/test_paper_page.py"),
     Mutation("readings: what does not change is judged again", "experiments/reproduction/paper.py", " or all(self.recipes[name] == name for name in claim.recipes)", "", "tests/reports/test_paper_readings.py"),
     Mutation("folder: callbacks not restored", "training/run_folder.py", "            callback.load_state_dict(state)\n", "            pass\n", RESUME),
     Mutation("folder: history not cut at the checkpoint", "training/run_folder.py", "            self._file.truncate()\n", "", RESUME),

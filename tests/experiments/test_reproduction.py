@@ -134,6 +134,21 @@ def test_a_rule_gives_the_verdict(rule: Rule, status: Status) -> None:
     assert judged(rule, ONE, TWO) is status
 
 
+@pytest.mark.parametrize(
+    ("rule", "brief"),
+    [
+        (Near(Final("one", "a"), 2.0, 0.5), "2.5"),
+        (Between(Final("one", "a"), "a", low=2.6), "2.5"),
+        (Less(Final("one", "a"), Final("two", "a"), "one", "two"), "2.5 against 5"),
+        (All((Between(Final("one", "a"), "a", low=2.0), Between(Final("two", "a"), "b", high=4.0))), "1 of 2 hold"),
+        (Counted(3, 4000, "things"), "4,000"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Rule) else "",
+)
+def test_a_verdict_in_brief(rule: Rule, brief: str) -> None:
+    assert claim(rule).verdict(evidence(ONE, TWO)).brief == brief
+
+
 def test_all_needs_each_and_says_which_does_not_hold() -> None:
     good, bad = Between(Final("one", "a"), "the good", low=2.0), Between(Final("two", "a"), "the bad", high=4.0)
     assert judged(All((good, good)), ONE, TWO) is Status.REPRODUCED

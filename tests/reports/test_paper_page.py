@@ -28,7 +28,7 @@ from lifted_bregman.experiments.reproduction.exhibits import (
 from lifted_bregman.experiments.reproduction.store import job_entries
 from lifted_bregman.reports import paper_results
 from lifted_bregman.reports.paper_charts import charts_block, codes_block, curve_of, images_block
-from lifted_bregman.reports.paper_claims import sentence
+from lifted_bregman.reports.paper_claims import failures, sentence
 from lifted_bregman.reports.paper_page import paper_page
 from lifted_bregman.reports.paper_results import Results, load_results
 from lifted_bregman.reports.paper_tables import (
@@ -138,20 +138,49 @@ def test_every_claim_is_on_the_page_with_verdict_reason_and_command(page: str) -
 
 
 def test_what_was_tried_stands_where_a_number_was_not_reached(page: str) -> None:
-    first = page.split("What was not reproduced")[2].split("Table 1: digits")[0]
+    first = page.split("What was not reproduced")[2].split("Table 1: digits")[1]  # below its own heading
     assert "test-number" in first and "train-number" not in first
     assert page.count("What was tried: Two other rates, which came no closer.") == 2
     assert "What was tried: Three other codes." in page
 
 
+def test_what_was_tried_for_several_is_said_once_among_what_was_not_reproduced() -> None:
+    """Three numbers that are not reached: two with one note, one with another."""
+    claims = tuple(replace(PAPER.claims[1], name=f"number-{n}") for n in range(3))
+    notes = {"number-0": "A walk.", "number-1": "A swim.", "number-2": "A walk."}
+    found = failures(stores.results(*every_run(), paper=replace(PAPER, claims=claims, notes=notes)))
+    said = {claim.name: lines[-1] for claim, lines in found["Table 1: digits"].items()}
+    assert said == {
+        "number-0": "What was tried: A walk.",
+        "number-1": "What was tried: A swim.",
+        "number-2": "What was tried: the same as for number-0.",
+    }
+    without = failures(stores.results(*every_run(), paper=replace(PAPER, claims=claims, notes={})))
+    assert [len(lines) for lines in without["Table 1: digits"].values()] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("one. two", "One. Two."),
+        ("the run a/0 diverged: residual_4 is inf", "The run a/0 diverged: residual_4 is inf."),
+        ("it ended. residual_4 is inf.", "It ended. residual_4 is inf."),
+        ("Why?", "Why?"),
+    ],
+)
+def test_sentences_begin_with_capitals_and_names_stay(text: str, expected: str) -> None:
+    assert sentence(text) == expected
+
+
 def test_many_numbers_are_a_table(tmp_path: Path) -> None:
     again = tuple(replace(PAPER.claims[0], name=f"number-{n}") for n in range(7))
-    results = stores.results(*every_run(), paper=replace(PAPER, claims=again, notes={"number-3": "a walk"}))
+    notes = {"number-3": "a walk", "number-4": "a walk"}
+    results = stores.results(*every_run(), paper=replace(PAPER, claims=again, notes=notes))
     header, rows = number_rows(results, again)
     assert header == ("claim", "the paper says", "allowed", "here", "seeds", "verdict")
     assert rows[0] == ("number-0", "It learns 92.5 %.", "92.5 ± 1", "93 ± 3.6", "3", "✓ reproduced")
     text = html.unescape(written(results, tmp_path))
-    assert text.count("Judged by: A point.") == 1 and "What was tried: A walk." in text
+    assert text.count("Judged by: A point.") == text.count("What was tried: A walk.") == 1
     assert "lifted reproduce table1 --priority seeds" in text and text.count("number-6") == 1
 
 
@@ -173,7 +202,7 @@ def test_what_is_required_in_few_words(rule: Rule, said: str) -> None:
 
 
 def test_charts_are_means_of_the_rows_on_the_axes_that_were_asked_for(source: str) -> None:
-    charts = re.findall(r"<h3>(.*?)</h3>.*?(<svg .*?</svg>)", source, re.S)
+    charts = re.findall(r"<h3>([^<]*)</h3>\s*<div role[^>]*>(<svg .*?</svg>)", source, re.S)
     assert [title for title, _ in charts] == ["Training error (log scale)", "Zeros"]
     end, losses = read_chart(charts[0][1], True)
     means = np.mean(list(stores.LOSSES.values()), axis=0)

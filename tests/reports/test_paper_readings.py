@@ -10,10 +10,11 @@ import pytest
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments.reproduction import All, Evidence, Near, NotApplicable, Reading, RecipeRun, Status
 from lifted_bregman.experiments.reproduction.quantities import Final
-from lifted_bregman.reports.paper_page import READINGS, paper_page
+from lifted_bregman.reports.paper_page import FAILURES, READINGS, paper_page
 from lifted_bregman.reports.paper_results import Results
 from lifted_bregman.reports.paper_summary import summary
 from lifted_bregman.reports.paper_tables import reading_rows
+from lifted_bregman.solvers import Outcome
 from tests.reports.paper_stores import CLAIMS, PAPER, digits_run, every_run, results
 
 OTHERWISE = Reading("other pixels", {"tiny-digits": "tiny-other"})
@@ -42,6 +43,17 @@ def test_the_same_rule_is_asked_of_the_runs_that_stand_for_the_others() -> None:
     assert missed is not None and missed.status is Status.NOT_REPRODUCED and missed.measured == pytest.approx(90.0)
 
 
+def test_a_stand_in_that_diverged_is_called_by_its_own_name() -> None:
+    lost = replace(other_run(80.5), outcome="DIVERGED", message=f"{Outcome.DIVERGED.value} W is inf after step 2.")
+    verdict = OTHERWISE.verdict(TEST, Evidence((*every_run(), lost)))
+    assert verdict is not None
+    assert verdict.sentence == "the run tiny-other/0 diverged: W is inf after step 2" and verdict.brief == "diverged"
+    silent = OTHERWISE.verdict(TEST, Evidence((*every_run(), replace(lost, message=Outcome.DIVERGED.value))))
+    assert silent is not None and silent.sentence.endswith(
+        "diverged: The run diverged and was stopped; the last finite parameters were kept"
+    )
+
+
 def test_a_run_may_stand_for_itself_where_another_changes() -> None:
     evidence = Evidence((*every_run(), other_run(80.5)))
     codes = OTHERWISE.recipes | {"tiny-codes": "tiny-codes"}
@@ -61,20 +73,25 @@ def test_readings_are_not_mixed() -> None:
 
 def test_the_page_tells_both_verdicts(tmp_path: Path) -> None:
     html = paper_page(read(other_run(80.5)), tmp_path).html()
-    said = "Read with other pixels, ✓ reproduced: 80.5; published 80, allowed ±2; 1 seed."
-    assert html.count(said) == 2  # among what was not reproduced, and with the claim
-    assert "Read with other pixels, ✗ not reproduced: 90; published 92.5" in html
-    assert READINGS in html
+    brief, full = (
+        "Read otherwise: other pixels (80.5\N{NO-BREAK SPACE}✓).",
+        "With other pixels, ✓ reproduced: 80.5; published 80, allowed",
+    )
+    assert html.count(brief) == 2  # among what was not reproduced, and with the claim
+    assert f"<summary>{brief}</summary>" in html and html.count(full) == 1
+    assert "Read otherwise: other pixels (90\N{NO-BREAK SPACE}✗)." in html
+    assert "With other pixels, ✗ not reproduced: 90; published 92.5" in html
+    assert READINGS in html and FAILURES in html
     assert reading_rows(read(other_run(80.5)))[1] == [("other pixels", "2", "1", "1")]
     assert reading_rows(read(other_run(50.0)))[1] == [("other pixels", "2", "0", "1")]
 
 
 def test_the_summary_tells_both_verdicts() -> None:
     text = summary(read(other_run(80.5)))
-    assert "| other pixels | 2 | 1 | 1 |" in text and READINGS in text
-    first, second, third = text[text.index("- test-number:") :].splitlines()[:3]
+    assert "| other pixels | 2 | 1 | 1 |" in text and READINGS in text and FAILURES in text
+    first, second, third = text[text.index("- `test-number`:") :].splitlines()[:3]
     assert "published 80" in first
-    assert second.startswith("  - Read with other pixels, ✓ reproduced: 80.5") and third.startswith(
+    assert second == "  - Read otherwise: other pixels (80.5\N{NO-BREAK SPACE}✓)." and third.startswith(
         "  - What was tried"
     )
 
@@ -90,7 +107,8 @@ def test_what_cannot_be_judged_is_not_judged_in_a_reading_either() -> None:
 
 
 def test_without_its_runs_a_reading_is_not_mentioned(tmp_path: Path) -> None:
-    assert "Read with" not in paper_page(read(), tmp_path).html() and "other pixels" not in summary(read())
+    for text in (paper_page(read(), tmp_path).html(), summary(read())):
+        assert "Read otherwise" not in text and "other pixels" not in text and FAILURES not in text
 
 
 def test_two_readings_of_one_title_are_refused() -> None:

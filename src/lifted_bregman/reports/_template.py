@@ -27,6 +27,7 @@ body { margin: 0; background: var(--paper); color: var(--ink); font: 1.0625rem/1
 main { max-width: 62rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; }
 h1 { font-size: clamp(1.6rem, 4vw, 2.3rem); line-height: 1.2; margin: 0 0 .75rem; text-wrap: balance; }
 h2 { font-size: 1.35rem; line-height: 1.3; margin: 3rem 0 .75rem; }
+h3 { font-size: 1.05rem; line-height: 1.4; margin: 1.75rem 0 .5rem; }
 section { border-top: 1px solid var(--rule); margin-top: 3rem; }
 section h2 { margin-top: 1rem; }
 p { margin: .75rem 0; max-width: 46rem; }
@@ -52,6 +53,10 @@ td.number { white-space: nowrap; }
 .strips { display: grid; grid-template-columns: minmax(max-content, 7rem) 1fr; gap: .5rem 1rem; max-width: 52rem; }
 .strips > * { align-self: center; margin: 0; }
 .strips img { image-rendering: pixelated; }
+.finding { border-left: .3rem solid; margin: 1.25rem 0; max-width: 46rem; padding-left: .9rem; }
+.finding > p { margin: 0; }
+.finding > p:not(:first-child), details { color: var(--soft); font-size: .95rem; }
+details p { margin: .35rem 0; }
 pre { overflow-x: auto; padding: .9rem 1.1rem; border: 1px solid var(--rule); border-radius: .4rem; }
 code { font: .95rem/1.5 ui-monospace, monospace; }
 @media (max-width: 36rem) {
@@ -142,6 +147,26 @@ code { font: .95rem/1.5 ui-monospace, monospace; }
 </figure>
 {% elif block is listing %}
 <pre tabindex="0"><code>{{ block.text }}</code></pre>
+{% elif block is heading %}
+<h3>{{ block.text }}</h3>
+{% elif block is finding %}
+<div class="finding" style="border-color: var(--{{ block.colour }})">
+<p><strong>{{ block.verdict }}</strong> · {{ block.statement }}</p>
+{% for line in block.lines %}
+<p>{{ line }}</p>
+{% endfor %}
+{% if block.more %}
+<details>
+<summary>{{ block.more[0] }}</summary>
+{% for line in block.more[1] %}
+<p>{{ line }}</p>
+{% endfor %}
+</details>
+{% endif %}
+{% for line in block.code %}
+<p><code>{{ line }}</code></p>
+{% endfor %}
+</div>
 {% else %}
 <p>{{ block.text }}</p>
 {% endif %}

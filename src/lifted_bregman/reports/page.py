@@ -31,6 +31,34 @@ class Text:
 
 
 @dataclass(frozen=True)
+class Heading:
+    """A heading inside a section."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A statement with a verdict and a bar in its colour.
+
+    Args:
+        verdict: in a word or two.
+        statement: what is judged.
+        colour: of the bar, by its name in the palette.
+        lines: what is said of it, below.
+        code: names and commands, below those.
+        more: lines for those who open them, and the line that they open.
+    """
+
+    verdict: str
+    statement: str
+    colour: str
+    lines: Sequence[str]
+    code: Sequence[str] = ()
+    more: tuple[str, Sequence[str]] | None = None
+
+
+@dataclass(frozen=True)
 class Figure:
     """A picture with a caption.
 
@@ -88,7 +116,7 @@ class Listing:
     text: str
 
 
-Block = Text | Figure | Table | Charts | Strips | Listing
+Block = Text | Heading | Finding | Figure | Table | Charts | Strips | Listing
 
 
 @dataclass(frozen=True)
@@ -132,7 +160,8 @@ class Page:
             # Our own drawing of a chart: matplotlib has escaped the labels in it.
             drawing=lambda chart: Markup(chart.svg()),
         )
-        kinds = {"figure": Figure, "table": Table, "charts": Charts, "strips": Strips, "listing": Listing}
+        kinds: dict[str, type] = {"figure": Figure, "table": Table, "charts": Charts, "strips": Strips}
+        kinds |= {"listing": Listing, "heading": Heading, "finding": Finding}
         for name, kind in kinds.items():
             environment.tests[name] = lambda value, kind=kind: isinstance(value, kind)
         return environment.from_string(TEMPLATE).render(page=self, light=LIGHT, dark=DARK)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lifted_bregman.experiments.reproduction import Near, Status
+from lifted_bregman.experiments.reproduction import Near
 from lifted_bregman.experiments.reproduction.exhibits import (
     Drawing,
     Exhibit,
@@ -14,13 +14,12 @@ from lifted_bregman.experiments.reproduction.exhibits import (
     ShownImages,
     ShownTable,
 )
-from lifted_bregman.reports.page import Block, Figure, Listing, Page, Section, Table, Text
+from lifted_bregman.reports.page import Block, Figure, Heading, Listing, Page, Section, Table, Text
 from lifted_bregman.reports.paper_charts import charts_block, codes_block, images_block
 from lifted_bregman.reports.paper_claims import (
     claim_block,
     command_of_all,
-    failure_block,
-    heading,
+    failure_blocks,
     reasons,
     sentence,
     tried,
@@ -53,6 +52,10 @@ READINGS = (
     "Where the text can be read in another way, the claims whose runs are stored in both readings are judged by both, "
     "with the same rules. The verdicts above are those of the main reading."
 )
+FAILURES = (
+    "What another reading of the text comes to stands in parentheses, with a mark that says whether it reproduces the "
+    "claim. A number without ± is that of one seed."
+)
 _TOGETHER = 20  # characters of a cell that are never broken: a column of words is at least so wide
 _MANY = 6  # numbers of one figure that are better read as a table
 AGAIN = (
@@ -83,7 +86,6 @@ def paper_page(results: Results, scratch: Path) -> Page:
         scratch: a folder for pictures that are drawn for the page; needed until the page is written.
     """
     paper = results.paper
-    failed = results.of_status(Status.NOT_REPRODUCED)
     seeds = {run.seed for run in results.evidence.found}
     return Page(
         title=f"Reproduction: {paper.title}",
@@ -93,11 +95,7 @@ def paper_page(results: Results, scratch: Path) -> Page:
         ),
         sections=[
             Section("Verdicts", _verdicts(results)),
-            *(
-                [Section("What was not reproduced", [failure_block(results, claim) for claim in failed])]
-                if failed
-                else []
-            ),
+            *_failures(results),
             *(_exhibit(results, exhibit, scratch) for exhibit in paper.exhibits),
             *_other_claims(results),
             Section("Runs", _runs(results)),
@@ -113,6 +111,12 @@ def _verdicts(results: Results) -> list[Block]:
     if results.readings:
         blocks.append(Table(*together(reading_rows(results), 0), READINGS))
     return blocks
+
+
+def _failures(results: Results) -> list[Section]:
+    failed = failure_blocks(results)
+    how_to_read = [Text(FAILURES)] if results.readings else []
+    return [Section("What was not reproduced", [*how_to_read, *failed])] if failed else []
 
 
 def _exhibit(results: Results, exhibit: Exhibit, scratch: Path) -> Section:
@@ -137,11 +141,11 @@ def _claims(results: Results, figure: str) -> list[Block]:
     numbers = [claim for claim in claims if isinstance(claim.rule, Near)]
     if len(numbers) < _MANY:
         numbers = []
-    blocks: list[Block] = [heading("Claims")] if claims else []
+    blocks: list[Block] = [Heading("Claims")] if claims else []
     if numbers:
         blocks.append(_Numbers(*together(number_rows(results, numbers), 1, 5), f"Numbers of the paper. {SPREAD}"))
         blocks += [Text(f"Judged by: {sentence(why)}") for why in reasons(numbers)]
-        blocks += [Text(note) for claim in numbers if (note := tried(results, claim))]
+        blocks += [Text(note) for note in dict.fromkeys(tried(results, claim) for claim in numbers) if note]
         blocks.append(Listing(command_of_all(figure)))
     return [*blocks, *(claim_block(results, claim) for claim in claims if claim not in numbers)]
 

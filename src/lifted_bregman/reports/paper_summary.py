@@ -8,10 +8,10 @@ from pathlib import Path
 
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments._write import write_whole
-from lifted_bregman.experiments.reproduction import Claim, Near, Status, Verdict
+from lifted_bregman.experiments.reproduction import Claim, Near, Verdict
 from lifted_bregman.experiments.reproduction.exhibits import Exhibit, ShownTable
-from lifted_bregman.reports.paper_claims import command_of_all, read_otherwise, reasons, sentence, tried
-from lifted_bregman.reports.paper_page import READINGS, SECONDS, SPREAD, VERDICTS, missing_sentence
+from lifted_bregman.reports.paper_claims import command_of_all, failures, reasons
+from lifted_bregman.reports.paper_page import FAILURES, READINGS, SECONDS, SPREAD, VERDICTS, missing_sentence
 from lifted_bregman.reports.paper_results import Results
 from lifted_bregman.reports.paper_tables import (
     MARKED,
@@ -143,15 +143,15 @@ def _claims(results: Results, claims: Sequence[Claim]) -> list[str]:
 
 
 def _failures(results: Results) -> list[str]:
-    failed = results.of_status(Status.NOT_REPRODUCED)
-    if not failed:
-        return []
-    lines = []
-    for claim in failed:
-        lines.append(f"- {_text(f'{claim.name}: {claim.statement} {sentence(results.verdicts[claim.name].sentence)}')}")
-        more = filter(None, (*read_otherwise(results, claim), tried(results, claim)))
-        lines += (f"  - {_text(line)}" for line in more)
-    return ["## What was not reproduced", "\n".join(lines)]
+    parts = []
+    for title, claims in failures(results).items():
+        lines = []
+        for claim, (first, *more) in claims.items():
+            lines.append(f"- `{claim.name}`: {_text(first)}")
+            lines += (f"  - {_text(line)}" for line in more)
+        parts += [f"**{_text(title)}**", "\n".join(lines)]
+    how_to_read = [FAILURES] if results.readings else []
+    return ["## What was not reproduced", *how_to_read, *parts] if parts else []
 
 
 def _found(claim: Claim, verdict: Verdict) -> str:

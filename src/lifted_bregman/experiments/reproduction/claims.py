@@ -29,6 +29,7 @@ class Verdict:
     Args:
         status: in a word.
         sentence: the numbers it rests on, or the reason.
+        brief: the same in a few words, as they stand in a list.
         measured: the mean over seeds; None where there is no one number.
         spread: the standard deviation over seeds; None for fewer than two.
         seeds: how many it rests on.
@@ -36,6 +37,7 @@ class Verdict:
 
     status: Status
     sentence: str
+    brief: str = ""
     measured: float | None = None
     spread: float | None = None
     seeds: int = 0
@@ -105,8 +107,8 @@ class Between(Rule):
         values = list(self.quantity.values(evidence).values())
         low, high, found = self.low, self.high, mean(values)
         good = (low is None or found >= low) and (high is None or found <= high)
-        bounds = [] if low is None else [f"at least {low:g}"]
-        bounds += [] if high is None else [f"at most {high:g}"]
+        bounds = [] if low is None else [f"at least {low:.4g}"]
+        bounds += [] if high is None else [f"at most {high:.4g}"]
         return _verdict(good, values, f", and has to be {' and '.join(bounds)}", f"{self.what} is ")
 
 
@@ -133,8 +135,9 @@ class Less(Rule):
             raise Missing(" and ".join(self.recipes))
         first, second = [left[seed] for seed in seeds], [right[seed] for seed in seeds]
         good = mean(first) < mean(second)
-        sentence = f"{self.left_name} {_numbers(first)}, {self.right_name} {_numbers(second)}"
-        return Verdict(_status(good), f"{sentence}; {_seeds(len(seeds))}", mean(first), spread(first), len(seeds))
+        sentence = f"{self.left_name} {_numbers(first)}, {self.right_name} {_numbers(second)}; {_seeds(len(seeds))}"
+        brief = f"{_numbers(first)} against {_numbers(second)}"
+        return Verdict(_status(good), sentence, brief, mean(first), spread(first), len(seeds))
 
 
 @dataclass(frozen=True)
@@ -153,7 +156,8 @@ class All(Rule):
         failing = [verdict.sentence for verdict in verdicts if verdict.status is not Status.REPRODUCED]
         held = [verdict.sentence for verdict in verdicts if verdict.status is Status.REPRODUCED]
         parts = [f"{word}: {'. '.join(said)}" for word, said in (("does not hold", failing), ("holds", held)) if said]
-        return Verdict(_status(good), ". ".join(parts), seeds=min(verdict.seeds for verdict in verdicts))
+        brief = f"{len(held)} of {len(verdicts)} hold"
+        return Verdict(_status(good), ". ".join(parts), brief, seeds=min(verdict.seeds for verdict in verdicts))
 
 
 @dataclass(frozen=True)
@@ -174,8 +178,9 @@ class Counted(Rule):
         return ()
 
     def judge(self, evidence: Evidence) -> Verdict:
-        sentence = f"{self.what}: {self.computed:,}; published {self.published:,}"
-        return Verdict(_status(self.computed == self.published), sentence, float(self.computed))
+        brief = f"{self.computed:,}"
+        sentence = f"{self.what}: {brief}; published {self.published:,}"
+        return Verdict(_status(self.computed == self.published), sentence, brief, float(self.computed))
 
 
 @dataclass(frozen=True)
@@ -224,14 +229,15 @@ class Claim:
         try:
             return self.rule.judge(evidence)
         except RunDiverged as diverged:
-            return Verdict(Status.NOT_REPRODUCED, str(diverged))
+            return Verdict(Status.NOT_REPRODUCED, str(diverged), "diverged")
         except Missing as missing:
             return Verdict(Status.NOT_RUN, f"there is no finished run of {missing}")
 
 
 def _verdict(good: bool, values: Sequence[float], bounds: str, before: str = "") -> Verdict:
-    sentence = f"{before}{_numbers(values)}{bounds}; {_seeds(len(values))}"
-    return Verdict(_status(good), sentence, mean(values), spread(values), len(values))
+    brief = _numbers(values)
+    sentence = f"{before}{brief}{bounds}; {_seeds(len(values))}"
+    return Verdict(_status(good), sentence, brief, mean(values), spread(values), len(values))
 
 
 def _status(good: bool) -> Status:

@@ -62,7 +62,7 @@ class OfRun(Quantity):
         runs = self.runs(evidence)
         for seed, run in runs.items():
             if run.diverged:
-                raise RunDiverged(f"{self.recipe} diverged with seed {seed}: {run.message}")
+                raise RunDiverged(f"the run {run.recipe}/{seed} diverged: {run.reason}")
         return {seed: self.of(run) for seed, run in runs.items()}
 
     @abstractmethod

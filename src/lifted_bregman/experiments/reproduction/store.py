@@ -65,6 +65,11 @@ class RecipeRun:
         """Whether the numbers of the run left the finite ones."""
         return self.outcome == Outcome.DIVERGED.name
 
+    @property
+    def reason(self) -> str:
+        """What `message` says beyond the outcome, without the full stop; all of it where it says no more."""
+        return (self.message.removeprefix(Outcome[self.outcome].value).strip() or self.message).removesuffix(".")
+
     def column(self, name: str) -> list[float]:
         """One entry of every row; CheckpointError if the rows have none of this name."""
         return [_entry(row, name, f"the rows of {self.recipe}/{self.seed}") for row in self.rows]
@@ -144,18 +149,23 @@ class ResultStore:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Stored runs, by recipe and seed."""
+    """Stored runs, by recipe and seed.
+
+    found      the runs
+    stand_ins  the recipe whose runs are found under the name of another; None if each is found under its own
+    """
 
     found: tuple[RecipeRun, ...]
+    stand_ins: Mapping[str, str] | None = None
 
     def runs(self, recipe: str) -> dict[int, RecipeRun]:
-        """The runs of a recipe by seed, in the order of the seeds."""
-        return {run.seed: run for run in sorted(self.found, key=lambda run: run.seed) if run.recipe == recipe}
+        """The runs of a recipe, or of the one that stands for it, by seed and in the order of the seeds."""
+        name = recipe if self.stand_ins is None else self.stand_ins.get(recipe)
+        return {run.seed: run for run in sorted(self.found, key=lambda run: run.seed) if run.recipe == name}
 
     def standing_for(self, recipes: Mapping[str, str]) -> Evidence:
         """Under each of these names, and no other, the runs of the recipe that is given for it."""
-        pairs = recipes.items()
-        return Evidence(tuple(replace(run, recipe=name) for name, one in pairs for run in self.runs(one).values()))
+        return replace(self, stand_ins=recipes)
 
 
 def read_run(path: Path) -> RecipeRun:
