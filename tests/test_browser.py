@@ -189,7 +189,7 @@ def test_the_report_of_a_reproduction_can_be_read(tab: Browser, report: Path, wi
 
 def test_claims_are_paragraphs_and_tables_stand_beside_the_papers(tab: Browser, report: Path) -> None:
     tab.show(report, 1280)
-    claims = tab.evaluate("[...document.querySelectorAll('.claim')].map(c => [c.innerText, c.offsetHeight])")
+    claims = tab.evaluate("[...document.querySelectorAll('.finding')].map(c => [c.innerText, c.offsetHeight])")
     assert len(claims) + 12 + 18 == len(paper().claims)  # the numbers of the two tables are rows
     assert all(height >= 60 and "lifted re" in text and "\n" in text for text, height in claims)
     tables = tab.evaluate("""[...document.querySelectorAll('table')].map(t => [...t.rows].map(r =>
@@ -203,6 +203,20 @@ def test_claims_are_paragraphs_and_tables_stand_beside_the_papers(tab: Browser, 
     assert tab.evaluate(wide) == [True, True]  # verdicts and Table 1 need no scrolling on a desk
     text = tab.evaluate("document.body.innerText")
     assert "classify-mnist-sgd/9.jsonl" in text and "its hash is not that of its settings" in text
+
+
+def test_what_is_said_in_full_opens_where_it_is_said_in_brief(tab: Browser, tmp_path: Path) -> None:
+    finding = reports.Finding("so", "It is so.", "curve-3", ["Found."], ["lifted"], ("In brief.", ["In full.", "All."]))
+    page = reports.Page("title", "summary", [reports.Section("one", [finding])]).write(tmp_path / "finding.html")
+    tab.show(page, 390)
+    words = "document.querySelector('.finding').innerText.split('\\n').filter(line => line)"
+    closed = ["so · It is so.", "Found.", "In brief.", "lifted"]
+    assert tab.evaluate(words) == closed
+    tab.evaluate("document.querySelector('summary').click()")
+    assert tab.evaluate(words) == [*closed[:3], "In full.", "All.", "lifted"]
+    colours = "[...document.querySelectorAll('.finding p')].map(p => getComputedStyle(p).color)"
+    first, *others = tab.evaluate(colours)
+    assert len(others) == 4 and set(others) != {first} and len(set(others)) == 1  # all but the statement are softer
 
 
 @pytest.mark.parametrize("width", [390, 1280])

@@ -1,7 +1,21 @@
 """Reports: self-contained HTML pages made of text, figures and tables.  Needs the extra `plot`."""
 
 from lifted_bregman.reports.charts import Chart, Charts, Curve
-from lifted_bregman.reports.page import Figure, Listing, Page, Section, Table, Text
+from lifted_bregman.reports.page import Figure, Finding, Heading, Listing, Page, Section, Table, Text
 from lifted_bregman.reports.strips import Strip, Strips
 
-__all__ = ["Chart", "Charts", "Curve", "Figure", "Listing", "Page", "Section", "Strip", "Strips", "Table", "Text"]
+__all__ = [
+    "Chart",
+    "Charts",
+    "Curve",
+    "Figure",
+    "Finding",
+    "Heading",
+    "Listing",
+    "Page",
+    "Section",
+    "Strip",
+    "Strips",
+    "Table",
+    "Text",
+]
