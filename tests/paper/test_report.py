@@ -174,6 +174,20 @@ def test_the_note_on_zeros_has_those_of_the_stored_rows() -> None:
     assert f"{100 * zeros[12]:.1f} % after 13 epochs to {100 * zeros[-1]:.1f} % after {len(zeros)}" in note
 
 
+def test_the_note_on_linear_nodes_has_those_of_the_stored_rows() -> None:
+    runs = [run for seed, run in stored().evidence.runs("classify-mnist-lifted").items() if seed < 3]
+    note = PAPER.notes["table2-mnist-layer3-lifted"]
+
+    def told(column: str, epoch: int) -> str:
+        first, second, third = (run.column(column)[run.column("epoch").index(epoch)] for run in runs)
+        return f"{first:.1f}, {second:.1f} and {third:.1f} %"
+
+    assert (
+        f"{told('linear_3', 5)} of layer 3 act linearly after 5 epochs, and {told('linear_3', 100)} after 100" in note
+    )
+    assert f"{told('always_linear_3', 100)} of its units act linearly on all training images" in note
+
+
 def stored() -> Results:
     """What this repository holds."""
     folder = ROOT / "results"
