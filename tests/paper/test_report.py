@@ -174,9 +174,11 @@ def test_the_note_on_zeros_has_those_of_the_stored_rows() -> None:
     assert f"{100 * zeros[12]:.1f} % after 13 epochs to {100 * zeros[-1]:.1f} % after {len(zeros)}" in note
 
 
-def test_the_note_on_linear_nodes_has_those_of_the_stored_rows() -> None:
-    runs = [run for seed, run in stored().evidence.runs("classify-mnist-lifted").items() if seed < 3]
-    note = PAPER.notes["table2-mnist-layer3-lifted"]
+@pytest.mark.parametrize("key", ["mnist", "fashion"])
+def test_the_note_on_linear_nodes_has_those_of_the_stored_rows(key: str) -> None:
+    runs = [run for seed, run in stored().evidence.runs(f"classify-{key}-lifted").items() if seed < 3]
+    note = PAPER.notes[f"table2-{key}-layer3-lifted"]
+    assert note == PAPER.notes[f"classification-{key}-lifted-nonlinear"]
 
     def told(column: str, epoch: int) -> str:
         first, second, third = (run.column(column)[run.column("epoch").index(epoch)] for run in runs)
