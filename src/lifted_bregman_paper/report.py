@@ -35,8 +35,7 @@ def _linear_layer_3(early: str, late: str, always: str) -> str:
     """Of seeds 0, 1 and 2: what acts linearly after 5 and after 100 epochs, and on all images, in per cent."""
     return (
         f"Training for a shorter time would not be enough: with seeds 0, 1 and 2, {early} % of layer 3 act linearly "
-        f"after 5 epochs, and {late} % after 100. But only {always} % of its units act linearly on all training "
-        "images, so that the network is not affine."
+        f"after 5 epochs, and {late} % after 100. Then {always} % of its units act linearly on all training images."
     )
 
 

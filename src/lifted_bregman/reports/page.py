@@ -47,7 +47,7 @@ class Finding:
         colour: of the bar, by its name in the palette.
         lines: what is said of it, below.
         code: names and commands, below those.
-        more: lines for those who open them, and the line that they open.
+        more: a line, and those that it opens.
     """
 
     verdict: str
