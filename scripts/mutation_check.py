@@ -151,6 +151,7 @@ MUTATIONS = [
     Mutation("readings: runs of the main reading stand in", "experiments/reproduction/store.py", "recipe if self.stand_ins is None else self.stand_ins.get(recipe)", "recipe", "tests/reports/test_paper_readings.py"),
     Mutation("report: every note is repeated", "reports/paper_claims.py", "noted.setdefault(note, claim.name)", "claim.name", "tests/reports/test_paper_page.py"),
     Mutation("readings: what does not change is judged again", "experiments/reproduction/paper.py", " or all(self.recipes[name] == name for name in claim.recipes)", "", "tests/reports/test_paper_readings.py"),
+    Mutation("readings: claims that say nothing are judged", "experiments/reproduction/paper.py", "if claim.name in self.silent:", "if False:", "tests/reports/test_paper_readings.py"),
     Mutation("folder: callbacks not restored", "training/run_folder.py", "            callback.load_state_dict(state)\n", "            pass\n", RESUME),
     Mutation("folder: history not cut at the checkpoint", "training/run_folder.py", "            self._file.truncate()\n", "", RESUME),
     Mutation("folder: other settings accepted", "training/run_folder.py", "            if before != now:", "            if False:", RESUME),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lifted_bregman.experiments.reproduction import Priority, Reading, Recipe
+from lifted_bregman_paper.claims.classification import ABOUT_LAYER_3
 from lifted_bregman_paper.recipes import RECIPES
 from lifted_bregman_paper.recipes.counterparts import ONE_MEAN, TORCH_INIT
 
@@ -29,22 +30,25 @@ class _Choice:
     title     the reading, in words that go on from "Read with"
     suffix    what the name of a recipe in this reading ends with
     concerns  which recipes of the main reading would be others; all that are not stay what they are
+    silent    claims that say nothing in this reading
     """
 
     title: str
     suffix: str
     concerns: Callable[[Recipe], bool] = _every
+    silent: frozenset[str] = frozenset()
 
     def reading(self, recipes: Sequence[Recipe]) -> Reading:
         """Claims that rest on a recipe which is concerned but not run in this reading are not judged in it."""
         names = {recipe.name for recipe in recipes}
         core = [recipe for recipe in recipes if recipe.priority is Priority.CORE]
         others = {one.name: one.name + self.suffix if self.concerns(one) else one.name for one in core}
-        return Reading(self.title, {name: other for name, other in others.items() if other in names})
+        return Reading(self.title, {name: other for name, other in others.items() if other in names}, self.silent)
 
 
 _CHOICES = (
     _Choice("64 units in the first layer", "-narrow"),
+    _Choice("two hidden layers, of 64 units", "-two-hidden", silent=ABOUT_LAYER_3),
     _Choice(ONE_MEAN.reading, ONE_MEAN.suffix),
     _Choice(TORCH_INIT.reading, TORCH_INIT.suffix),
     _Choice("τ beside the mean over the batch", "-mean", _algorithm_1),

@@ -30,6 +30,7 @@ from lifted_bregman_paper.paper import paper
 PAPER = paper()
 READINGS = {reading.title: reading for reading in PAPER.readings}
 RECIPES = {recipe.name: recipe for recipe in PAPER.recipes}
+AFFINE_OR_NOT = ("lifted-nonlinear", "classical-affine")
 # Steps that are printed and exceed 2 over the Lipschitz constant: what they do is a result.
 MAY_DIVERGE = {name for name in RECIPES if "printed" in name and not name.startswith("classify")}
 
@@ -51,6 +52,8 @@ WIDE, SPARSE = (784, 64, 64), (784, 784, 784)
         ("classify-mnist-lifted", ("mnist", WIDE, 100, 100, None, 100.0 / 100, 15, None, None)),
         ("classify-fashion-lifted", ("fashion-mnist", WIDE, 100, 100, None, 100.0 / 100, 15, None, None)),
         ("classify-mnist-lifted-narrow", ("mnist", (64, 64, 64), 100, 100, None, 100.0 / 100, 15, None, None)),
+        ("classify-mnist-lifted-two-hidden", ("mnist", (64, 64), 100, 100, None, 100.0 / 100, 15, None, None)),
+        ("classify-fashion-sgd-two-hidden", ("fashion-mnist", (64, 64), 100, 100, None, None, None, 1e-3, "sum")),
         ("classify-mnist-lifted-mean", ("mnist", WIDE, 100, 100, None, 100.0, 15, None, None)),
         ("classify-fashion-lifted-printed", ("fashion-mnist", WIDE, 100, 100, None, 100.0, 15, None, None)),
         ("classify-mnist-sgd", ("mnist", WIDE, 100, 100, None, None, None, 1e-3, "sum")),
@@ -142,6 +145,12 @@ def test_only_the_initial_parameters_differ_from_those_of_the_main_reading() -> 
             ("classify-mnist-sgd-5e-4", "sparse-ae-lbn-s", "classify-mnist-sgd-narrow"),
         ),
         (
+            "two hidden layers, of 64 units",
+            {f"classify-fashion-{name}": f"classify-fashion-{name}-two-hidden" for name in ("sgd", "lifted")},
+            (),
+            ("classify-fashion-classical", "classify-fashion-sgd-5e-3"),
+        ),
+        (
             "τ beside the mean over the batch",
             {"classify-fashion-lifted": "classify-fashion-lifted-mean"},
             ("classify-fashion-sgd", "classify-fashion-classical"),
@@ -180,6 +189,15 @@ def test_a_reading_changes_what_it_concerns_and_leaves_out_what_was_not_run(
     expected = changed | {name: name for name in same}
     assert {name: recipes[name] for name in expected} == expected
     assert not set(absent) & set(recipes)
+
+
+def test_two_hidden_layers_say_nothing_about_a_third() -> None:
+    about = {f"table2-{key}-layer3-{name}" for key in ("mnist", "fashion") for name in ("classical", "lifted", "sgd")}
+    about |= {f"classification-{key}-{what}" for key in ("mnist", "fashion") for what in AFFINE_OR_NOT}
+    reading = READINGS["two hidden layers, of 64 units"]
+    assert reading.silent == about
+    judged = {claim.name for claim in PAPER.claims if reading.verdict(claim, Evidence(())) is not None}
+    assert {"table2-mnist-layer2-lifted", "table1-fashion-test-sgd"} < judged and not judged & about
 
 
 def test_every_reading_judges_claims_and_differs_by_settings_alone() -> None:

@@ -106,6 +106,16 @@ def test_what_cannot_be_judged_is_not_judged_in_a_reading_either() -> None:
     assert found.readings == {}
 
 
+def test_a_claim_that_says_nothing_in_a_reading_is_not_judged_in_it() -> None:
+    found = [*every_run(), other_run(80.5)]
+    silent = replace(OTHERWISE, silent=frozenset({TEST.name}))
+    judged, left = (
+        set(results(*found, paper=replace(PAPER, readings=(reading,))).readings[OTHERWISE.title])
+        for reading in (OTHERWISE, silent)
+    )
+    assert judged == {TRAIN.name, TEST.name} and left == {TRAIN.name}
+
+
 def test_without_its_runs_a_reading_is_not_mentioned(tmp_path: Path) -> None:
     for text in (paper_page(read(), tmp_path).html(), summary(read())):
         assert "Read otherwise" not in text and "other pixels" not in text and FAILURES not in text
@@ -120,3 +130,9 @@ def test_two_readings_of_one_title_are_refused() -> None:
 def test_a_reading_of_recipes_that_there_are_not_is_refused(recipes: dict[str, str]) -> None:
     with pytest.raises(SettingError, match="'tiny-letters', which there is not"):
         replace(PAPER, readings=(Reading("letters", recipes),))
+
+
+def test_a_reading_that_is_silent_about_no_claim_is_refused() -> None:
+    silent = replace(OTHERWISE, silent=frozenset({TEST.name, "test-letters"}))
+    with pytest.raises(SettingError, match="'other pixels' names the claim 'test-letters', which there is not"):
+        replace(PAPER, readings=(silent,))

@@ -153,3 +153,8 @@ CLAIMS: tuple[Claim, ...] = (
     _best_rate("fashion"),
 )
 """The claims about classification."""
+
+ABOUT_LAYER_3 = frozenset(
+    claim.name for claim in CLAIMS if claim.figure == "table2" and not {"layer1", "layer2"} & set(claim.name.split("-"))
+)
+"""Names of the claims that need a third hidden layer."""

@@ -26,14 +26,21 @@ class Reading:
     Args:
         title: in words that go on from "Read with".
         recipes: the name of the recipe that stands for each of the main reading, its own where nothing changes.
+        silent: names of claims that say nothing in it, such as one about a layer that its networks do not have.
     """
 
     title: str
     recipes: Mapping[str, str]
+    silent: frozenset[str] = frozenset()
 
     def verdict(self, claim: Claim, evidence: Evidence) -> Verdict | None:
-        """The verdict by the same rule; None unless its runs all have counterparts here, some of which are others."""
+        """The verdict by the same rule; None unless its runs all have counterparts here, some of which are others.
+
+        None too for a claim that says nothing here.
+        """
         if not set(claim.recipes) <= set(self.recipes) or all(self.recipes[name] == name for name in claim.recipes):
+            return None
+        if claim.name in self.silent:
             return None
         return claim.verdict(evidence.standing_for(self.recipes))
 
@@ -85,6 +92,8 @@ class Paper:
             for name in (*reading.recipes, *reading.recipes.values()):
                 if name not in known:
                     raise SettingError(f"the reading '{reading.title}' names the recipe '{name}', which there is not.")
+            for name in sorted(reading.silent - {claim.name for claim in self.claims}):
+                raise SettingError(f"the reading '{reading.title}' names the claim '{name}', which there is not.")
         self._check_report(known)
 
     def _check_report(self, recipes: set[str]) -> None:
