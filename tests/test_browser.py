@@ -205,6 +205,22 @@ def test_claims_are_paragraphs_and_tables_stand_beside_the_papers(tab: Browser, 
     assert "classify-mnist-sgd/9.jsonl" in text and "its hash is not that of its settings" in text
 
 
+@pytest.mark.parametrize("width", [390, 1280])
+def test_short_names_of_rows_are_not_broken_at_their_hyphens(tab: Browser, report: Path, width: int) -> None:
+    tab.show(report, width)
+    lines = """[...document.querySelectorAll('td:first-child')].map(cell => {
+        const text = cell.firstChild, name = text && text.nodeType === 3 && text.data.match(/^[A-Z]+-\\S+/);
+        if (!name) return ['', 0];
+        const range = document.createRange();
+        range.setStart(text, 0);
+        range.setEnd(text, name[0].length);
+        return [name[0].replace('\\u2060', ''), new Set([...range.getClientRects()].map(box => box.top)).size];
+    }).filter(found => found[1] > 0)"""
+    found = tab.evaluate(lines)
+    assert {"SGD-BP,", "LBN-D,"} <= {name for name, _ in found}
+    assert [name for name, count in found if count > 1] == []
+
+
 def test_what_is_said_in_full_opens_where_it_is_said_in_brief(tab: Browser, tmp_path: Path) -> None:
     finding = reports.Finding("so", "It is so.", "curve-3", ["Found."], ["lifted"], ("In brief.", ["In full.", "All."]))
     page = reports.Page("title", "summary", [reports.Section("one", [finding])]).write(tmp_path / "finding.html")

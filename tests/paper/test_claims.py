@@ -21,7 +21,7 @@ from lifted_bregman.experiments.reproduction import (
     Status,
 )
 from lifted_bregman.experiments.reproduction.exhibits import ShownTable
-from lifted_bregman.experiments.reproduction.quantities import AtEpoch, ChangeCorrelation, OrInfinite
+from lifted_bregman.experiments.reproduction.quantities import AtEpoch, ChangeCorrelation, Final, OrInfinite
 from lifted_bregman_paper.paper import paper
 from tests.paper.worlds import ROWS, stored, swapped, world
 
@@ -49,6 +49,21 @@ def test_there_is_a_claim_for_every_number_and_every_finding() -> None:
     assert len(FINDINGS) >= 50
     assert "table1-mnist-test-lifted" in CLAIMS
     assert all(claim.why and claim.statement.endswith(".") for claim in PAPER.claims)
+
+
+def test_what_is_compared_is_called_by_its_name() -> None:
+    """With the penalty on the code it is the objective, without it the error."""
+    names = {"objective": "training objective", "loss": "training error", "validation_loss": "validation error"}
+    of_one_run = [
+        (rule.left_name.lower(), quantity.column)
+        for claim in PAPER.claims
+        for rule in parts(claim.rule)
+        if isinstance(rule, Less)
+        for quantity in (rule.left.quantity if isinstance(rule.left, OrInfinite) else rule.left,)
+        if isinstance(quantity, AtEpoch | Final) and quantity.column in names
+    ]
+    assert len(of_one_run) > 50 and {column for _, column in of_one_run} == set(names)
+    assert not [pair for pair in of_one_run if names[pair[1]] not in pair[0]]
 
 
 def test_the_numbers_are_those_of_the_tables() -> None:

@@ -168,7 +168,10 @@ def _shown(results: Results, shown: Shown, path: Path) -> Block:
 
 
 def together(table: Rows, *columns: int) -> Rows:
-    """The table with words of these columns that stay together, some at a time, however narrow the window is."""
+    """The table with words of these columns that stay together, some at a time, however narrow the window is.
+
+    They are not broken at their hyphens either, unless a word alone is too long.
+    """
     header, rows = table
     return header, [tuple(_joined(cell) if n in columns else cell for n, cell in enumerate(row)) for row in rows]
 
@@ -180,7 +183,7 @@ def _joined(text: str) -> str:
             pieces[-1] += f"\N{NO-BREAK SPACE}{word}"
         else:
             pieces.append(word)
-    return " ".join(pieces)
+    return " ".join(one.replace("-", "-\N{WORD JOINER}") if len(one) <= _TOGETHER else one for one in pieces)
 
 
 def _runs(results: Results) -> list[Block]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lifted_bregman.experiments.reproduction import All, Claim, Less, Near, NotApplicable, Rule
 from lifted_bregman.experiments.reproduction.quantities import AtEpoch, Final, Ratio, Scaled, SecondsPerEpoch
-from lifted_bregman_paper.claims._parts import EDGES, STRICT, alike, below, finer, percent, sparser
+from lifted_bregman_paper.claims._parts import EDGES, NAMES, STRICT, alike, below, finer, percent, sparser
 from lifted_bregman_paper.recipes import denoising as recipes
 
 LAST = 50
@@ -184,7 +184,7 @@ def _fifteen_hundred() -> tuple[Claim, ...]:
                 Less(
                     Final(LBN[0], column),
                     Final(SGD_LONG[0], column),
-                    f"{word} error of LBN",
+                    f"{NAMES[column]} of LBN",
                     f"of {SGD_LONG[1]}",
                 ),
                 STRICT,
