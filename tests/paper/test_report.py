@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
@@ -172,6 +174,23 @@ def test_the_note_on_zeros_has_those_of_the_stored_rows() -> None:
     zeros = stored().evidence.runs("denoise-10k-lbn")[0].column("sparsity")
     note = PAPER.notes["denoising-10k-sparsity"]
     assert f"{100 * zeros[12]:.1f} % after 13 epochs to {100 * zeros[-1]:.1f} % after {len(zeros)}" in note
+
+
+def test_the_note_on_rates_says_what_the_stored_rows_say() -> None:
+    note, evidence = PAPER.notes["table1-mnist-test-sgd"], stored().evidence
+
+    def accuracies(method: str) -> list[float]:
+        pairs = [(key, column) for key in ("mnist", "fashion") for column in ("accuracy", "validation_accuracy")]
+        runs = [(evidence.runs(f"classify-{key}-{method}").values(), column) for key, column in pairs]
+        return [100 * mean(run.column(column)[-1] for run in found) for found, column in runs]
+
+    def distances(first: Sequence[float], second: Sequence[float]) -> list[float]:
+        return [abs(a - b) for a, b in zip(first, second, strict=True)]
+
+    main, published = accuracies("sgd"), [*ROWS["classify-mnist-sgd"][:2], *ROWS["classify-fashion-sgd"][:2]]
+    assert "less than half a point" in note and "all four accuracies of SGD-BP are within a point" in note
+    assert all(max(distances(main, accuracies(f"sgd-{rate}"))) < 0.5 for rate in ("5e-4", "5e-3"))
+    assert max(distances(published, accuracies("sgd-two-hidden"))) < 1.0 < max(distances(published, main))
 
 
 @pytest.mark.parametrize("key", ["mnist", "fashion"])
