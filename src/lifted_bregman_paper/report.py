@@ -28,7 +28,7 @@ _LAYER_3 = (
     "stored: 21 % of layer 3 act linearly from Glorot's initialisation, 23 % from He's and 46 % from PyTorch's own; "
     "24 % on images centred by one number and 35 % on images that are not centred. The initialisation matters most, "
     "and none of these comes to the published 73.6 %. Nor do the outputs of a network with two hidden layers, if they "
-    "should be meant: 54 % of them are not negative on MNIST, and 55 % on Fashion-MNIST."
+    "should be meant: in such trials 54 % of them are not negative on MNIST, and 55 % on Fashion-MNIST."
 )
 
 
