@@ -187,10 +187,19 @@ def test_the_note_on_rates_says_what_the_stored_rows_say() -> None:
     def distances(first: Sequence[float], second: Sequence[float]) -> list[float]:
         return [abs(a - b) for a, b in zip(first, second, strict=True)]
 
-    main, published = accuracies("sgd"), [*ROWS["classify-mnist-sgd"][:2], *ROWS["classify-fashion-sgd"][:2]]
+    def paper(method: str) -> list[float]:
+        return [*ROWS[f"classify-mnist-{method}"][:2], *ROWS[f"classify-fashion-{method}"][:2]]
+
+    main, published = accuracies("sgd"), paper("sgd")
     assert "less than half a point" in note and "all four accuracies of SGD-BP are within a point" in note
     assert all(max(distances(main, accuracies(f"sgd-{rate}"))) < 0.5 for rate in ("5e-4", "5e-3"))
     assert max(distances(published, accuracies("sgd-two-hidden"))) < 1.0 < max(distances(published, main))
+
+    (mnist, _, fashion, _), short = paper("lifted"), accuracies("lifted-two-hidden")
+    here, there = distances(paper("lifted"), accuracies("lifted")), distances(paper("lifted"), short)
+    told = f"{short[0]:.1f} % of the MNIST and {short[2]:.1f} % of the Fashion-MNIST train images right"
+    assert f"{told}, published {mnist} and {fashion} %" in note
+    assert there[0] > here[0] and there[2] > here[2]
 
 
 @pytest.mark.parametrize("key", ["mnist", "fashion"])
