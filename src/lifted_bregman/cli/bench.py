@@ -78,14 +78,16 @@ def run(
     files = [path for path in (json, None if out is None else out / RACE) if path is not None]
     _require_writable(*files)
     stored = None if fresh else _stored(files, lambda held: require_part(held, raced, chosen, found, settings))
+    wanted = len(raced) * count
     if stored is not None:
-        _tell(stored, len(raced) * count)
-    load = load_average()
-    if load > IDLE:
-        sentence = f"the machine is not idle (load {load:.2f}): times will be longer, and ratios less sure."
-        _console.say("warning", sentence, "bold yellow")
-    with _console.downloads() as progress:
-        race.fetch_missing(raced, data_dir, progress)
+        _tell(stored, wanted)
+    if stored is None or _whole(stored) < wanted:
+        load = load_average()
+        if load > IDLE:
+            sentence = f"the machine is not idle (load {load:.2f}): times will be longer, and ratios less sure."
+            _console.say("warning", sentence, "bold yellow")
+        with _console.downloads() as progress:
+            race.fetch_missing(raced, data_dir, progress)
 
     def keep(result: race.Race) -> None:
         for path in files:

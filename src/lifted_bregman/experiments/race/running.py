@@ -89,7 +89,8 @@ def run_race(
     records = {} if stored is None else {record.name: record for record in stored.problems}
     heats = {} if stored is None else {(heat.problem, heat.seed): heat for heat in stored.heats}
     wanted = [(problem, seed) for problem in problems for seed in settings.seeds]
-    loads = [load for load in (_load(), None if stored is None else stored.load_before) if load is not None]
+    beginning = _load()
+    loads = [beginning if stored is None else stored.load_before]  # of the beginnings that something was run after
     listening = Signals() if signals is None else nullcontext(signals)
     with listening as signals, threads(settings.threads):
         place = environment()
@@ -100,7 +101,7 @@ def run_race(
                 tuple(records[problem.name] for problem in problems if problem.name in records),
                 done,
                 place,
-                max(loads, default=None),
+                max((load for load in loads if load is not None), default=None),
                 settings.budget,
                 sum(heat.whole for heat in done) < len(wanted),
                 dict(rates.provenance),
@@ -124,6 +125,7 @@ def run_race(
             if not (heat.whole or any(len(trace.rows) > 1 for trace in heat.traces)):
                 break  # interrupted before anything was reached
             heats[key] = heat
+            loads.append(beginning)
             records.setdefault(problem.name, problem_record(problem, entries, reference, samples))
             if keep is not None:
                 keep(so_far())
