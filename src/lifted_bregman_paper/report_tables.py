@@ -1,4 +1,4 @@
-"""What the report shows of Tables 1 and 2: the paper's rows, the two choices that matter most, and all others."""
+"""What the report shows of Tables 1 and 2: the paper's rows, the other width of the first layer, and all else."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ NAMES = {"classical": "classical lifted", "lifted": "lifted Bregman", "sgd": "SG
 BESIDE = {
     "lifted-narrow": "lifted Bregman, 784-64-64-64-10",
     "sgd-narrow": "SGD-BP, 784-64-64-64-10",
-    "lifted-mean": "lifted Bregman, τ = 100 beside the mean",
 }
-"""What the text can mean as well, with as many seeds as what is judged."""
+"""The other width that the text can mean, with as many seeds as what is judged."""
 TWO_HIDDEN = {"lifted-two-hidden": "lifted Bregman, 784-64-64-10", "sgd-two-hidden": "SGD-BP, 784-64-64-10"}
 READINGS = TWO_HIDDEN | {
+    "lifted-mean": "lifted Bregman, τ = 100 beside the mean",
     "lifted-layer-by-layer": "lifted Bregman, N steps on a layer before the next",
     "lifted-before": "lifted Bregman, x with the old Θ",
     "lifted-printed-steps": "lifted Bregman, printed steps",
@@ -39,10 +39,7 @@ READINGS = TWO_HIDDEN | {
     "lpom": "LPOM, 100 steps on the whole set",
 }
 LAYERS = (1, 2, 3)
-_BESIDE = (
-    "The same for two choices that the text leaves open: the width of the first hidden layer, and whether τ stands "
-    "beside the sum or the mean over the batch."
-)
+_BESIDE = "The same for the other width of the first hidden layer that the text can mean."
 _OTHERS = "The same for what else the text can mean, for other rates, and for methods that the paper's table lacks."
 
 

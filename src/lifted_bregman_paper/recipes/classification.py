@@ -128,7 +128,7 @@ _MAIN = (
         core=True,
         hidden=NARROW,
     ),
-    *_recipe("lifted-mean", lifted(_TAU, _N), "lifted Bregman", 2500, "τ beside the mean, as printed", core=True),
+    *_recipe("lifted-mean", lifted(_TAU, _N), "lifted Bregman", 2500, "τ beside the mean, as printed"),
 )
 
 # What "works best" is judged by.
