@@ -160,6 +160,7 @@ MUTATIONS = [
     Mutation("checkpoint: no way back from a broken step", "training/callbacks/checkpoint.py", "            self._go_back(run)", "            pass", "tests/training/test_interruption.py"),
     Mutation("checkpoint: saved before the others have seen the row", "training/fit.py", "[*rest, folder, *savers]", "[*savers, folder, *rest]", RESUME),
     Mutation("signals: a long step is not broken off", "training/signals.py", "                self._wait(_GRACE)", "                pass", "tests/training/test_interruption.py"),
+    Mutation("race: a whole one takes the present load", "experiments/race/running.py", "[beginning if stored is None else stored.load_before]", "[beginning]", "tests/experiments/test_race_running.py -k stored_part"),
     Mutation("signals: a second Ctrl-C waits", "training/signals.py", "            raise StopNow", "            pass", "tests/training/test_interruption.py"),
     Mutation("sub-problem: the outer proximal term forgotten", "solvers/_proximal_problem.py", "(*terms(problem), (anchor, weight)) if weight", "((anchor, weight),) if weight", "tests/solvers/test_implicit_sgd_variants.py -k both_terms"),
     Mutation("MAC-QP: steps tried without the proximal term", "solvers/baselines/mac_qp.py", " + proximal_value(problem)", "", "tests/solvers/test_baselines_mac_qp.py -k sub_problem"),
