@@ -21,10 +21,10 @@ def increasing_root(
     Returned are both numbers and the values there.  Where a bracket holds no root, both are the end that is nearer to
     it; where a value is exactly 0, both are that point.
 
-    The ITP method (Oliveira and Takahashi, ACM Trans. Math. Softw. 47, 2021): interpolate, truncate towards the middle,
-    and stay where bisection would be in the worst case.  It is applied to the positions of numbers in the order of all
-    float64 numbers, of which an interval of one sign has fewer than 2⁶³: neighbours are reached within 64 steps at any
-    scale, and within about 8 where the function is smooth.
+    The ITP method (Oliveira and Takahashi 2021): interpolate, truncate towards the middle, and stay where bisection
+    would be in the worst case.  It is applied to the positions of numbers in the order of all float64 numbers, of which
+    an interval of one sign has fewer than 2⁶³: neighbours are reached within 64 steps at any scale, and within about 8
+    where the function is smooth.
     """
     rows = torch.arange(len(low), device=low.device)
     # The bits of a number >= 0, read as an integer, are its position.  Brackets of negative numbers are reflected.

@@ -36,7 +36,7 @@ class ResidualBalancing:
         δ ← factor·δ  if primal > ratio·dual,     δ ← δ/factor  if dual > ratio·primal
 
     every `every` iterations of a block, during its first `until` ones: convergence needs a δ that ends up constant.
-    The multipliers are not scaled by δ, so that they stay as they are.
+    The multipliers are not scaled by δ, so that they stay as they are.  (Boyd et al. 2011, Section 3.4.1.)
 
     ratio   > 1
     factor  > 1

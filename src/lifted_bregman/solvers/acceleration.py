@@ -45,7 +45,9 @@ class NoAcceleration(Acceleration):
 class Nesterov(Acceleration):
     """FISTA: the sweep starts from x_k + ((θ_{k-1} - 1)/θ_k)(x_k - x_{k-1}), θ_k = (1 + √(1 + 4θ_{k-1}²))/2.
 
-    restart_on_increase  start again from θ = 1 whenever a sweep increased E (O'Donoghue and Candès)
+    (Beck and Teboulle 2009, for proximal gradient steps.)
+
+    restart_on_increase  start again from θ = 1 whenever a sweep increased E (O'Donoghue and Candès 2015)
     """
 
     restart_on_increase: bool = True
@@ -71,7 +73,10 @@ class Nesterov(Acceleration):
 
 @dataclass(frozen=True)
 class HeavyBall(Acceleration):
-    """Polyak's momentum in the proximal step: prox(x_k - t∇ + momentum (x_k - x_{k-1})), as in iPiano."""
+    """Polyak's momentum in the proximal step, as in iPiano: prox(x_k - t∇ + momentum (x_k - x_{k-1})).
+
+    (Ochs et al. 2014.)
+    """
 
     momentum: float = 0.5
 
@@ -97,7 +102,7 @@ class Anderson(Acceleration):
     """Anderson's mixing of the last `history` sweeps, safeguarded: kept only where it has lower energy than the sweep.
 
     With residuals f_i = T(x_i) - x_i it takes Σ α_i T(x_i), Σ α_i = 1, where α minimises
-    ‖Σ α_i f_i‖² + ridge ‖α‖² Σ‖f_i‖².
+    ‖Σ α_i f_i‖² + ridge ‖α‖² Σ‖f_i‖² (Anderson 1965).
     """
 
     history: int = 5

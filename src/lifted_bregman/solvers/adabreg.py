@@ -30,6 +30,8 @@ class AdaBreg(MirrorDescent[AdaBregState]):
         m ← β₁ m + (1-β₁) g,   s ← β₂ s + (1-β₂) g²,   g = ∇_Θ E(Θ, X)
         v ← v - τ (m/(1-β₁ᵏ)) / ( √(s/(1-β₂ᵏ)) + ε ),   Θ = prox_{δR}(δv)
 
+    (Bungert et al. 2022, who take the back-propagated gradient.)
+
     Guaranteed: v - Θ/δ in ∂R(Θ) after every step.  Like Adam's, its convergence is observed, not proven.  Without
     penalties it is Adam on the lifted gradient with step δτ.
 

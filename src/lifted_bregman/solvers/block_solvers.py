@@ -53,8 +53,8 @@ def minimise_block(
 
     which majorises the problem because φ* has curvature at most 1.  With an identity activation above, the first step
     is then the solution.  Elsewhere they are proximal gradient steps 1/L with a guaranteed L.  Both are accelerated,
-    with the momentum of strongly convex problems where the modulus is known (Chambolle and Pock), and restarted where
-    momentum and gradient disagree (O'Donoghue and Candès).
+    with the momentum of strongly convex problems where the modulus is known (Chambolle and Pock 2016), and restarted
+    where momentum and gradient disagree (O'Donoghue and Candès 2015).
 
     Stops when the residual is at most `tolerance`, or when the step is lost in rounding: ‖step‖ <= 4 eps ‖block‖, or,
     in the metric of a ridge problem for Θ_l, ‖gradient‖ <= eps (λ_l/s) ‖[X 1]‖ (‖σ_l(z_l)‖ + ‖x_l‖).  The residual is

@@ -44,8 +44,8 @@ class BregmanIterations(Solver[BregmanIterationsState]):
 
     One step is one top-down sweep with t = factor/L; blocks without a regulariser take the step of eq. 17.  That is
     (16) with J = (R(Θ) + ‖Θ‖²/2δ)/t, or (R(x) + ½‖x‖²)/t, less H.  J does not change the stationary points of E, only
-    which one is reached and what the iterates look like before.  Regularised variables start at prox_R of the forward
-    pass, v at the shortest subgradient of R plus Θ/δ.
+    which one is reached and what the iterates look like before (Benning et al. 2021).  Regularised variables start at
+    prox_R of the forward pass, v at the shortest subgradient of R plus Θ/δ.
 
     Guaranteed over affine maps: q in ∂R(x) and v - Θ/δ in ∂R(Θ) after every step, and with a factor below 2 E never
     increases: the step of a block lowers it by (1/t - L/2)‖Δ‖² at least.  Cost per step: 2L-1 forward maps, L-1

@@ -66,17 +66,22 @@ class GramSweep(Solver[GramSweepState]):
 
         r_k Δ_j/√(n Σ_{i<=k} s_j^i)          r_k² = max_{i<=k} mean_l ‖V_l^i - V_l⁰‖²/m_l   and at least r_0² ,
 
-    n being its inputs and s_j the mean squares of its Δ_j.  This asks for no rate: a first guess r_0 that is too small
-    grows within some steps.  (The distance is looked at in the first 15 steps, then in every 2nd, 4th, 8th, ... as
-    their number doubles.)  A whole layer is shortened if it would change z_l by more than κ of its size.
+    n being its inputs and s_j the mean squares of its Δ_j.  In sample space a bound on them stands for s_j, C_jᵀE_j/mn,
+    divided by the number of blocks as if their moves were independent.  This asks for no rate: a first guess r_0 that
+    is too small grows within some steps (for gradient descent: Ivgi et al. 2023).  The distance is updated in the first
+    15 steps, then in every 2nd, 4th, 8th, ... as their number doubles.
+
+    A whole layer is shortened where it could change z_l by more than κ of its size; ‖E_l‖ bounds the change.  The size
+    is the root mean square of z_l, and of the output layer that of z_L plus that of E_L: an output near 0 could hardly
+    move otherwise.
 
     These steps move V.  Θ is where the next signals are read, between V and the average Θ̄ of V's path (weights ~ k^r):
 
         V ← V - Δ     Θ̄ ← (1 - c_k) Θ̄ + c_k V     Θ ← (1 - β) V + β Θ̄          c_k = (1 + r)/(k + r)
 
-    so that the batches' noise averages out without a schedule that has to know the end.  Θ̄ is not kept: it is
-    Θ + (Θ - V)(1 - β)/β.  Weights with a penalty get the zeros of V at the very end (of `Nuclear`, its rank), because
-    an average has none: the last row of the history is from before.
+    so that the batches' noise averages out without a schedule that has to know the end (Defazio et al. 2024).  Θ̄ is
+    not kept: it is Θ + (Θ - V)(1 - β)/β.  Weights with a penalty get the zeros of V at the very end (of `Nuclear`, its
+    rank), because an average has none: the last row of the history is from before.
 
     A step costs the three products of a weight's size that back-propagation needs, and two tensors of that size are
     kept besides Θ.  Convergence is observed, not proven.

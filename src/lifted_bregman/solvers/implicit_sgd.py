@@ -78,7 +78,8 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
 
         Θ_l ← prox_{tP_l}( (1 - tτ)Θ_l + tτΘ_l^{k-1} - t ∇_{Θ_l}H )        x_l ← prox_{tG_l}( x_l - t ∇_{x_l}H ) ,
 
-    H and G as in eq. 17, from the top layer down.  τ_k is a weight, the reciprocal of the τ^k in eqs. 22 to 24.
+    H and G as in eq. 17, from the top layer down.  τ_k is a weight, the reciprocal of the τ^k in eqs. 22 to 24.  The
+    implicit step on a batch is that of implicit SGD (Toulis and Airoldi 2017).
 
     With `Corrected` steps, `Coupling.AFTER`, guaranteed norms and affine maps, no step increases the objective of the
     batch.  With `Coupling.BEFORE` the two moves of a visit are simultaneous and that is not guaranteed, nor is it with

@@ -25,9 +25,9 @@ class LinBreg(MirrorDescent[LinBregState]):
         v ← v - τ ∇_Θ E(Θ, X)                  Θ = prox_{δR}(δv),   that is   v - Θ/δ in ∂R(Θ)
         with momentum:   m ← β m + (1-β) τ ∇_Θ E(Θ, X),   v ← v - m
 
-    It is the Bregman proximal method (16) with R(Θ) + ‖Θ‖²/2δ in its distance.  For a norm R, Θ = δ prox_R(v).  R acts
-    on weights as matrices (units, rest); biases have R = 0.  Without penalties it is lifted gradient descent of step
-    δτ.
+    (Bungert et al. 2022, who take the back-propagated gradient.)  It is the Bregman proximal method (16) with R(Θ) +
+    ‖Θ‖²/2δ in its distance.  For a norm R, Θ = δ prox_R(v).  R acts on weights as matrices (units, rest); biases have R
+    = 0.  Without penalties it is lifted gradient descent of step δτ.
 
     Guaranteed: v - Θ/δ in ∂R(Θ) after every step.  For fixed x, the whole set, no momentum and 0 < δτ < 2/L, L the
     Lipschitz constant of ∇_Θ E, E does not increase.  One layer: E is convex, and for δτ <= 1/L E - min E falls like

@@ -95,7 +95,7 @@ class SAG(_RandomBatches):
 
     The update is `PIAG`'s, for random batches and the longer steps that these allow.  Guaranteed without a penalty for
     one layer, batches drawn at random from a partition into m parts and t = 1/(16L): linear convergence in expectation
-    for strongly convex E (Schmidt, Le Roux, Bach 2017).  With a penalty, and otherwise, only observed.
+    for strongly convex E (Schmidt et al. 2017).  With a penalty, and otherwise, only observed.
 
     Settings as for `SAGA`.
     """

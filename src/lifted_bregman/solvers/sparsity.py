@@ -80,7 +80,7 @@ def sparse_start(problem: LiftedProblem, density: float, seed: int = 0, rows: bo
     """Keeps a random fraction of the weights, scaled by 1/√density, and sets the others to zero, in place.
 
     The variance of a weight is what it was, so that signals keep their size.  Bregman iterations begin like this and
-    let the gradient bring back the weights that are needed (Bungert et al.).  Biases stay.
+    let the gradient bring back the weights that are needed (Bungert et al. 2022).  Biases stay.
 
     density  in (0, 1], the fraction of each weight's entries that is kept, at least one
     seed     fixes which are kept

@@ -37,8 +37,8 @@ class Adam(Solver[AdamState]):
 
         m ← β₁ m + (1 - β₁) g     v ← β₂ v + (1 - β₂) g²     Θ ← Θ - η m̂ / (√v̂ + ε),     g = ∇F_B(Θ)
 
-    with m̂ = m/(1 - β₁^k) and v̂ = v/(1 - β₂^k).  Differentiates activations.  g refers to the mean over the batch; a sum
-    would change nothing but the role of ε.
+    with m̂ = m/(1 - β₁^k) and v̂ = v/(1 - β₂^k) (Kingma and Ba 2015).  Differentiates activations.  g refers to the
+    mean over the batch; a sum would change nothing but the role of ε.
 
     learning_rate  η > 0
     first_decay    0 <= β₁ < 1

@@ -1,4 +1,4 @@
-"""Classical lifted networks (Askari et al.): eq. 7, which train an affine network."""
+"""Classical lifted networks (Askari et al. 2018): eq. 7, which train an affine network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fenchel lifted networks (Gu et al.), Appendix A: the lifted Bregman energy of monotone scalar activations."""
+"""Fenchel lifted networks (Gu et al. 2020), Appendix A: the lifted Bregman energy of monotone scalar activations."""
 
 from __future__ import annotations
 

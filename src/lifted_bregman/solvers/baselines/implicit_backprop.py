@@ -37,7 +37,7 @@ class ImplicitBackprop(Solver[ImplicitBackpropState]):
 
     τ is a weight, as in Algorithm 1 and `ImplicitSGD`; eq. 22 prints its reciprocal, a step size.  Differentiates
     activations.  With N = 1 it is `SGD`.  As N grows it converges to the implicit step where τ makes the sub-problem
-    strongly convex and η < 2/(L + τ).
+    strongly convex and η < 2/(L + τ).  Implicit steps for stochastic gradients: Toulis and Airoldi 2017.
 
     prox_weight    τ >= 0
     inner_steps    N >= 1

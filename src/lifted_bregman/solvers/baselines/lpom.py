@@ -1,4 +1,4 @@
-"""Lifted proximal operator machines (LPOM, Li et al.), Appendix A: fixed points for x, least squares for Θ."""
+"""Lifted proximal operator machines (LPOM; Li et al. 2019), Appendix A: fixed points for x, least squares for Θ."""
 
 from __future__ import annotations
 

@@ -46,6 +46,7 @@ class MACQP(Solver[MACQPState]):
         Q_μ(Θ, X) = (1/s) Σ_i [ ℓ(y, z_L) + Σ_{l<L} ( (μλ_l/2) ‖x_l - σ_l(z_l)‖² + R_l(x_l) ) ] + Σ_l P_l(Θ_l)
 
     It takes μλ_l/2 where eq. 6 prints the factor 1.  x_l is free, not confined to the domain of Ψ_l.
+    (Carreira-Perpiñán and Wang 2014.)
 
     THE ONE LIFTED METHOD THAT DIFFERENTIATES ACTIVATIONS: ∇_z ½‖x - σ(z)‖² = σ'(z)(σ(z) - x), by autograd, so that a
     step raises `ActivationDerivativeError` within `forbid_activation_derivatives`.  Where σ is flat a unit receives no
