@@ -63,6 +63,7 @@ def read_settings(text):
 
 def test_there_are_pages_with_code():
     assert {"solvers.md", "training.md", "data.md", "estimators.md", "when-not.md", "command-line.md"} <= set(PAGES)
+    assert {"write-your-own-solver.md", "write-your-own-loop.md"} <= set(PAGES)
 
 
 def rows(page, heading):
