@@ -112,6 +112,30 @@ def test_every_entry_of_the_history_is_explained():
     assert {name for name in entries if f"`{name}`" not in cells} == set()
 
 
+def test_solvers_keep_as_many_tensors_of_the_weights_size_as_the_pages_say():
+    """Counted in the states after a step, for a network with one weight of 5 x 7 numbers."""
+    words = {"two": 2, "three": 3}
+    page = " ".join((DOCS / "when-not.md").read_text().split())
+    found = re.search(r"`GramSweep` keeps (\w+) between steps, Adam (\w+) \(its moments\), `AdaBreg` (\w+);", page)
+    said = [words[word] for word in found.groups()]
+    kept = []
+    for solver in (lb.GramSweep(), lb.baselines.Adam(), lb.AdaBreg()):
+        problem = lb.lift(torch.nn.Sequential(torch.nn.Linear(7, 5)), loss=lb.SquaredError())
+        batch = lb.solvers.Batch.whole(problem, torch.randn(3, 7), torch.randn(3, 5))
+        state = solver.step(problem, solver.init(problem, batch), batch)
+        kept.append(sum(tensor.numel() == 35 for tensor in tensors(state.state_dict())))
+    assert kept == said
+    assert "keeps two besides the weights" in (DOCS / "speed.md").read_text()
+
+
+def tensors(entries):
+    if isinstance(entries, torch.Tensor):
+        yield entries
+    elif isinstance(entries, dict | list):
+        for entry in entries.values() if isinstance(entries, dict) else entries:
+            yield from tensors(entry)
+
+
 def test_the_race_measures_what_its_tables_say():
     """The script is run by hand, for it takes minutes; here its parts are."""
     race = example("race")
