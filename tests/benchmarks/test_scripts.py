@@ -30,6 +30,7 @@ FIGURES = REPOSITORY / "docs" / "figures"
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("[!_]*.py") if "__main__" in path.read_text())
 SMALLEST = {"activations": [], "algorithm_1": ["--threads", "1", "--small"], "growth": ["--threads", "1", "--quick"]}
 SMALLEST["robustness"] = ["--threads", "1", "--epochs", "1"]
+SMALLEST["ablation_signals"] = ["--threads", "1", "--quick"]
 TAKE_LONG = ("activations", "import_time", "training_loop")
 
 
