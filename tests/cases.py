@@ -103,6 +103,7 @@ def solver_cases() -> list[solvers.Solver]:
         base.GradientDescent(learning_rate=0.05),
         base.SGD(learning_rate=0.02, momentum=0.5),
         base.Adam(learning_rate=0.01),
+        base.AdamW(learning_rate=solvers.CosineDecay(0.01, warm_up=2, steps=1000), clip_norm=0.5),
         base.ImplicitBackprop(prox_weight=1.0, inner_steps=3, learning_rate=0.05),
         base.MACQP(),
         base.ClassicalLifted(),

@@ -111,6 +111,16 @@ def test_the_solvers_of_the_cases_are_built_from_plain_settings() -> None:
             solvers.baselines.SGD(1.0, normalisation=solvers.baselines.Normalisation.SUM),
         ),
         (
+            "sgd",
+            {"learning_rate": "step-decay:0.1:30", "weight_decay": 0.01},
+            solvers.baselines.SGD(solvers.StepDecay(0.1, 30), weight_decay=0.01),
+        ),
+        (
+            "adamw",
+            {"learning_rate": "cosine-decay:0.01:5", "clip_norm": 1},
+            solvers.baselines.AdamW(solvers.CosineDecay(0.01, warm_up=5), clip_norm=1.0),
+        ),
+        (
             "classical-lifted",
             {"step_rule": "fixed-step:0.1:0.2"},
             solvers.baselines.ClassicalLifted(step_rule=solvers.FixedStep(0.1, 0.2)),
@@ -122,6 +132,19 @@ def test_settings_of_every_kind(name: str, settings: dict[str, Any], expected: S
     made = make_solver(name, settings)
     assert made == expected
     assert make_solver(name, solver_settings(made)) == expected
+
+
+def test_settings_that_were_added_are_shown_only_where_they_are_used() -> None:
+    """Stored runs and races are found by what they were stored with."""
+    plain, decayed = solvers.baselines.Adam(0.01), solvers.baselines.Adam(0.01, weight_decay=0.1)
+    assert repr(plain) == "Adam(learning_rate=0.01, first_decay=0.9, second_decay=0.999, epsilon=1e-08)"
+    assert set(solver_settings(plain)) == {"learning_rate", "first_decay", "second_decay", "epsilon"}
+    assert repr(decayed) == repr(plain)[:-1] + ", weight_decay=0.1)"
+    assert make_solver("adam", solver_settings(decayed)) == decayed != plain
+    sums = solvers.baselines.Normalisation.SUM
+    shown = f"SGD(learning_rate=0.01, momentum=0.0, normalisation={sums!r}"
+    assert repr(solvers.baselines.SGD(0.01, normalisation=sums)) == f"{shown})"
+    assert repr(solvers.baselines.SGD(0.01, normalisation=sums, clip_norm=1.0)) == f"{shown}, clip_norm=1.0)"
 
 
 @pytest.mark.parametrize(

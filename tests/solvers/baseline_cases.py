@@ -13,6 +13,7 @@ BACKPROPAGATION = [
     baselines.GradientDescent(0.05),
     baselines.SGD(0.05, momentum=0.9),
     baselines.Adam(0.01),
+    baselines.AdamW(0.01),
     baselines.ImplicitBackprop(prox_weight=0.7, inner_steps=3, learning_rate=0.05),
 ]
 

@@ -86,7 +86,9 @@ def two_layers():
 
 
 @pytest.mark.parametrize(
-    ("solver", "factor"), list(zip(BACKPROPAGATION, [1, 1, 1, 3], strict=True)), ids=[kind(s) for s in BACKPROPAGATION]
+    ("solver", "factor"),
+    list(zip(BACKPROPAGATION, [1, 1, 1, 1, 3], strict=True)),
+    ids=[kind(s) for s in BACKPROPAGATION],
 )
 def test_back_propagation_counts_one_forward_and_one_backward_pass(solver, factor):
     problem, batch = two_layers()
@@ -231,6 +233,14 @@ def test_constraints_hold_where_proximal_maps_handle_them(solver, activation, pe
         lambda: baselines.Adam(-1e-3),
         lambda: baselines.Adam(first_decay=1.0),
         lambda: baselines.Adam(epsilon=0.0),
+        lambda: baselines.Adam(weight_decay=-0.1),
+        lambda: baselines.Adam(clip_norm=0.0),
+        lambda: baselines.SGD(0.1, weight_decay=math.inf),
+        lambda: baselines.SGD(0.1, clip_norm=math.nan),
+        lambda: baselines.AdamW(0.0),
+        lambda: baselines.AdamW(second_decay=1.0),
+        lambda: baselines.AdamW(weight_decay=-0.1),
+        lambda: baselines.AdamW(clip_norm=-1.0),
         lambda: baselines.ImplicitBackprop(-1.0, 3, 0.1),
         lambda: baselines.ImplicitBackprop(1.0, 0, 0.1),
         lambda: baselines.ImplicitBackprop(1.0, 2.5, 0.1),

@@ -12,7 +12,7 @@ import lifted_bregman as lb
 from lifted_bregman import activations as act
 from lifted_bregman.problem.nested import nested_objective
 from lifted_bregman.problem.penalties import Nuclear
-from lifted_bregman.solvers import Batch, baselines
+from lifted_bregman.solvers import Batch, CosineDecay, baselines
 from lifted_bregman.solvers.baselines import Normalisation
 from tests.problem.networks import conv_case
 from tests.solvers.baseline_cases import BACKPROPAGATION, F64, gap, lifted, network, plain_objective, states_of
@@ -95,8 +95,27 @@ def test_the_final_activation_belongs_to_the_loss():
         (baselines.SGD(0.03, momentum=0.8), lambda p: torch.optim.SGD(p, lr=0.03, momentum=0.8)),
         (baselines.Adam(0.02), lambda p: torch.optim.Adam(p, lr=0.02)),
         (baselines.Adam(0.02, 0.7, 0.9, 1e-3), lambda p: torch.optim.Adam(p, lr=0.02, betas=(0.7, 0.9), eps=1e-3)),
+        (baselines.SGD(0.03, weight_decay=0.4), lambda p: torch.optim.SGD(p, lr=0.03, weight_decay=0.4)),
+        (
+            baselines.SGD(0.03, momentum=0.8, weight_decay=0.4),
+            lambda p: torch.optim.SGD(p, lr=0.03, momentum=0.8, weight_decay=0.4),
+        ),
+        (baselines.Adam(0.02, weight_decay=0.4), lambda p: torch.optim.Adam(p, lr=0.02, weight_decay=0.4)),
+        (baselines.AdamW(0.02), lambda p: torch.optim.AdamW(p, lr=0.02)),
+        (
+            baselines.AdamW(0.02, 0.7, 0.9, 1e-3, weight_decay=0.4),
+            lambda p: torch.optim.AdamW(p, lr=0.02, betas=(0.7, 0.9), eps=1e-3, weight_decay=0.4),
+        ),
     ],
-    ids=["SGD", "momentum", "Adam", "Adam with settings"],
+    ids=[
+        "SGD",
+        "momentum",
+        "Adam",
+        "Adam with settings",
+        *("SGD, decay", "momentum, decay", "Adam, decay"),
+        "AdamW",
+        "AdamW with settings",
+    ],
 )
 def test_iterates_are_those_of_torch(solver, optimiser):
     model, X, Y = network()
@@ -113,6 +132,40 @@ def test_iterates_are_those_of_torch(solver, optimiser):
         assert state.metrics["batch_objective"] == pytest.approx(float(expected.detach()), rel=1e-12)
         assert gap(model, twin) < 1e-12
     assert state.steps == len(sequence)
+
+
+CLIPPED = [
+    (baselines.SGD, torch.optim.SGD, {"weight_decay": 0.4}),
+    (baselines.SGD, torch.optim.SGD, {"momentum": 0.8, "weight_decay": 0.4}),
+    (baselines.Adam, torch.optim.Adam, {"weight_decay": 0.4}),
+    (baselines.AdamW, torch.optim.AdamW, {"weight_decay": 0.4}),
+]
+
+
+@pytest.mark.parametrize(("kind", "optimiser", "settings"), CLIPPED, ids=["SGD", "momentum", "Adam", "AdamW"])
+def test_clipped_gradients_and_a_schedule_give_the_iterates_of_torch(kind, optimiser, settings):
+    """9 steps, 3 of warm-up; the bound 1.7 is below some norms and above others."""
+    model, X, Y = network()
+    twin = copy.deepcopy(model)
+    problem, theirs = lifted(model), optimiser(twin.parameters(), lr=0.05, **settings)
+    warm_up = torch.optim.lr_scheduler.LinearLR(theirs, start_factor=1 / 3, total_iters=2)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(theirs, T_max=6)
+    rates = torch.optim.lr_scheduler.SequentialLR(theirs, [warm_up, cosine], milestones=[3])
+    solver, norms = kind(CosineDecay(0.05, warm_up=3, steps=9), clip_norm=1.7, **settings), []
+    sequence = batches(problem, X, Y)
+    state = solver.init(problem, sequence[0])
+    for batch in sequence:
+        theirs.zero_grad()
+        plain_objective(twin, batch.X, batch.Y).backward()
+        norms.append(float(torch.nn.utils.clip_grad_norm_(twin.parameters(), 1.7)))
+        rate = theirs.param_groups[0]["lr"]
+        theirs.step()
+        rates.step()
+        state = solver.step(problem, state, batch)
+        assert state.metrics["gradient_norm"] == pytest.approx(norms[-1], rel=1e-12)
+        assert state.metrics["learning_rate"] == pytest.approx(rate, rel=1e-12)
+        assert gap(model, twin) < 1e-12
+    assert min(norms) < 1.7 < max(norms) and state.steps == len(norms) == 9
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,16 @@ import torch
 
 from lifted_bregman import solvers
 from lifted_bregman.errors import CompatibilityError, SettingError
-from lifted_bregman.solvers import Constant, Decaying, Growing, ParameterUpdate, Schedule
+from lifted_bregman.solvers import (
+    Constant,
+    CosineDecay,
+    Decaying,
+    Growing,
+    LinearDecay,
+    ParameterUpdate,
+    Schedule,
+    StepDecay,
+)
 from lifted_bregman.solvers.schedules import require_numbers
 from tests.solvers.problems import make
 
@@ -37,6 +46,9 @@ SETTINGS = {
     "PIAG": lambda schedule: solvers.PIAG(9, schedule),
     "SAGA": lambda schedule: solvers.SAGA(schedule),
     "implicit, parallel": lambda schedule: solvers.ImplicitParallel(2, schedule, local_steps=2),
+    "SGD": lambda schedule: solvers.baselines.SGD(schedule),
+    "Adam": lambda schedule: solvers.baselines.Adam(schedule),
+    "AdamW": lambda schedule: solvers.baselines.AdamW(schedule),
     "targeted": lambda schedule: solvers.TargetedPenalties(solvers.ImplicitSGD(schedule, 2)),
 }
 
@@ -110,7 +122,9 @@ def test_powers_beyond_all_numbers_are_refused(schedule):
         require_numbers(schedule, "t", 200)
 
 
-@pytest.mark.parametrize("schedule", [Constant(0.3), Growing(0.3, 0.7), Decaying(0.3, 0.7)], ids=repr)
+@pytest.mark.parametrize(
+    "schedule", [Constant(0.3), Growing(0.3, 0.7), Decaying(0.3, 0.7), StepDecay(0.3, 7, 0.5)], ids=repr
+)
 def test_schedules_of_the_library_know_where_they_are_least_and_largest(schedule):
     """Whatever the number of steps, in one look or two."""
     for steps in (1, 2, 50):
@@ -119,3 +133,115 @@ def test_schedules_of_the_library_know_where_they_are_least_and_largest(schedule
         assert min(looked_at) == min(values) and max(looked_at) == max(values) == require_numbers(schedule, "t", steps)
         assert len(looked_at) <= 2
     assert all(a <= b for a, b in pairwise(values)) or all(a >= b for a, b in pairwise(values))
+
+
+# Schedules that end with the run
+
+LR = torch.optim.lr_scheduler
+TORCH = {
+    "cosine": (CosineDecay(0.3, steps=40), lambda o: LR.CosineAnnealingLR(o, T_max=40)),
+    "cosine, warm-up": (
+        CosineDecay(0.3, warm_up=5, steps=40),
+        lambda o: LR.SequentialLR(
+            o, [LR.LinearLR(o, start_factor=1 / 5, total_iters=4), LR.CosineAnnealingLR(o, T_max=35)], milestones=[5]
+        ),
+    ),
+    "linear": (LinearDecay(0.3, steps=40), lambda o: LR.LinearLR(o, start_factor=1.0, end_factor=0.0, total_iters=40)),
+    "linear, warm-up": (
+        LinearDecay(0.3, warm_up=5, steps=40),
+        lambda o: LR.SequentialLR(
+            o,
+            [
+                LR.LinearLR(o, start_factor=1 / 5, total_iters=4),
+                LR.LinearLR(o, start_factor=1.0, end_factor=0.0, total_iters=35),
+            ],
+            milestones=[5],
+        ),
+    ),
+    "steps": (StepDecay(0.3, every=7, factor=0.4), lambda o: LR.StepLR(o, step_size=7, gamma=0.4)),
+}
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_schedules_are_those_of_torch(name):
+    schedule, make_theirs = TORCH[name]
+    optimiser = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.3)
+    theirs = make_theirs(optimiser)
+    for step in range(40):
+        assert schedule.value(step) == pytest.approx(theirs.get_last_lr()[0], rel=1e-12)
+        optimiser.step()
+        theirs.step()
+
+
+@pytest.mark.parametrize("kind", [CosineDecay, LinearDecay])
+def test_a_schedule_with_a_warm_up_knows_where_it_is_least_and_largest(kind):
+    for warm_up in (0, 1, 8):
+        schedule = kind(0.3, warm_up, 50)
+        for steps in (1, 2, 8, 50):
+            values = [schedule.value(k) for k in range(steps)]
+            looked_at = [schedule.value(k) for k in schedule.extremes(steps)]
+            assert min(looked_at) == min(values) > 0.0 and max(looked_at) == max(values) and len(looked_at) <= 3
+
+
+@pytest.mark.parametrize(
+    ("solver", "last"),
+    [
+        (solvers.baselines.SGD(CosineDecay(0.02)), lambda s: s.learning_rate),
+        (solvers.StochasticProximalGradient(LinearDecay(0.05)), lambda s: s.step_parameter),
+        (solvers.TargetedPenalties(solvers.SAGA(LinearDecay(0.01))), lambda s: s.solver.step_parameter),
+    ],
+    ids=["SGD", "stochastic", "targeted"],
+)
+def test_a_schedule_without_steps_ends_with_the_run(solver, last):
+    """Three epochs of two batches: six steps."""
+    case = make("relu")
+    data = solvers.Batch.whole(case.problem, *case.data)
+    run = solvers.Run(case.problem, solver, data, epochs=3, batch_size=6 if solver.minibatch else None)
+    steps = 6 if solver.minibatch else 3
+    assert solver.ends_with_run and not run.solver.ends_with_run
+    assert last(run.solver).steps == steps == run.execute().state.steps
+    assert last(run.solver).value(steps - 1) > 0.0 == last(run.solver).value(steps)
+
+
+def test_inner_solvers_have_the_steps_that_they_take():
+    """Three updates a round, and two rounds for each batch or round of the whole."""
+    inner = solvers.AsynchronousPIAG(2, 3, updates=3, step_parameter=LinearDecay(0.01))
+    for solver in (
+        solvers.ImplicitSGD(1.0, 2, solver=inner),
+        solvers.ModelAveraging(2, inner, local_steps=2),
+        solvers.ImplicitParallel(2, 1.0, inner, local_steps=2),
+    ):
+        assert solver.planned(100).solver.step_parameter.steps == 6 and not solver.ends_with_run
+    constrained = solvers.Constrained(inner, inner_steps=2)
+    assert constrained.planned(100).solver.step_parameter.steps == 600 and constrained.ends_with_run
+    assert solvers.ImplicitParallel(2, CosineDecay(1.0), local_steps=2).planned(100).prox_weight.steps == 100
+
+
+def test_a_schedule_that_ends_with_the_run_needs_one():
+    case, solver = make("relu"), solvers.baselines.SGD(CosineDecay(0.02))
+    batch = solvers.Batch.whole(case.problem, *case.data)
+    state = solver.init(case.problem, batch)
+    with pytest.raises(SettingError, match=r"CosineDecay.* ends with the run, .* give steps="):
+        solver.step(case.problem, state, batch)
+
+
+def test_a_run_beyond_the_end_of_its_schedule_or_within_its_warm_up_is_refused():
+    with pytest.raises(SettingError, match=r"at step 5 that is 0\.0; .* at each of the 6 steps"):
+        trained(solvers.baselines.SGD(CosineDecay(0.02, steps=4)), 3)
+    with pytest.raises(SettingError, match="warm_up is 6, and the schedule has 6 steps"):
+        trained(solvers.baselines.SGD(CosineDecay(0.02, warm_up=6)), 3)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: CosineDecay(0.0),
+        lambda: CosineDecay(0.1, warm_up=-1),
+        lambda: LinearDecay(0.1, steps=0),
+        lambda: StepDecay(0.1, 0),
+        lambda: StepDecay(0.1, 5, 1.1),
+    ],
+)
+def test_schedules_out_of_range_are_refused(build):
+    with pytest.raises(SettingError):
+        build()

@@ -96,6 +96,18 @@ def test_a_finished_run_can_be_made_longer(tmp_path):
     assert_same_end(case, train(case, solver, 6, tmp_path / "run", resume=True), whole, expected)
 
 
+def test_a_schedule_that_ends_with_the_run_is_resumed_exactly_and_refuses_other_epochs(tmp_path):
+    solver = lb.baselines.AdamW(solvers.CosineDecay(0.02, warm_up=2), clip_norm=0.5)
+    whole, case = case_in(torch.float64), case_in(torch.float64)
+    expected = train(whole, solver, 4)
+    train(case, solver, 4, tmp_path / "run", StopAt(7))
+    for epochs in (3, 5):
+        with pytest.raises(errors.CheckpointError, match=rf"epochs = 4 and this run has {epochs}.*schedule"):
+            train(scrambled(case_in(torch.float64)), solver, epochs, tmp_path / "run", StopAt(), resume=True)
+    case = scrambled(case_in(torch.float64))
+    assert_same_end(case, train(case, solver, 4, tmp_path / "run", StopAt(), resume=True), whole, expected)
+
+
 def test_early_stopping_and_best_parameters_are_resumed_too(tmp_path):
     solver = lb.baselines.SGD(learning_rate=0.3)  # too long a step: the objective goes up and down
 

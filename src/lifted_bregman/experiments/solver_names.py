@@ -21,6 +21,7 @@ from lifted_bregman.experiments import specs
 from lifted_bregman.experiments._typed import members, plain, unknown
 from lifted_bregman.problem import penalties
 from lifted_bregman.solvers import Solver, baselines
+from lifted_bregman.solvers._interface import shown_settings
 from lifted_bregman.training import default_solver
 
 SOLVERS: dict[str, type[Solver[Any]]] = {
@@ -44,6 +45,7 @@ SOLVERS: dict[str, type[Solver[Any]]] = {
     "implicit-parallel": solvers.ImplicitParallel,
     "sgd": baselines.SGD,
     "adam": baselines.Adam,
+    "adamw": baselines.AdamW,
     "gradient-descent": baselines.GradientDescent,
     "implicit-backprop": baselines.ImplicitBackprop,
     "mac-qp": baselines.MACQP,
@@ -87,13 +89,13 @@ def make_solver(name: str | None, settings: Mapping[str, Any], parallel: Paralle
 
 
 def solver_settings(solver: Solver[Any]) -> dict[str, Any]:
-    """Every setting of a solver as a plain value, but for those that no plain value can say."""
+    """The settings of a solver that `repr` shows as plain values, but for those that no plain value can say."""
     found = {}
-    for field in dataclasses.fields(solver):  # type: ignore[arg-type]
-        given = getattr(solver, field.name)
+    for name, field in shown_settings(solver).items():
+        given = getattr(solver, name)
         value = "none" if given is None and field.default is not None else _plain_value(given)
         if value is not None:
-            found[field.name] = value
+            found[name] = value
     return found
 
 

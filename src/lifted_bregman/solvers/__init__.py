@@ -26,7 +26,15 @@ from lifted_bregman.solvers.pipelined_sweep import PipelinedSweep
 from lifted_bregman.solvers.proximal_gradient import ProximalGradient
 from lifted_bregman.solvers.readings import Corrected, LayerByLayer, Literal, LoopOrder, Majorised, Reading, Sweeps
 from lifted_bregman.solvers.saga import SAG, SAGA
-from lifted_bregman.solvers.schedules import Constant, Decaying, Growing, Schedule
+from lifted_bregman.solvers.schedules import (
+    Constant,
+    CosineDecay,
+    Decaying,
+    Growing,
+    LinearDecay,
+    Schedule,
+    StepDecay,
+)
 from lifted_bregman.solvers.sparsity import TargetSparsity, sparse_start
 from lifted_bregman.solvers.steps import Backtracking, CurvatureStep, FixedStep, StepRule
 from lifted_bregman.solvers.stochastic_proximal_gradient import (
@@ -63,6 +71,7 @@ __all__ = [
     "Constrained",
     "CoordinateDescent",
     "Corrected",
+    "CosineDecay",
     "Coupling",
     "CurvatureStep",
     "Decaying",
@@ -78,6 +87,7 @@ __all__ = [
     "LayerByLayer",
     "LiftedDirection",
     "LinBreg",
+    "LinearDecay",
     "Literal",
     "LoopOrder",
     "Majorised",
@@ -103,6 +113,7 @@ __all__ = [
     "Solver",
     "SolverState",
     "Space",
+    "StepDecay",
     "StepRule",
     "StochasticProximalGradient",
     "Stop",

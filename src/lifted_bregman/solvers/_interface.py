@@ -17,7 +17,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -136,6 +136,23 @@ class Solver(ABC, Generic[S]):
             if isinstance(setting, Schedule):
                 require_numbers(setting, name, steps)
 
+    @property
+    def ends_with_run(self) -> bool:
+        """Whether its numbers depend on the length of the run, so that a run with more epochs is another run."""
+        return any(isinstance(setting, Schedule) and setting.ends_with_run for setting in vars(self).values())
+
+    def planned(self, steps: int) -> Self:
+        """The same solver for a run of so many steps: schedules that end with the run know when that is."""
+        schedules = {name: setting for name, setting in vars(self).items() if isinstance(setting, Schedule)}
+        return self._changed(**{name: schedule.planned(steps) for name, schedule in schedules.items()})
+
+    def _changed(self, **settings: Any) -> Self:
+        """The same solver with other settings; itself if they are what it has."""
+        if all(getattr(self, name) is value for name, value in settings.items()):
+            return self
+        own: Any = self
+        return dataclasses.replace(own, **settings)  # type: ignore[no-any-return]
+
     @abstractmethod
     def init(self, problem: LiftedProblem, batch: Batch) -> S:
         """The state before the first step.  Changes nothing."""
@@ -149,6 +166,27 @@ class Solver(ABC, Generic[S]):
 
     def finish(self, problem: LiftedProblem, state: S) -> None:
         """Called once after the last step, for solvers whose result is not what they iterate on (averages)."""
+
+
+def added(default: Any) -> Any:
+    """A setting that earlier versions of its solver did not have.
+
+    At its default `repr` and stored settings leave it out, so that what was stored before is still the same run.
+    """
+    return field(default=default, metadata={"added": True})
+
+
+def shown_settings(solver: Solver[Any]) -> dict[str, dataclasses.Field[Any]]:
+    """The fields of a solver that is a dataclass, without those that were `added` and have their default."""
+    own: Any = solver
+    fields = dataclasses.fields(own)
+    return {f.name: f for f in fields if not (f.metadata.get("added") and getattr(solver, f.name) == f.default)}
+
+
+def shown(solver: Solver[Any]) -> str:
+    """`repr` of a solver by its `shown_settings`."""
+    settings = ", ".join(f"{name}={getattr(solver, name)!r}" for name in shown_settings(solver))
+    return f"{type(solver).__qualname__}({settings})"
 
 
 def lacking(solver: Solver[Any], required: str, missing: str) -> CompatibilityError:

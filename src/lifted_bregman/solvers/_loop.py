@@ -107,6 +107,9 @@ class Run:
             required = "all layers in one process, for it moves them one after another"
             instead = "GramSweep, PipelinedSweep, or ProximalGradient with Jacobi sweeps"
             raise lacking(solver, required, f"{self.span.count} processes share them; use one, or {instead}")
+        self.data, self.epochs, self.batch_size, self.seed = data, epochs, batch_size, seed
+        order = self._order(1)
+        self.solver = solver = solver.planned(epochs * len(order))
         solver.require(problem)
         self.problem = problem
         if problem.peers.count > 1 or problem.span.count > 1:
@@ -114,9 +117,8 @@ class Run:
         self._spanned = self.problem if self.span.count == 1 else self.problem.with_span(self.span)
         self._shared = self._spanned if self.peers.count == 1 else self._spanned.with_peers(self.peers)
         self._whole_state: dict[str, Any] | None = None
-        self.solver, self.data, self.validation = solver, data, validation
-        self.epochs, self.batch_size, self.seed = epochs, batch_size, seed
-        self.tolerance, self.record_every, self.classify = tolerance, record_every, classify
+        self.validation, self.tolerance, self.record_every = validation, tolerance, record_every
+        self.classify = classify
         self.callbacks = list(callbacks)
         self.epoch = 1
         """The epoch under way, from 1."""
@@ -128,7 +130,6 @@ class Run:
         self.outcome: Outcome | None = None
         self.message = ""
         self._record_at_stop = False
-        order = self._order(1)
         solver.require_steps(problem, epochs * len(order))
         self.state: SolverState = solver.init(self._shared, self._batch(order, 0).share(self.peers))
         solver.attach(self._shared, self.state)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -127,6 +127,9 @@ class AsynchronousPIAG(Solver[AsynchronousState]):
 
     def require_steps(self, problem: LiftedProblem, steps: int) -> None:
         super().require_steps(problem, steps * self.round_updates)
+
+    def planned(self, steps: int) -> Self:
+        return super().planned(steps * self.round_updates)
 
     def init(self, problem: LiftedProblem, batch: Batch) -> AsynchronousState:
         if self.workers > len(batch):

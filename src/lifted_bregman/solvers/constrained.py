@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import SettingError
@@ -99,6 +99,14 @@ class Constrained(Solver[ConstrainedState]):
 
     def require_steps(self, problem: LiftedProblem, steps: int) -> None:
         self.solver.require_steps(problem, steps * self.inner_steps)
+
+    @property
+    def ends_with_run(self) -> bool:
+        """As the solver it wraps."""
+        return self.solver.ends_with_run
+
+    def planned(self, steps: int) -> Self:
+        return self._changed(solver=self.solver.planned(steps * self.inner_steps))
 
     def init(self, problem: LiftedProblem, batch: Batch) -> ConstrainedState:
         state = ConstrainedState(multipliers=[self._limited(weight) for weight in problem.weights])

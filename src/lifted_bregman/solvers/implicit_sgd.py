@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -154,6 +154,10 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
     def require_steps(self, problem: LiftedProblem, steps: int) -> None:
         implicit = self.parameters is ParameterUpdate.IMPLICIT
         self._require_solver(problem, require_numbers(self.prox_weight, "prox_weight", steps, zero=implicit))
+
+    def planned(self, steps: int) -> Self:
+        inner = None if self.solver is None else self.solver.planned(self.inner_steps)
+        return super().planned(steps)._changed(solver=inner)
 
     def _require_solver(self, problem: LiftedProblem, tau: float) -> None:
         """An error unless the solver of the sub-problems, if one is given, takes those with a term of weight τ."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -105,6 +105,9 @@ class ModelAveraging(Solver[AveragingState]):
     def require(self, problem: LiftedProblem) -> None:
         require_solvable(ProximalProblem(problem, live(problem), 0.0), self.solver, self.local_steps)
 
+    def planned(self, steps: int) -> Self:
+        return self._changed(solver=self.solver.planned(self.local_steps))
+
     def init(self, problem: LiftedProblem, batch: Batch) -> AveragingState:
         return _start(problem, batch, self.workers)
 
@@ -145,6 +148,9 @@ class ImplicitParallel(Solver[AveragingState]):
 
     def require(self, problem: LiftedProblem) -> None:
         require_solvable(ProximalProblem(problem, live(problem), 1.0), self.solver, self.local_steps)
+
+    def planned(self, steps: int) -> Self:
+        return super().planned(steps)._changed(solver=self.solver.planned(self.local_steps))
 
     def init(self, problem: LiftedProblem, batch: Batch) -> AveragingState:
         return _start(problem, batch, self.workers)

@@ -6,9 +6,10 @@ import contextlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from lifted_bregman.activations._base import positive
+from lifted_bregman.activations._base import positive, whole
 from lifted_bregman.errors import SettingError
 
 _LOOKED_AT = 10**6
@@ -27,6 +28,15 @@ class Schedule(ABC):
         There its numbers are looked at before a run.
         """
         return range(min(steps, _LOOKED_AT))
+
+    @property
+    def ends_with_run(self) -> bool:
+        """Whether it needs the number of steps of the run, which it has not been given."""
+        return False
+
+    def planned(self, steps: int) -> Schedule:
+        """The schedule of a run of so many steps; the schedule itself unless it `ends_with_run`."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -93,6 +103,115 @@ class Decaying(Schedule):
         return 0, steps - 1
 
 
+class _ToZero(Schedule):
+    """A number that rises to its peak in the first steps, and then falls to 0 at the end of the run."""
+
+    peak: float
+    warm_up: int
+    steps: int | None
+
+    def __post_init__(self) -> None:
+        positive(self.peak, "peak")
+        whole(self.warm_up, "warm_up", least=0)
+        if self.steps is not None and self.warm_up >= whole(self.steps, "steps"):
+            raise SettingError(
+                f"warm_up is {self.warm_up}, and the schedule has {self.steps} steps: take fewer steps to warm up, or "
+                "a longer run."
+            )
+
+    @abstractmethod
+    def _remaining(self, fraction: float) -> float:
+        """The part of the peak that is left when this fraction of the steps after the warm-up is over."""
+
+    @property
+    def ends_with_run(self) -> bool:
+        return self.steps is None
+
+    def planned(self, steps: int) -> Schedule:
+        if self.steps is not None:
+            return self
+        own: Any = self
+        return replace(own, steps=steps)  # type: ignore[no-any-return]
+
+    def value(self, step: int) -> float:
+        if self.steps is None:
+            raise SettingError(
+                f"{self!r} ends with the run, and no run has said how long it is: train by fit or solvers.run, or give "
+                "steps=."
+            )
+        if step < self.warm_up:
+            return self.peak * (step + 1) / self.warm_up
+        fraction = (step - self.warm_up) / (self.steps - self.warm_up)
+        return self.peak * self._remaining(fraction) if fraction < 1.0 else 0.0
+
+    def extremes(self, steps: int) -> Iterable[int]:
+        return sorted({0, min(self.warm_up, steps - 1), steps - 1})
+
+
+@dataclass(frozen=True)
+class CosineDecay(_ToZero):
+    """peak ½(1 + cos(π (k - w)/(K - w))): a step size that falls to 0 along half a wave, after w steps of warm-up.
+
+    In the warm-up it is peak (k + 1)/w.
+
+    peak     > 0
+    warm_up  w >= 0, in steps
+    steps    K > w, at which it is 0; None for the number of steps of the run
+    """
+
+    peak: float
+    warm_up: int = 0
+    steps: int | None = None
+
+    def _remaining(self, fraction: float) -> float:
+        return 0.5 * (1.0 + math.cos(math.pi * fraction))
+
+
+@dataclass(frozen=True)
+class LinearDecay(_ToZero):
+    """peak (1 - (k - w)/(K - w)): a step size that falls to 0 along a line, after w steps of warm-up.
+
+    In the warm-up it is peak (k + 1)/w.
+
+    peak     > 0
+    warm_up  w >= 0, in steps
+    steps    K > w, at which it is 0; None for the number of steps of the run
+    """
+
+    peak: float
+    warm_up: int = 0
+    steps: int | None = None
+
+    def _remaining(self, fraction: float) -> float:
+        return 1.0 - fraction
+
+
+@dataclass(frozen=True)
+class StepDecay(Schedule):
+    """initial factor^⌊k/every⌋: a step size that is multiplied by a factor every so many steps.
+
+    initial  > 0
+    every    >= 1, in steps: an epoch has ⌈samples / batch size⌉
+    factor   in (0, 1]
+    """
+
+    initial: float
+    every: int
+    factor: float = 0.1
+
+    def __post_init__(self) -> None:
+        positive(self.initial, "initial")
+        whole(self.every, "every")
+        if not 0.0 < positive(self.factor, "factor") <= 1.0:
+            raise SettingError(f"factor is {self.factor!r}; it must be in (0, 1].")
+
+    def value(self, step: int) -> float:
+        return self.initial * math.pow(self.factor, step // self.every)
+
+    def extremes(self, steps: int) -> Iterable[int]:
+        return 0, steps - 1
+
+
 def as_schedule(given: float | Schedule, name: str, zero: bool = False) -> Schedule:
     """`given` as a schedule; a plain number is constant.  Zero is refused unless `zero`."""
     if not isinstance(given, Schedule):
@@ -101,9 +220,14 @@ def as_schedule(given: float | Schedule, name: str, zero: bool = False) -> Sched
         except (TypeError, ValueError) as error:
             expected = "a finite number of at least 0" if zero else "a finite number above 0"
             raise SettingError(f"{name} is {given!r}; it must be {expected}, or a schedule such as Growing.") from error
-    if not zero and given.value(0) <= 0.0:
+    if not zero and not given.ends_with_run and given.value(0) <= 0.0:
         raise SettingError(f"{name} is {given!r}; it must be above 0.")
     return given
+
+
+def number_at(given: float | Schedule, step: int) -> float:
+    """The number of step k = 0, 1, ...; a plain number is constant."""
+    return given.value(step) if isinstance(given, Schedule) else given
 
 
 def require_numbers(given: float | Schedule, name: str, steps: int, zero: bool = False) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -117,6 +117,14 @@ class TargetedPenalties(Solver[TargetedState]):
 
     def require_steps(self, problem: LiftedProblem, steps: int) -> None:
         self.solver.require_steps(problem, steps)
+
+    @property
+    def ends_with_run(self) -> bool:
+        """As the solver it wraps."""
+        return self.solver.ends_with_run
+
+    def planned(self, steps: int) -> Self:
+        return self._changed(solver=self.solver.planned(steps))
 
     def init(self, problem: LiftedProblem, batch: Batch) -> TargetedState:
         inner = self.solver.init(problem, batch)

@@ -231,10 +231,12 @@ def _restore(run: Run, folder: RunFolder, others: Company) -> None:
 def run_settings(run: Run, solver: Solver[Any]) -> dict[str, Any]:
     """What makes a run the run it is: continuing with anything else would be another run.
 
-    How many processes share it does not, nor what they make of the `solver` that was given.
+    How many processes share it does not, nor what they make of the `solver` that was given.  Its epochs do where a
+    schedule of the solver ends with them.
     """
     problem = run.problem
-    return {
+    epochs = {"epochs": run.epochs} if solver.ends_with_run else {}
+    return epochs | {
         "model": described(problem.model),
         "trained": [name for name, parameter in problem.model.named_parameters() if parameter.requires_grad],
         "loss": described(problem.loss),

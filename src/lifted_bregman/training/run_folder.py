@@ -213,9 +213,10 @@ class RunFolder(Callback):
         for name in sorted({*saved, *self.settings}):
             before, now = saved.get(name), self.settings.get(name)
             if before != now:
+                reason = ", and a schedule of its solver ends with them" if name == "epochs" else ""
                 raise CheckpointError(
-                    f"{where} was saved with {name} = {before!r} and this run has {now!r}: continue with the same "
-                    "settings, or start a new run in another folder."
+                    f"{where} was saved with {name} = {before!r} and this run has {now!r}{reason}: continue with the "
+                    "same settings, or start a new run in another folder."
                 )
 
 

@@ -2,6 +2,7 @@
 
 from lifted_bregman.solvers.baselines._backpropagation import Normalisation
 from lifted_bregman.solvers.baselines.adam import Adam
+from lifted_bregman.solvers.baselines.adamw import AdamW
 from lifted_bregman.solvers.baselines.classical_lifted import ClassicalLifted, classical_problem
 from lifted_bregman.solvers.baselines.fenchel_lifted import FenchelLifted
 from lifted_bregman.solvers.baselines.gradient_descent import GradientDescent
@@ -15,6 +16,7 @@ __all__ = [
     "MACQP",
     "SGD",
     "Adam",
+    "AdamW",
     "ClassicalLifted",
     "FenchelLifted",
     "GradientDescent",

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.nested import nested_gradient, not_differentiable
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
+from lifted_bregman.solvers.schedules import Schedule
+
+_CLIP_EPSILON = 1e-6  # added to the norm by torch's clip_grad_norm_
 
 
 class Normalisation(Enum):
@@ -34,6 +40,14 @@ def require_normalisation(value: Normalisation) -> None:
     """An error unless `value` is a `Normalisation`."""
     if not isinstance(value, Normalisation):
         raise SettingError(f"normalisation is {value!r}; it must be Normalisation.MEAN or Normalisation.SUM.")
+
+
+def require_decay_and_clip(weight_decay: float, clip_norm: float | None) -> None:
+    """An error unless weight_decay is finite and at least 0, and clip_norm above 0 or None."""
+    if not 0.0 <= weight_decay < math.inf:
+        raise SettingError(f"weight_decay is {weight_decay!r}; it must be a finite number of at least 0.")
+    if clip_norm is not None:
+        positive(clip_norm, "clip_norm")
 
 
 def require_differentiable(solver: Solver[Any], problem: LiftedProblem) -> None:
@@ -61,6 +75,24 @@ def backpropagate(
     work.parameter_gradients += depth
     state.metrics["batch_objective"] = float(value)
     return state.gradient
+
+
+def clip(state: BackpropState, bound: float) -> list[Tensor]:
+    """The state's gradient g times min(1, bound / (‖g‖ + 1e-6)); its norm ‖g‖ goes to "gradient_norm"."""
+    norm = float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(state.gradient))))
+    state.metrics["gradient_norm"] = norm
+    factor = bound / (norm + _CLIP_EPSILON)
+    if factor < 1.0:
+        state.gradient = list(torch._foreach_mul(state.gradient, factor))  # two parameters may share a gradient
+    return state.gradient
+
+
+def rate_of_step(learning_rate: float | Schedule, state: BackpropState) -> float:
+    """The learning rate of this step; that of a schedule goes to "learning_rate"."""
+    if not isinstance(learning_rate, Schedule):
+        return learning_rate
+    rate = state.metrics["learning_rate"] = learning_rate.value(state.steps)
+    return rate
 
 
 def fusible(parameters: Sequence[Tensor], *others: Sequence[Tensor]) -> bool:

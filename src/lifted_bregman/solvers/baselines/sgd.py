@@ -9,19 +9,22 @@ import torch
 from torch import Tensor
 from torch.optim.sgd import sgd
 
-from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.nested import trained_parameters
-from lifted_bregman.solvers._interface import Batch, Solver
+from lifted_bregman.solvers._interface import Batch, Solver, added, shown
 from lifted_bregman.solvers.baselines._backpropagation import (
     BackpropState,
     Normalisation,
     backpropagate,
+    clip,
     fusible,
+    rate_of_step,
+    require_decay_and_clip,
     require_differentiable,
     require_normalisation,
 )
+from lifted_bregman.solvers.schedules import Schedule, as_schedule
 
 
 @dataclass
@@ -35,30 +38,39 @@ class SGDState(BackpropState):
 class SGD(Solver[SGDState]):
     """min over Θ of the nested objective F by gradient steps on batches; the same iterates as `torch.optim.SGD`.
 
-        v ← μ v + ∇F_B(Θ)        Θ ← Θ - η v
+        v ← μ v + ∇F_B(Θ) + δ Θ        Θ ← Θ - η v
 
     Differentiates activations.  With μ = 0 this is eq. 20, else heavy-ball momentum.  The published rates do not say
     whether they refer to the mean or the sum over the batch, which differ by the factor |B|: the normalisation is
     stored with the rate.
 
-    learning_rate  η > 0
+    learning_rate  η > 0, or a schedule of the step such as `CosineDecay`
     momentum       0 <= μ < 1
     normalisation  what η refers to: `Normalisation.MEAN` over the batch or `Normalisation.SUM`
+    weight_decay   δ >= 0, of all parameters, biases too
+    clip_norm      c > 0: a longer ∇F_B, in its normalisation, is shortened to this norm over all parameters; None for
+                   no bound
     """
 
     minibatch: ClassVar[bool] = True
     weighted: ClassVar[bool] = True
     data_parallel: ClassVar[bool] = True
 
-    learning_rate: float
+    learning_rate: float | Schedule
     momentum: float = 0.0
     normalisation: Normalisation = Normalisation.MEAN
+    weight_decay: float = added(0.0)
+    clip_norm: float | None = added(None)
 
     def __post_init__(self) -> None:
-        positive(self.learning_rate, "learning_rate")
+        as_schedule(self.learning_rate, "learning_rate")
         if not 0.0 <= self.momentum < 1.0:
             raise SettingError(f"momentum is {self.momentum!r}; it must be in [0, 1).")
         require_normalisation(self.normalisation)
+        require_decay_and_clip(self.weight_decay, self.clip_norm)
+
+    def __repr__(self) -> str:
+        return shown(self)
 
     def require(self, problem: LiftedProblem) -> None:
         require_differentiable(self, problem)
@@ -71,15 +83,22 @@ class SGD(Solver[SGDState]):
     def step(self, problem: LiftedProblem, state: SGDState, batch: Batch) -> SGDState:
         parameters = trained_parameters(problem)
         gradient = backpropagate(problem, state, batch, parameters, self.normalisation)
+        if self.clip_norm is not None:
+            gradient = clip(state, self.clip_norm)
+        rate = rate_of_step(self.learning_rate, state)
         with torch.no_grad():
-            if self.momentum == 0.0:
-                torch._foreach_add_(parameters, gradient, alpha=-self.learning_rate)
+            if self.momentum > 0.0:
+                self._with_momentum(parameters, gradient, state.velocity, rate)
             else:
-                self._with_momentum(parameters, gradient, state.velocity)
+                if self.weight_decay > 0.0:
+                    gradient = list(torch._foreach_add(gradient, parameters, alpha=self.weight_decay))
+                torch._foreach_add_(parameters, gradient, alpha=-rate)
         state.steps += 1
         return state
 
-    def _with_momentum(self, parameters: list[Tensor], gradient: list[Tensor], velocity: list[Tensor]) -> None:
+    def _with_momentum(
+        self, parameters: list[Tensor], gradient: list[Tensor], velocity: list[Tensor], rate: float
+    ) -> None:
         """One pass over the memory in torch's fused kernel, where it can be used."""
         fused = fusible(parameters, gradient, velocity)
         sgd(
@@ -88,9 +107,9 @@ class SGD(Solver[SGDState]):
             [*velocity],
             foreach=not fused,
             fused=fused,
-            weight_decay=0.0,
+            weight_decay=self.weight_decay,
             momentum=self.momentum,
-            lr=self.learning_rate,
+            lr=rate,
             dampening=0.0,
             nesterov=False,
             maximize=False,

@@ -1,0 +1,58 @@
+"""AdamW with back-propagation: Adam whose weight decay does not pass through the moments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from lifted_bregman.problem import LiftedProblem
+from lifted_bregman.solvers._interface import Batch, Solver
+from lifted_bregman.solvers.baselines._backpropagation import require_differentiable
+from lifted_bregman.solvers.baselines._moments import (
+    AdamState,
+    initial_moments,
+    moment_step,
+    require_moment_settings,
+)
+from lifted_bregman.solvers.schedules import Schedule
+
+
+@dataclass(frozen=True)
+class AdamW(Solver[AdamState]):
+    """min over Θ of the nested objective F by Adam with decoupled weight decay; the iterates of `torch.optim.AdamW`.
+
+        Θ ← (1 - η δ) Θ     m ← β₁ m + (1 - β₁) g     v ← β₂ v + (1 - β₂) g²     Θ ← Θ - η m̂ / (√v̂ + ε)
+
+    with g = ∇F_B at the parameters before the step, m̂ = m/(1 - β₁^k) and v̂ = v/(1 - β₂^k) (Loshchilov and Hutter 2019).
+    Differentiates activations.  The decay is no part of F, and the objective in the history does not count it.
+
+    learning_rate  η > 0, or a schedule of the step such as `CosineDecay`
+    first_decay    0 <= β₁ < 1
+    second_decay   0 <= β₂ < 1
+    epsilon        ε > 0
+    weight_decay   δ >= 0, of all parameters, biases too
+    clip_norm      c > 0: a longer ∇F_B is shortened to this norm over all parameters; None for no bound
+    """
+
+    minibatch: ClassVar[bool] = True
+    weighted: ClassVar[bool] = True
+    data_parallel: ClassVar[bool] = True
+
+    learning_rate: float | Schedule = 1e-3
+    first_decay: float = 0.9
+    second_decay: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 1e-2
+    clip_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        require_moment_settings(self)
+
+    def require(self, problem: LiftedProblem) -> None:
+        require_differentiable(self, problem)
+
+    def init(self, problem: LiftedProblem, batch: Batch) -> AdamState:
+        return initial_moments(problem)
+
+    def step(self, problem: LiftedProblem, state: AdamState, batch: Batch) -> AdamState:
+        return moment_step(self, problem, state, batch, decoupled=True)
