@@ -50,6 +50,38 @@ def test_cross_entropy_is_torchs():
     torch.testing.assert_close(lb.CrossEntropy("none")(Z, soft), F.cross_entropy(Z, soft, reduction="none") - entropy)
 
 
+def test_smoothed_labels_give_torchs_loss_less_the_entropy_of_the_target_and_its_gradient():
+    epsilon, ours, theirs = 0.1, Z.clone().requires_grad_(), Z.clone().requires_grad_()
+    value = lb.CrossEntropy("none", label_smoothing=epsilon)(ours, LABELS)
+    expected = F.cross_entropy(theirs, LABELS, reduction="none", label_smoothing=epsilon)
+    high, low = 1.0 - epsilon + epsilon / 3, epsilon / 3
+    entropy = -(high * math.log(high) + 2 * low * math.log(low))
+    torch.testing.assert_close(value, expected - entropy, rtol=1e-12, atol=0.0)
+    value.sum().backward()
+    expected.sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-12, atol=1e-15)
+    torch.testing.assert_close(
+        ours.grad, Z.softmax(1) - (0.9 * F.one_hot(LABELS, 3).double() + 0.1 / 3), rtol=1e-12, atol=0.0
+    )
+
+
+def test_labels_are_smoothed_once_and_soft_targets_are_taken_as_they_are():
+    loss, soft = lb.CrossEntropy(label_smoothing=0.2), torch.tensor([[0.2, 0.3, 0.5], [0.0, 1.0, 0.0]], dtype=Z.dtype)
+    once = loss.encode(LABELS, Z)
+    torch.testing.assert_close(once, 0.8 * F.one_hot(LABELS, 3).double() + 0.2 / 3, rtol=1e-15, atol=0.0)
+    assert torch.equal(loss.encode(once, Z), once)
+    assert torch.equal(loss.encode(soft, Z), soft)
+    with pytest.raises(errors.TensorError, match=r"one-hot vectors.*label_smoothing=0\.2.*integer labels"):
+        loss(Z, F.one_hot(LABELS, 3).double())
+    assert torch.equal(lb.CrossEntropy(label_smoothing=0.0).encode(LABELS, Z), F.one_hot(LABELS, 3).double())
+
+
+@pytest.mark.parametrize("wrong", [-0.1, 1.0, math.nan, "a", True])
+def test_smoothing_out_of_range_is_refused(wrong):
+    with pytest.raises(errors.SettingError, match="label_smoothing is"):
+        lb.CrossEntropy(label_smoothing=wrong)
+
+
 @pytest.mark.parametrize("activation", cases.ACTIVATIONS, ids=cases.name)
 def test_gradient_of_every_bregman_loss(activation):
     """What autograd returns equals finite differences of the loss itself, and (σ(z) - x)/s; gradcheck in float64."""

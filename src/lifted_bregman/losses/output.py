@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from numbers import Real
+
 import torch
 from torch import Tensor
 
 from lifted_bregman.activations import Identity, Softmax
-from lifted_bregman.errors import TensorError
+from lifted_bregman.errors import SettingError, TensorError
 from lifted_bregman.losses._targets import first_offender
 from lifted_bregman.losses.bregman import BregmanLoss
 
@@ -56,11 +58,41 @@ class CrossEntropy(BregmanLoss):
 
     For one-hot targets and integer labels this is torch's CrossEntropyLoss.  For soft targets it is smaller by the
     entropy of y, so that its minimum is 0: the Kullback-Leibler divergence of y from softmax(z).
+
+    With label smoothing ε an integer label of K classes stands for the soft target y = (1 - ε) onehot + ε/K.  The
+    gradient softmax(z) - y is that of torch's CrossEntropyLoss(label_smoothing=ε); the value is smaller by the entropy
+    of y, which is the same for every label.  Targets that are vectors are taken as they are, and one-hot ones refused.
+
+    Args:
+        reduction: "mean" over samples, "sum", or "none" for one value per sample.
+        label_smoothing: 0 <= ε < 1.
     """
 
-    def __init__(self, reduction: str = "mean") -> None:
+    def __init__(self, reduction: str = "mean", label_smoothing: float = 0.0) -> None:
         super().__init__(Softmax(), reduction)
+        number = isinstance(label_smoothing, Real) and not isinstance(label_smoothing, bool)
+        if not number or not 0.0 <= label_smoothing < 1.0:
+            raise SettingError(f"label_smoothing is {label_smoothing!r}; it must be a number in [0, 1).")
+        self.label_smoothing = float(label_smoothing)
 
     def encode(self, target: Tensor, like: Tensor) -> Tensor:
-        """Targets as points of the simplex; integer labels as one-hot rows."""
-        return super().encode(one_hot(target, like) if are_labels(target, like) else target, like)
+        """Targets as points of the simplex; integer labels as one-hot rows, smoothed.
+
+        What it returns it takes as it is, so that targets can be encoded again.
+        """
+        epsilon, labels = self.label_smoothing, are_labels(target, like)
+        y = super().encode(one_hot(target, like) if labels else target, like)
+        if epsilon == 0.0:
+            return y
+        if labels:
+            return torch.lerp(y, torch.full_like(y, 1.0 / y.shape[-1]), epsilon)
+        if y.shape[-1] > 1 and bool((y.count_nonzero(-1) == 1).all()):
+            raise TensorError(
+                f"the targets are one-hot vectors, and label_smoothing={epsilon:g} is for integer labels: give "
+                "targets.argmax(-1), or smooth the vectors and leave label_smoothing out."
+            )
+        return y
+
+    def extra_repr(self) -> str:
+        """The settings, for repr."""
+        return super().extra_repr() + (f", label_smoothing={self.label_smoothing}" if self.label_smoothing else "")

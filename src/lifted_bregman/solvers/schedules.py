@@ -225,11 +225,6 @@ def as_schedule(given: float | Schedule, name: str, zero: bool = False) -> Sched
     return given
 
 
-def number_at(given: float | Schedule, step: int) -> float:
-    """The number of step k = 0, 1, ...; a plain number is constant."""
-    return given.value(step) if isinstance(given, Schedule) else given
-
-
 def require_numbers(given: float | Schedule, name: str, steps: int, zero: bool = False) -> float:
     """The largest number of the first `steps` steps; an error unless each is finite and above 0, or 0 with `zero`."""
     schedule, largest = as_schedule(given, name, zero), 0.0
