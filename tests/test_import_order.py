@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1] / "src" / LIBRARY
 ORDER = (
     "errors",
     "_text",
+    "_device",
     "activations",
     "losses",
     "networks",

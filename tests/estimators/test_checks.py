@@ -15,7 +15,7 @@ from sklearn.base import BaseEstimator
 import lifted_bregman as lb
 from lifted_bregman.estimators import LiftedAutoencoder, LiftedClassifier, LiftedRegressor
 
-CLASSIFIER = LiftedClassifier(hidden=(8,), epochs=15)
+CLASSIFIER = LiftedClassifier(hidden=(8,), epochs=30)
 REGRESSOR = LiftedRegressor(hidden=(8,), epochs=25, solver=lb.AdaBreg(step_size=0.02))
 AUTOENCODER = LiftedAutoencoder(hidden=(8, 4, 8), epochs=4)
 VARIANTS = [
@@ -85,7 +85,7 @@ def test_check_estimator_passes_with_other_settings(estimator: BaseEstimator) ->
 def test_check_estimator_passes_with_early_stopping_but_for_repetitions() -> None:
     # Which samples are held out depends on how many there are, so that a weight of 2 cannot be a sample given twice.
     impossible = "check_sample_weight_equivalence_on_dense_data"
-    estimator = LiftedClassifier(hidden=(8,), epochs=60, early_stopping=True)
+    estimator = LiftedClassifier(hidden=(8,), epochs=60, early_stopping=True, validation_fraction=0.3)
     results = checks.check_estimator(estimator, on_skip=None, expected_failed_checks={impossible: "held-out samples"})
     other = {entry["check_name"] for entry in results if entry["status"] not in ("passed", "skipped")}
     assert other == {impossible}

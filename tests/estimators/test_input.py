@@ -86,7 +86,7 @@ def test_bad_targets_are_refused(kind: type[BaseEstimator]) -> None:
         ({"hidden": (8, 0)}, r"hidden is \(8, 0\)"),
         ({"hidden": (8, 2.5)}, r"hidden is \(8, 2.5\)"),
         ({"hidden": None}, "hidden is None"),
-        ({"activation": "relu"}, "activation is 'relu'"),
+        ({"activation": "rely"}, "no activation 'rely'; did you mean 'relu'?"),
         ({"activation": torch.nn.ReLU()}, "activation is ReLU"),
         ({"solver": "sgd"}, "solver is 'sgd'"),
         ({"solver": lb.ImplicitSGD}, "solver is <class"),

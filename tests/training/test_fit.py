@@ -316,3 +316,17 @@ def test_seconds_are_those_of_steps(tmp_path):
     seconds = [row["seconds"] for row in history]
     assert 0.0 < seconds[0] and seconds == sorted(set(seconds))
     assert math.isfinite(seconds[-1])
+
+
+def test_the_validation_objective_is_the_mean_by_the_weights_of_its_samples():
+    case = case_in(torch.float64)
+    X, Y = case.X[:5].flip(1), case.Y[:5]
+    weights = torch.tensor([0.5, 1.0, 2.0, 4.0, 0.25], dtype=torch.float64)
+    still = lb.baselines.SGD(1e-30)
+    result = lb.fit(case.problem, case.data, still, epochs=1, validation=(X, Y), validation_weights=weights)
+    losses = torch.stack([case.problem.objective(X[i : i + 1], Y[i : i + 1]) for i in range(5)])
+    assert result.history[-1]["validation"] == pytest.approx(float(weights @ losses / weights.sum()), rel=1e-12)
+    with pytest.raises(errors.SettingError, match=r"validation_weights .* without validation"):
+        lb.fit(case.problem, case.data, still, epochs=1, validation_weights=weights)
+    with pytest.raises(errors.TensorError, match="validation: "):
+        lb.fit(case.problem, case.data, still, epochs=1, validation=(X, Y), validation_weights=weights[:4])

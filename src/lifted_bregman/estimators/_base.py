@@ -14,6 +14,7 @@ from sklearn.utils import check_random_state  # type: ignore[import-untyped]
 from sklearn.utils.validation import check_is_fitted, validate_data  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
+from lifted_bregman._device import resolve_device
 from lifted_bregman.activations import Activation, Identity, ReLU
 from lifted_bregman.activations._base import whole
 from lifted_bregman.errors import SettingError
@@ -31,7 +32,7 @@ from lifted_bregman.problem.blocks import hidden_layers, layers
 from lifted_bregman.problem.penalties import Penalty
 from lifted_bregman.solvers import Batch, Callback, Outcome, Solver
 from lifted_bregman.solvers._history import measured
-from lifted_bregman.training.callbacks import EarlyStopping
+from lifted_bregman.training.callbacks import EarlyStopping, Progress
 from lifted_bregman.training.fit import default_solver, fit
 
 Array = NDArray[Any]
@@ -49,6 +50,7 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
     out_activation_: Activation
     n_iter_: int
     history_: list[dict[str, float]]
+    loss_curve_: list[float]
     loss_: float
     outcome_: Outcome
     message_: str
@@ -59,7 +61,7 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
         self,
         hidden: int | Sequence[int] = (100,),
         *,
-        activation: Activation = RELU,
+        activation: Activation | str = RELU,
         loss: BregmanLoss | None = None,
         solver: Solver[Any] | None = None,
         epochs: int = 100,
@@ -72,6 +74,8 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
         validation_fraction: float = 0.1,
         warm_start: bool = False,
         dtype: Any = None,
+        device: str | torch.device | None = None,
+        verbose: int = 0,
         callbacks: Sequence[Callback] = (),
         random_state: Any = None,
     ) -> None:
@@ -89,6 +93,8 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
         self.validation_fraction = validation_fraction
         self.warm_start = warm_start
         self.dtype = dtype
+        self.device = device
+        self.verbose = verbose
         self.callbacks = callbacks
         self.random_state = random_state
 
@@ -126,6 +132,8 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _validated(self, X: Any, y: Any = "no_validation", *, goes_on: bool, **checks: Any) -> Any:
         """X, or X and y, as scikit-learn's checks return them."""
+        settings.refuse_masked(X, "X")
+        settings.refuse_masked(y, "y")
         dtype = self._model_dtype() if goes_on else settings.float_types(self.dtype)
         if not goes_on:
             self.__dict__.pop("model_", None)  # a fit that fails leaves none, rather than one for other data
@@ -147,23 +155,32 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
         epochs = whole(self.epochs, "epochs")
         batch_size = None if self.batch_size is None else whole(self.batch_size, "batch_size")
         stopper = None if incremental else self._stopper(solver)
+        progress = [Progress(line_seconds=0.0)] if settings.verbose(self.verbose) else []
+        device = resolve_device(self.device)
+        if solver.ends_with_run and (goes_on or incremental):
+            raise SettingError(
+                f"a schedule of {solver!r} ends with the run, and here a run is one of several: give it the number of "
+                "all steps, steps=, or use fit with warm_start=False."
+            )
         if goes_on:
             seed, model, continuation, history = self._seed, self.model_, Continuation(self._left), self.history_
         else:
             seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
             widths = (X.shape[1], *settings.widths(self.hidden), outputs)
-            model = dense_network(widths, self._hidden_activations(), torch.from_numpy(X).dtype, seed)
+            model = dense_network(widths, self._hidden_activations(), torch.from_numpy(X).dtype, seed).to(device)
             continuation, history = Continuation(), []
         problem = self._problem(model)
         if goes_on:
-            self._require_unchanged(problem)
+            self._require_unchanged(problem, device)
         inputs, targets = self._inputs(torch.from_numpy(X), seed, continuation.epochs), torch.from_numpy(Y)
         w = None if sample_weight is None else torch.from_numpy(sample_weight)
-        held_out = None
+        held_out = w_held_out = None
         if self.early_stopping and not incremental:
             train, other = self._split(len(X), labels, seed)
-            held_out = inputs[other], targets[other]
+            held_out = inputs[other].to(device), targets[other].to(device)
+            w_held_out = None if w is None else w[other].to(device)
             inputs, targets, w = inputs[train], targets[train], None if w is None else w[train]
+        inputs, targets, w = inputs.to(device), targets.to(device), None if w is None else w.to(device)
         if not goes_on and labels is None and problem.loss.activation == Identity():
             start_at_mean(model, targets, w)
         result = fit(
@@ -175,7 +192,8 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
             seed=seed,
             validation=held_out,
             sample_weights=w,
-            callbacks=[continuation, *([] if stopper is None else [stopper]), *self.callbacks],
+            validation_weights=w_held_out,
+            callbacks=[continuation, *([] if stopper is None else [stopper]), *self.callbacks, *progress],
         )
         put_back = stopper is not None and stopper.restore_best and stopper.waited > 0
         if put_back or result.outcome in (Outcome.DIVERGED, Outcome.INTERRUPTED):
@@ -188,22 +206,23 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
         self.out_activation_ = problem.loss.activation
         self.n_iter_ = continuation.epochs
         self.history_ = [*history, *result.history]
+        self.loss_curve_ = [row["objective"] for row in self.history_]
         self.loss_ = reached["objective"]
         self.outcome_, self.message_ = result.outcome, result.message
         self._seed, self._left = seed, continuation.left
         return reached
 
-    def _require_unchanged(self, problem: LiftedProblem) -> None:
+    def _require_unchanged(self, problem: LiftedProblem, device: torch.device) -> None:
         """An error unless the network that training goes on with is the one that the settings ask for."""
         linear = [module for module in problem.model.children() if isinstance(module, nn.Linear)]
         activations = [problem.network[layer].activation for layer in hidden_layers(problem.depth)]
-        has = [module.out_features for module in linear[:-1]], activations
-        wanted = list(settings.widths(self.hidden)), self._hidden_activations()
-        for name, before, now in zip(("hidden layers of", "activations"), has, wanted, strict=True):
+        has = [module.out_features for module in linear[:-1]], activations, linear[0].weight.device
+        wanted = list(settings.widths(self.hidden)), self._hidden_activations(), device
+        for name, before, now in zip(("hidden layers of", "activations", "device"), has, wanted, strict=True):
             if before != now:
                 raise SettingError(
-                    f"training goes on with {name} {before}, but {now} were given: use warm_start=False, or a new "
-                    "estimator."
+                    f"training goes on with {name} {before}, but {now} {'was' if name == 'device' else 'were'} given: "
+                    "use warm_start=False, or a new estimator."
                 )
 
     def _inputs(self, X: Tensor, seed: int, epochs: int) -> Tensor:
@@ -246,6 +265,7 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
         return checked
 
     def _forward(self, module: nn.Module, X: Array) -> Tensor:
-        """The module's outputs, a few samples at a time."""
+        """The module's outputs, a few samples at a time, brought to the CPU."""
+        device = self.model_[0].weight.device
         with torch.no_grad():
-            return torch.cat([module(rows) for rows in torch.from_numpy(X).split(_ROWS)])
+            return torch.cat([module(rows.to(device)).cpu() for rows in torch.from_numpy(X).split(_ROWS)])

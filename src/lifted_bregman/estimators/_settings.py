@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from numbers import Integral
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_array  # type: ignore[import-untyped]
+from sklearn.utils.class_weight import compute_class_weight  # type: ignore[import-untyped]
 
-from lifted_bregman.activations import Activation
+from lifted_bregman.activations import Activation, Sigmoid
 from lifted_bregman.activations._base import whole
 from lifted_bregman.errors import DataError, SettingError
+from lifted_bregman.experiments import specs
 from lifted_bregman.solvers import Solver
+
+_NAMES: dict[str, type[Activation]] = {**specs.ACTIVATIONS, "logistic": Sigmoid}  # as scikit-learn calls it
 
 
 def widths(hidden: Any) -> tuple[int, ...]:
@@ -30,9 +34,14 @@ def widths(hidden: Any) -> tuple[int, ...]:
 
 
 def activation(value: Any) -> Activation:
-    """An activation of this library."""
+    """An activation of this library, given by itself or by its name."""
+    if isinstance(value, str):
+        return specs.activation(value, _NAMES)
     if not isinstance(value, Activation):
-        raise SettingError(f"activation is {value!r}; it must be one of lb.activations, such as lb.activations.ReLU().")
+        raise SettingError(
+            f"activation is {value!r}; it must be one of lb.activations, such as lb.activations.ReLU(), or a name such "
+            "as 'relu'."
+        )
     return value
 
 
@@ -41,6 +50,13 @@ def solver(value: Any) -> Solver[Any]:
     if not isinstance(value, Solver):
         raise SettingError(f"solver is {value!r}; it must be a solver such as lb.ImplicitSGD(), or None.")
     return value
+
+
+def verbose(value: Any) -> bool:
+    """Whether to show progress."""
+    if not isinstance(value, Integral | bool | np.bool_) or value < 0:
+        raise SettingError(f"verbose is {value!r}; it must be 0 for nothing, or 1 for a line an epoch.")
+    return bool(value)
 
 
 def not_negative(value: Any, name: str) -> float:
@@ -75,10 +91,37 @@ def float_types(dtype: Any) -> Any:
     return given
 
 
+def refuse_masked(value: Any, name: str) -> None:
+    """An error for a masked array, of which scikit-learn would read the entries behind the mask."""
+    if np.ma.isMaskedArray(value):
+        raise DataError(
+            f"{name} is a masked array, and what it masks would count: give {name}.filled(value), or leave these "
+            "samples out."
+        )
+
+
+def class_weights(class_weight: Any, classes: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
+    """The weight of each class, in the meaning of scikit-learn: None, "balanced" in y, or a dict."""
+    if isinstance(class_weight, Mapping):
+        for label, weight in class_weight.items():
+            if not _is_number(weight) or not 0.0 <= weight < math.inf:
+                raise SettingError(f"class_weight gives {label!r} the weight {weight!r}; it must be finite and >= 0.")
+    elif not (class_weight is None or (isinstance(class_weight, str) and class_weight == "balanced")):
+        raise SettingError(
+            f"class_weight is {class_weight!r}; it must be None, 'balanced' or a dict from classes to weights."
+        )
+    try:
+        weights: NDArray[Any] = compute_class_weight(class_weight, classes=classes, y=y)
+    except ValueError as error:
+        raise SettingError(str(error)) from error
+    return weights
+
+
 def positive_weights(sample_weight: Any, X: NDArray[Any]) -> tuple[NDArray[Any] | None, NDArray[Any] | slice]:
     """The weights above 0, or None, and the samples that have them: a sample of weight 0 is left out."""
     if sample_weight is None:
         return None, slice(None)
+    refuse_masked(sample_weight, "sample_weight")
     w: NDArray[Any] = check_array(sample_weight, ensure_2d=False, dtype=X.dtype, input_name="sample_weight")
     if w.shape != (len(X),):
         raise DataError(f"sample_weight has the shape {w.shape}; expected ({len(X)},), one number for each sample.")

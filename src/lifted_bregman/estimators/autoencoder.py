@@ -33,7 +33,8 @@ class LiftedAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Lifte
 
     Args:
         hidden: the width of each hidden layer, >= 1, at least one layer.
-        activation: of the hidden layers other than the code.
+        activation: of the hidden layers other than the code: one of `lb.activations`, or its name, such as "relu",
+            "tanh", "logistic" or "leaky-relu:0.1".
         code_penalty: the weight of the penalty on the code, >= 0; 0 for none.
         code_threshold: the threshold of the code's activation, >= 0; 0 for a linear code, None for `code_penalty`.
         noise: the standard deviation of Gaussian noise, >= 0.  Above 0 the network is trained to make X out of X plus
@@ -50,6 +51,8 @@ class LiftedAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Lifte
             improves.
         warm_start: whether `fit` goes on with the network of the last `fit`, for `epochs` more.
         dtype: "float32" or "float64"; None for that of X, float64 if X is neither.
+        device: that network and samples are trained on, such as "cpu" or "cuda"; None for the CPU.
+        verbose: 0 for nothing, 1 for a line an epoch on standard error (a live bar on a terminal).
         callbacks: of `lifted_bregman.callbacks`, such as Progress() or Timer(60).
         random_state: fixes initial weights, noise, held-out samples and order; None for new ones each time.
 
@@ -57,9 +60,9 @@ class LiftedAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Lifte
     `fit` raises `DivergedError`; it warns if Ctrl-C was pressed, and keeps what was reached, and if all codes are 0.
 
     Attributes: `model_`, an nn.Sequential without the final activation `out_activation_`, and its halves `encoder_` and
-    `decoder_`; `n_iter_`, the epochs made; `history_`, one row an epoch, with the "sparsity" of the code; `loss_`, the
-    training objective of the parameters that are kept; `outcome_` and `message_`, how training ended; `n_features_in_`
-    and, where X has them, `feature_names_in_`.
+    `decoder_`; `n_iter_`, the epochs made; `history_`, one row an epoch, with the "sparsity" of the code;
+    `loss_curve_`, the training objective after each epoch; `loss_`, that of the parameters that are kept; `outcome_`
+    and `message_`, how training ended; `n_features_in_` and, where X has them, `feature_names_in_`.
     """
 
     default_loss: ClassVar[type[SquaredError]] = SquaredError
@@ -68,7 +71,7 @@ class LiftedAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Lifte
         self,
         hidden: int | Sequence[int] = (64, 32, 64),
         *,
-        activation: Activation = RELU,
+        activation: Activation | str = RELU,
         code_penalty: float = 0.09,
         code_threshold: float | None = None,
         noise: float = 0.0,
@@ -84,6 +87,8 @@ class LiftedAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Lifte
         validation_fraction: float = 0.1,
         warm_start: bool = False,
         dtype: Any = None,
+        device: str | torch.device | None = None,
+        verbose: int = 0,
         callbacks: Sequence[Callback] = (),
         random_state: Any = None,
     ) -> None:
@@ -102,6 +107,8 @@ class LiftedAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Lifte
             validation_fraction=validation_fraction,
             warm_start=warm_start,
             dtype=dtype,
+            device=device,
+            verbose=verbose,
             callbacks=callbacks,
             random_state=random_state,
         )
@@ -186,6 +193,7 @@ class LiftedAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Lifte
     def inverse_transform(self, codes: Any) -> Array:
         """What the decoder makes of codes, (samples, features)."""
         check_is_fitted(self)
+        settings.refuse_masked(codes, "codes")
         codes = check_array(codes, dtype=self._model_dtype(), order="C", force_writeable=True)
         if codes.shape[1] != self._n_features_out:
             raise DataError(

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import torch
 from sklearn.base import ClassifierMixin  # type: ignore[import-untyped]
 from sklearn.utils.metaestimators import available_if  # type: ignore[import-untyped]
 from sklearn.utils.multiclass import check_classification_targets  # type: ignore[import-untyped]
 
+from lifted_bregman.activations import Activation
 from lifted_bregman.errors import DataError, SettingError
 from lifted_bregman.estimators import _settings as settings
-from lifted_bregman.estimators._base import Array, LiftedEstimator
-from lifted_bregman.losses import CrossEntropy, SquaredError
+from lifted_bregman.estimators._base import RELU, Array, LiftedEstimator
+from lifted_bregman.losses import BregmanLoss, CrossEntropy, SquaredError
+from lifted_bregman.problem.penalties import Penalty
+from lifted_bregman.solvers import Callback, Solver
 
 
 def _has_probabilities(estimator: LiftedClassifier) -> bool:
@@ -28,8 +33,11 @@ class LiftedClassifier(ClassifierMixin, LiftedEstimator):  # type: ignore[misc]
 
     Args:
         hidden: the width of each hidden layer, >= 1; () for none.
-        activation: of the hidden layers.
+        activation: of the hidden layers: one of `lb.activations`, or its name, such as "relu", "tanh", "logistic" or
+            "leaky-relu:0.1".
         loss: `CrossEntropy()`, the default, or `SquaredError()` to one-hot targets, as in the paper.
+        class_weight: by which the samples of each class count, beside sample_weight: a dict from classes to weights
+            >= 0, or "balanced" for samples / (classes · samples of the class); None for 1.
         solver: any solver or baseline; None for the default of `lifted_bregman.fit`.
         epochs: passes over the samples, >= 1; steps for a solver that takes the whole set.
         batch_size: samples per step; None for min(100, samples).
@@ -41,6 +49,8 @@ class LiftedClassifier(ClassifierMixin, LiftedEstimator):  # type: ignore[misc]
             of each, and stop when the objective on them no longer improves.
         warm_start: whether `fit` goes on with the network of the last `fit`, for `epochs` more.
         dtype: "float32" or "float64"; None for that of X, float64 if X is neither.
+        device: that network and samples are trained on, such as "cpu" or "cuda"; None for the CPU.
+        verbose: 0 for nothing, 1 for a line an epoch on standard error (a live bar on a terminal).
         callbacks: of `lifted_bregman.callbacks`, such as Progress() or Timer(60).
         random_state: fixes initial weights, held-out samples and order; None for new ones each time.
 
@@ -48,19 +58,65 @@ class LiftedClassifier(ClassifierMixin, LiftedEstimator):  # type: ignore[misc]
     `fit` raises `DivergedError`; if Ctrl-C is pressed it warns and keeps what was reached.
 
     Attributes: `model_`, an nn.Sequential without the final activation `out_activation_`; `classes_`; `n_iter_`, the
-    epochs made; `history_`, one row an epoch; `loss_`, the training objective of the parameters that are kept;
-    `outcome_` and `message_`, how training ended; `n_features_in_` and, where X has them, `feature_names_in_`.
+    epochs made; `history_`, one row an epoch; `loss_curve_`, the training objective after each epoch; `loss_`, that of
+    the parameters that are kept; `outcome_` and `message_`, how training ended; `n_features_in_` and, where X has them,
+    `feature_names_in_`.
     """
 
     default_loss: ClassVar[type[CrossEntropy]] = CrossEntropy
 
     classes_: Array
 
+    def __init__(
+        self,
+        hidden: int | Sequence[int] = (100,),
+        *,
+        activation: Activation | str = RELU,
+        loss: BregmanLoss | None = None,
+        class_weight: Mapping[Any, float] | str | None = None,
+        solver: Solver[Any] | None = None,
+        epochs: int = 100,
+        batch_size: int | None = None,
+        weights: float | Sequence[float] | None = None,
+        parameter_penalty: Penalty | None = None,
+        tol: float | None = 1e-4,
+        n_iter_no_change: int = 10,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        warm_start: bool = False,
+        dtype: Any = None,
+        device: str | torch.device | None = None,
+        verbose: int = 0,
+        callbacks: Sequence[Callback] = (),
+        random_state: Any = None,
+    ) -> None:
+        super().__init__(
+            hidden,
+            activation=activation,
+            loss=loss,
+            solver=solver,
+            epochs=epochs,
+            batch_size=batch_size,
+            weights=weights,
+            parameter_penalty=parameter_penalty,
+            tol=tol,
+            n_iter_no_change=n_iter_no_change,
+            early_stopping=early_stopping,
+            validation_fraction=validation_fraction,
+            warm_start=warm_start,
+            dtype=dtype,
+            device=device,
+            verbose=verbose,
+            callbacks=callbacks,
+            random_state=random_state,
+        )
+        self.class_weight = class_weight
+
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Trains the network on samples X (samples, features) with labels y, numbers or strings.
 
-        sample_weight multiplies a sample's part of the objective; samples of weight 0 are left out, and samples held
-        out for validation all count the same.
+        sample_weight multiplies a sample's part of the objective, also of that on samples held out for validation;
+        samples of weight 0 are left out.
         """
         goes_on = self._goes_on()
         X, y = self._validated(X, y, goes_on=goes_on)
@@ -71,9 +127,14 @@ class LiftedClassifier(ClassifierMixin, LiftedEstimator):  # type: ignore[misc]
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """One epoch on these samples, with the network and the solver's state of the last call.
 
-        `classes` lists all there will be, and must be given at the first call.  Early stopping belongs to
-        `fit`.  A solver whose variables belong to samples begins with new ones.
+        `classes` lists all there will be, and must be given at the first call.  Early stopping and
+        class_weight="balanced" belong to `fit`.  A solver whose variables belong to samples begins with new ones.
         """
+        if isinstance(self.class_weight, str) and self.class_weight == "balanced":
+            raise SettingError(
+                "class_weight is 'balanced', which needs all samples, and partial_fit has some: give a dict from "
+                "classes to weights."
+            )
         goes_on = self._goes_on(incremental=True)
         X, y = self._validated(X, y, goes_on=goes_on)
         check_classification_targets(y)
@@ -86,7 +147,16 @@ class LiftedClassifier(ClassifierMixin, LiftedEstimator):  # type: ignore[misc]
             X[kept], y[kept], np.unique(classes), goes_on=goes_on, incremental=True, sample_weight=sample_weight
         )
 
-    def _learn(self, X: Array, y: Array, classes: Array, *, goes_on: bool, **options: Any) -> Self:
+    def _learn(
+        self,
+        X: Array,
+        y: Array,
+        classes: Array,
+        *,
+        goes_on: bool,
+        sample_weight: Array | None,
+        incremental: bool = False,
+    ) -> Self:
         unknown = np.setdiff1d(y, classes)
         if len(unknown):
             raise DataError(
@@ -102,7 +172,20 @@ class LiftedClassifier(ClassifierMixin, LiftedEstimator):  # type: ignore[misc]
         if not isinstance(self._loss(), CrossEntropy | SquaredError):
             raise SettingError(f"loss is {self.loss!r}; a classifier takes CrossEntropy() or SquaredError().")
         labels = np.searchsorted(classes, y)
-        self._train(X, labels, len(classes), goes_on=goes_on, labels=labels, **options)
+        if self.class_weight is not None:
+            by_class = settings.class_weights(self.class_weight, classes, y)[labels]
+            given = by_class if sample_weight is None else by_class * sample_weight
+            sample_weight, kept = settings.positive_weights(given, X)
+            X, labels = X[kept], labels[kept]
+        self._train(
+            X,
+            labels,
+            len(classes),
+            goes_on=goes_on,
+            incremental=incremental,
+            sample_weight=sample_weight,
+            labels=labels,
+        )
         self.classes_ = classes
         return self
 

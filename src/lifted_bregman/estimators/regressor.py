@@ -16,7 +16,8 @@ class LiftedRegressor(RegressorMixin, MultiOutputMixin, LiftedEstimator):  # typ
 
     Args:
         hidden: the width of each hidden layer, >= 1; () for none, which is linear regression.
-        activation: of the hidden layers.
+        activation: of the hidden layers: one of `lb.activations`, or its name, such as "relu", "tanh", "logistic" or
+            "leaky-relu:0.1".
         loss: `SquaredError()`, the default, or `BregmanLoss(activation)` for targets in the range of an activation.
         solver: any solver or baseline; None for the default of `lifted_bregman.fit`.
         epochs: passes over the samples, >= 1; steps for a solver that takes the whole set.
@@ -29,6 +30,8 @@ class LiftedRegressor(RegressorMixin, MultiOutputMixin, LiftedEstimator):  # typ
             improves.
         warm_start: whether `fit` goes on with the network of the last `fit`, for `epochs` more.
         dtype: "float32" or "float64"; None for that of X, float64 if X is neither.
+        device: that network and samples are trained on, such as "cpu" or "cuda"; None for the CPU.
+        verbose: 0 for nothing, 1 for a line an epoch on standard error (a live bar on a terminal).
         callbacks: of `lifted_bregman.callbacks`, such as Progress() or Timer(60).
         random_state: fixes initial weights, held-out samples and order; None for new ones each time.
 
@@ -39,8 +42,9 @@ class LiftedRegressor(RegressorMixin, MultiOutputMixin, LiftedEstimator):  # typ
     `fit` raises `DivergedError`; if Ctrl-C is pressed it warns and keeps what was reached.
 
     Attributes: `model_`, an nn.Sequential without the final activation `out_activation_`; `n_iter_`, the epochs made;
-    `history_`, one row an epoch; `loss_`, the training objective of the parameters that are kept; `outcome_` and
-    `message_`, how training ended; `n_features_in_` and, where X has them, `feature_names_in_`.
+    `history_`, one row an epoch; `loss_curve_`, the training objective after each epoch; `loss_`, that of the
+    parameters that are kept; `outcome_` and `message_`, how training ended; `n_features_in_` and, where X has them,
+    `feature_names_in_`.
     """
 
     default_loss: ClassVar[type[SquaredError]] = SquaredError
@@ -48,8 +52,8 @@ class LiftedRegressor(RegressorMixin, MultiOutputMixin, LiftedEstimator):  # typ
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Trains the network on samples X (samples, features) with targets y, (samples,) or (samples, outputs).
 
-        sample_weight multiplies a sample's part of the objective; samples of weight 0 are left out, and samples held
-        out for validation all count the same.
+        sample_weight multiplies a sample's part of the objective, also of that on samples held out for validation;
+        samples of weight 0 are left out.
         """
         return self._learn(X, y, sample_weight, goes_on=self._goes_on())
 

@@ -60,15 +60,15 @@ ACTIVATIONS: dict[str, type[Activation]] = {
 _NOT_PROXIMAL = {"gelu", "silu", "swish", "mish", "hardswish", "hard-swish", "selu", "prelu", "glu", "hard-shrink"}
 
 
-def activation(spec: str) -> Activation:
-    """The activation that a spec names."""
+def activation(spec: str, known: Mapping[str, type[Activation]] = ACTIVATIONS) -> Activation:
+    """The activation that a spec names, one of those that are `known`."""
     name = spec.partition(":")[0]
     if name.lower() in _NOT_PROXIMAL:
         raise NotProximalError(
             f"the activation '{name}' is no proximal map, which must be non-decreasing and 1-Lipschitz: take one of "
-            f"{', '.join(ACTIVATIONS)}."
+            f"{', '.join(known)}."
         )
-    return make(spec, ACTIVATIONS, "activation")  # type: ignore[no-any-return]
+    return make(spec, known, "activation")  # type: ignore[no-any-return]
 
 
 def make(spec: str, known: Mapping[str, Any], what: str) -> Any:

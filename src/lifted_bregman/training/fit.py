@@ -39,6 +39,7 @@ def fit(
     seed: int = 0,
     validation: Any = None,
     sample_weights: Any = None,
+    validation_weights: Any = None,
     tolerance: float | None = None,
     record_every: int = 1,
     callbacks: Iterable[Callback] = (),
@@ -71,6 +72,7 @@ def fit(
         seed: a whole number.
         validation: a second set in any of these forms, evaluated for each row of the history.
         sample_weights: w_i > 0, one for each sample, by which its energy counts.
+        validation_weights: w_i > 0, one for each sample of `validation`, by which its objective counts.
         tolerance: stop when every block's certificate is at most this, for solvers that keep the variables of the
             whole set; None for never.
         record_every: epochs between rows of the history.
@@ -99,11 +101,13 @@ def fit(
         raise SettingError("resume needs the folder of the run to continue: give out='runs/name'.")
     inputs = read_inputs(problem, data)
     train = inputs.batch(problem, sample_weights)
+    if validation is None and validation_weights is not None:
+        raise SettingError("validation_weights was given without validation: give both, or leave it out.")
     second = None if validation is None else read_inputs(problem, validation, "validation")
     held_out = None
     if second is not None:
         try:
-            held_out = second.batch(problem)
+            held_out = second.batch(problem, validation_weights)
         except LiftedBregmanError as error:
             raise type(error)(f"validation: {error}") from error
     size = batch_size if batch_size is not None else inputs.batch_size
@@ -152,6 +156,7 @@ def fit(
             solver=solver,
             validation=None if second is None else (second.X, second.Y),
             sample_weights=sample_weights,
+            validation_weights=validation_weights,
             out=out,
             resume=resume,
             **settings,
