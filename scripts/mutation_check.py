@@ -75,7 +75,7 @@ IN_LAYERS, FIT_LAYERS, SPANNED, PIPELINED = (
     "tests/distributed/test_span.py -k ",
     "tests/solvers/test_pipelined_sweep.py -k ",
 )
-SCHEDULES = "tests/solvers/test_schedules.py -k "
+SCHEDULES, BACKPROP = "tests/solvers/test_schedules.py -k ", "tests/solvers/test_baselines_backprop.py -k "
 PIAG, IN_PROCESSES = "tests/solvers/test_asynchronous_piag.py -k ", "tests/distributed/test_asynchronous.py -k "
 CALLBACKS = "tests/distributed/test_callback_errors.py -k raised_by_all"
 SWEEP, MOVES = "tests/solvers/test_gram_sweep.py", "tests/solvers/test_gram_moves.py"
@@ -166,6 +166,17 @@ MUTATIONS = [
     Mutation("MAC-QP: steps tried without the proximal term", "solvers/baselines/mac_qp.py", " + proximal_value(problem)", "", "tests/solvers/test_baselines_mac_qp.py -k sub_problem"),
     Mutation("schedules: not looked at before a run", LOOP, "        solver.require_steps(problem, epochs * len(order))\n", "", SCHEDULES + "refused"),
     Mutation("schedules: the first step decides", "solvers/schedules.py", "return range(min(steps, _LOOKED_AT))", "return (0,)", SCHEDULES + "refused"),
+    Mutation("schedules: cosine without its half", "solvers/schedules.py", "return 0.5 * (1.0 + math.cos(math.pi * fraction))", "return 1.0 + math.cos(math.pi * fraction)", SCHEDULES + "those_of_torch"),
+    Mutation("schedules: a warm-up that starts at 0", "solvers/schedules.py", "self.peak * (step + 1) / self.warm_up", "self.peak * step / self.warm_up", SCHEDULES + "those_of_torch"),
+    Mutation("schedules: epochs are no part of a run that ends with them", "training/fit.py", 'epochs = {"epochs": run.epochs} if solver.ends_with_run else {}', "epochs: dict[str, Any] = {}", RESUME + " -k ends_with_the_run"),
+    Mutation("schedules: a wrapped solver counts outer steps", "solvers/constrained.py", "self.solver.planned(steps * self.inner_steps)", "self.solver.planned(steps)", SCHEDULES + "inner_solvers"),
+    Mutation("AdamW: decay passes through the moments", "solvers/baselines/adamw.py", "decoupled=True", "decoupled=False", BACKPROP + "those_of_torch"),
+    Mutation("SGD: decay forgotten without momentum", "solvers/baselines/sgd.py", "if self.weight_decay > 0.0:", "if False:", BACKPROP + "those_of_torch"),
+    Mutation("clipping: long gradients stay long", "solvers/baselines/_backpropagation.py", "if factor < 1.0:", "if False:", BACKPROP + "clipped"),
+    Mutation("clipping: short gradients are stretched", "solvers/baselines/_backpropagation.py", "if factor < 1.0:", "if factor > 0.0:", BACKPROP + "clipped"),
+    Mutation("label smoothing: towards 0", "losses/output.py", "torch.full_like(y, 1.0 / y.shape[-1])", "torch.zeros_like(y)", LOSSES),
+    Mutation("estimators: class weights replace sample weights", "estimators/classifier.py", "else by_class * sample_weight", "else by_class", "tests/estimators/test_arguments.py -k class_weights"),
+    Mutation("estimators: held-out samples count the same", "estimators/_base.py", "validation_weights=w_held_out", "validation_weights=None", "tests/estimators/test_arguments.py -k early_stopping"),
     Mutation("schedules: rounds counted for updates", "solvers/asynchronous_piag.py", "steps * self.round_updates)", "steps)", SCHEDULES + "updates_of_a_round"),
     Mutation("implicit SGD: the first term decides", "solvers/implicit_sgd.py", "        self._require_solver(problem, require_numbers(", "        self._require_solver(problem, 0.0 * require_numbers(", SCHEDULES + "takes_no_term"),
     Mutation("implicit SGD: anchor forgotten", "solvers/_descent.py", "p.add_(anchor[name], alpha=pull)", "pass", "tests/solvers/test_implicit_sgd.py"),
