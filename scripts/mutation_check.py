@@ -177,7 +177,7 @@ MUTATIONS = [
     Mutation("label smoothing: towards 0", "losses/output.py", "torch.full_like(y, 1.0 / y.shape[-1])", "torch.zeros_like(y)", LOSSES),
     Mutation("estimators: class weights replace sample weights", "estimators/classifier.py", "else by_class * sample_weight", "else by_class", "tests/estimators/test_arguments.py -k class_weights"),
     Mutation("estimators: held-out samples count the same", "estimators/_base.py", "validation_weights=w_held_out", "validation_weights=None", "tests/estimators/test_arguments.py -k early_stopping"),
-    Mutation("schedules: rounds counted for updates", "solvers/asynchronous_piag.py", "steps * self.round_updates)", "steps)", SCHEDULES + "updates_of_a_round"),
+    Mutation("schedules: rounds counted for updates", "solvers/asynchronous_piag.py", "require_steps(problem, steps * self.round_updates)", "require_steps(problem, steps)", SCHEDULES + "updates_of_a_round"),
     Mutation("implicit SGD: the first term decides", "solvers/implicit_sgd.py", "        self._require_solver(problem, require_numbers(", "        self._require_solver(problem, 0.0 * require_numbers(", SCHEDULES + "takes_no_term"),
     Mutation("implicit SGD: anchor forgotten", "solvers/_descent.py", "p.add_(anchor[name], alpha=pull)", "pass", "tests/solvers/test_implicit_sgd.py"),
     Mutation("gram sweep: the tangent of the layer above with the wrong sign", "solvers/_gram_signals.py", "v = torch.sub(z, pulled, alpha=nudge)", "v = torch.add(z, pulled, alpha=nudge)", SWEEP),

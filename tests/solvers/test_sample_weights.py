@@ -69,6 +69,7 @@ MINIBATCH = [
     solvers.TargetedPenalties(solvers.ImplicitSGD(prox_weight=5.0, inner_steps=3), parameters=SPARSE),
     base.SGD(learning_rate=0.02, momentum=0.5),
     base.Adam(learning_rate=0.01),
+    base.AdamW(learning_rate=0.01, clip_norm=0.5),
     base.ImplicitBackprop(prox_weight=1.0, inner_steps=3, learning_rate=0.05),
 ]
 """Solvers whose run on weighted batches is that on batches with duplicated rows."""
