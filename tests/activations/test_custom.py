@@ -74,12 +74,14 @@ def narrow_fall(z: Tensor) -> Tensor:
         (lambda z: 2.0 * z, "slope"),
         (lambda z: 1.0001 * z, "slope"),
         (torch.erf, "slope"),
-        (torch.sign, "slope"),
-        (torch.floor, "slope"),
+        (torch.sign, "jumps by 1"),
+        (torch.floor, "jumps by 1"),
         (functools.partial(F.elu, alpha=1.001), "slope"),
         (narrow_rise, "slope"),
         (narrow_fall, "decreases"),
-        (lambda z: torch.where(z > 0.5, z + 1e-6, z), "slope"),
+        (lambda z: torch.where(z > 0.5, z + 1e-6, z), "jumps by 1e-06"),
+        (F.hardshrink, "jumps by 0.5"),
+        (lambda z: z.sign() * z.abs().sqrt(), "without bound"),
         (lambda z: 3.0 * z.clamp(-1e-9, 1e-9), "slope"),
     ],
     ids=name,
@@ -89,7 +91,8 @@ def test_others_are_refused_with_a_counter_example(function: Callable[[Tensor], 
         FromScalar(function, name="mine")
     message = str(caught.value)
     assert "FromScalar(mine)" in message and verdict in message
-    assert ("Softplus()" if verdict == "decreases" else "Divide") in message
+    remedy = {"decreases": "Softplus()", "slope": "Divide"}.get(verdict, "no largest slope")
+    assert remedy in message and ("Divide" in message) == (verdict == "slope")
     found = re.search(r"z1 = (\S+) and z2 = (\S+), where it is (\S+) and (\S+) \(in torch.(float\d\d)", message)
     assert found is not None
     z1, z2, u1, u2 = (float(number) for number in found.groups()[:4])
@@ -121,7 +124,15 @@ def test_ill_formed_functions_are_refused(function: Callable[[Tensor], Tensor], 
         FromScalar(function)
 
 
-@pytest.mark.parametrize(("function", "words"), [(3.0, "function from tensors"), (nn.PReLU(), "parameters")])
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (3.0, "function from tensors"),
+        (nn.PReLU(), "parameters"),
+        (math.tanh, r"FromScalar\(tanh\) raised .*use torch\.tanh"),
+        (lambda z: math.exp(z), r"FromScalar\(<lambda>\) raised .*functions of torch"),
+    ],
+)
 def test_bad_settings_are_refused(function: object, words: str) -> None:
     with pytest.raises(SettingError, match=words):
         FromScalar(function)  # type: ignore[arg-type]

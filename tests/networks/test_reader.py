@@ -227,7 +227,10 @@ REFUSED = {
     "hooks": (hooked(), "hooks", "remove"),
     "weight normalised": (nn.utils.parametrizations.weight_norm(nn.Linear(3, 3)), "may hide", "lb.Map"),
     "lazy": (nn.LazyLinear(3), "size", "run the model once"),
+    "lazy in a Map": (lb.Map(nn.LazyLinear(3)), "size", "run the model once"),
     "flatten over samples": (nn.Flatten(0), "samples", "dimension 1"),
+    "embedding": (nn.Embedding(5, 3), "whole numbers", "X = embedding(indices).detach()"),
+    "data parallel": (nn.DataParallel(nn.Linear(3, 3)), "devices", "model.2.1.module"),
 }
 
 
@@ -243,6 +246,32 @@ def test_refusals_name_path_reason_and_remedy(name):
     assert reason in sentence
     assert remedy in sentence
     assert isinstance(caught.value, TypeError)
+
+
+def test_a_compiled_model_names_the_model_inside():
+    compiled = torch.compile(nn.Linear(3, 2), backend="eager")  # which is not run
+    with pytest.raises(lb.errors.UnsupportedModuleError, match=r"compiled.*model\._orig_mod"):
+        read_network(compiled)
+    with pytest.raises(lb.errors.UnsupportedModuleError, match=r"compiled.*model\.1\._orig_mod"):
+        read_network(nn.Sequential(nn.Linear(3, 3), compiled))
+
+
+def test_a_distributed_model_names_the_model_inside():
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(3, 2)))
+        with pytest.raises(lb.errors.UnsupportedModuleError, match=r"model\.module.*lb\.Parallel"):
+            read_network(model)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+@pytest.mark.parametrize("widths", [(20, 0), (0, 20)])
+def test_a_layer_of_width_zero_is_refused(widths):
+    first, second = nn.Linear(*widths), nn.Linear(widths[1], 3)
+    with pytest.raises(lb.errors.UnsupportedModuleError, match=r"model\.0 \(Linear\).*holds no numbers.*at least one"):
+        read_network(nn.Sequential(first, nn.ReLU(), second))
 
 
 def test_a_shared_layer_is_refused():

@@ -81,6 +81,9 @@ def test_losses_that_do_not_fit(end, loss, remedy):
     [
         (nn.MSELoss(), "SquaredError"),
         (nn.CrossEntropyLoss(), "CrossEntropy"),
+        (nn.NLLLoss(), "For nn.NLLLoss take CrossEntropy"),
+        (nn.BCEWithLogitsLoss(), r"take BregmanLoss\(lb\.activations\.Sigmoid\(\)\)"),
+        (nn.BCELoss(), r"take BregmanLoss\(lb\.activations\.Sigmoid\(\)\)"),
         ("mse", "SquaredError"),
         (None, "SquaredError"),
     ],
@@ -170,6 +173,17 @@ def test_parameters_must_agree_and_be_finite():
     broken[4].bias.data[1] = math.nan
     with pytest.raises(TensorError, match=r"4\.bias holds NaN"):
         lb.lift(broken, loss=lb.SquaredError())
+
+
+def test_the_loss_named_for_binary_cross_entropy_is_its_sum_over_features():
+    z, y = torch.randn(6, 3, dtype=F64), torch.randint(0, 2, (6, 3)).double()
+    expected = nn.BCEWithLogitsLoss(reduction="sum")(z, y) / 6
+    torch.testing.assert_close(lb.BregmanLoss(act.Sigmoid())(z, y), expected)
+
+
+def test_a_model_on_the_meta_device_is_refused():
+    with pytest.raises(TensorError, match=r"0\.weight is on the meta device.*to_empty"):
+        lb.lift(model().to("meta"), loss=lb.SquaredError())
 
 
 def test_the_model_is_not_changed_by_lifting():

@@ -67,3 +67,38 @@ def test_a_training_step_differentiates_no_activation(make):
         with pytest.raises(ActivationDerivativeError):  # the control
             lb.SquaredError()(model(X), Y).backward()
     assert after < before
+
+
+class Bent(nn.Module):
+    """An activation that no module shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.linear(x))
+
+
+def mixed() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 5), nn.ReLU())
+
+
+@pytest.mark.parametrize(
+    ("make", "method", "holds"),
+    [
+        (mixed, "pull_back_input", r"model\.0\.module\.1 \(ReLU\)"),
+        (mixed, "pull_back_parameters", r"model\.0\.module\.1 \(ReLU\)"),
+        (mixed, "input_curvature", r"model\.0\.module\.1 \(ReLU\)"),
+        (mixed, "parameter_curvature", r"model\.0\.module\.1 \(ReLU\)"),
+        (Bent, "pull_back_input", "an activation"),
+    ],
+)
+def test_an_activation_in_a_map_is_named_where_it_is_differentiated(make, method, holds):
+    model = nn.Sequential(lb.Map(make()), nn.Sigmoid(), nn.Linear(5, 2)).double()
+    f = lb.lift(model, loss=lb.SquaredError()).network[1].map
+    x = torch.randn(4, 6, dtype=torch.float64)
+    arguments = (x, f.apply(x)) if method.startswith("pull_back") else (x,)
+    sentence = rf"model\.0 \(Map\) holds {holds}.*take the activation out of the Map"
+    with lb.forbid_activation_derivatives(), pytest.raises(ActivationDerivativeError, match=sentence):
+        getattr(f, method)(*arguments)

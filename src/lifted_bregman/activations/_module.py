@@ -111,8 +111,12 @@ class _Undifferentiable(torch.autograd.Function):
     """The identity, whose derivative is an error."""
 
     @staticmethod
-    def forward(ctx: Any, u: Tensor) -> Tensor:
+    def forward(u: Tensor) -> Tensor:
         return u.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """There is nothing to keep; `torch.func` asks for this method."""
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:

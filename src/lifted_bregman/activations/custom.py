@@ -120,7 +120,7 @@ def _examine(function: ScalarFunction, label: str, dtype: torch.dtype) -> tuple[
     _require_elementwise(function, z, u, label)
     generator = torch.Generator().manual_seed(0)
     for _ in range(8):
-        _require_proximal(z, u, label)
+        _require_proximal(function, z, u, label)
         slack = _rounding(z, u)
         rise, run, slack = u.diff(), z.diff(), slack[1:] + slack[:-1]
         extreme = [((sign * rise - slack) / run).topk(128).indices for sign in (1.0, -1.0)]  # steepest, flattest
@@ -136,7 +136,15 @@ def _examine(function: ScalarFunction, label: str, dtype: torch.dtype) -> tuple[
 
 def _evaluate(function: ScalarFunction, z: Tensor, label: str) -> Tensor:
     given = z.clone()
-    u = function(given)
+    try:
+        u = function(given)
+    except Exception as error:
+        known = getattr(function, "__name__", "")
+        use = f"use torch.{known}" if callable(getattr(torch, known, None)) else "write it with functions of torch"
+        raise SettingError(
+            f"{label} raised {type(error).__name__} for a tensor of shape {tuple(z.shape)} ({error}); it must take "
+            f"tensors and treat each number alone: {use}."
+        ) from error
     if not isinstance(u, Tensor) or u.shape != z.shape or u.dtype != z.dtype:
         returned = f"{tuple(u.shape)} of {u.dtype}" if isinstance(u, Tensor) else type(u).__name__
         raise NotProximalError(
@@ -172,7 +180,7 @@ def _rounding(z: Tensor, u: Tensor) -> Tensor:
     return 16.0 * torch.finfo(z.dtype).eps * (1.0 + z.abs() + u.abs())
 
 
-def _require_proximal(z: Tensor, u: Tensor, label: str) -> None:
+def _require_proximal(function: ScalarFunction, z: Tensor, u: Tensor, label: str) -> None:
     """Raises with the worst of all pairs z1 < z2 between which σ decreases, or rises by more than z2 - z1."""
     slack = _rounding(z, u)
     for rising in (u, z - u):
@@ -182,18 +190,46 @@ def _require_proximal(z: Tensor, u: Tensor, label: str) -> None:
         first = int(highest.indices[second])
         if float(excess[second]) <= 0.0:
             continue
-        z1, z2, u1, u2 = float(z[first]), float(z[second]), float(u[first]), float(u[second])
+        ends, images = z[[first, second]], u[[first, second]]
         if rising is u:
             verdict = "decreases"
             remedy = "Take a non-decreasing function instead, such as Softplus() or ELU() for GELU, SiLU and Mish"
         else:
-            verdict = f"has slope {(u2 - u1) / (z2 - z1):.6g}, above 1,"
-            remedy = "Divide it by its largest slope; the weights of the next layer make up for the factor"
+            ends, images, verdict, remedy = _steep(function, ends, images)
+        (z1, z2), (u1, u2) = ends.tolist(), images.tolist()
         raise NotProximalError(
             f"{label} is no proximal map: it {verdict} between z1 = {z1!r} and z2 = {z2!r}, where it is {u1!r} and "
             f"{u2!r} (in {z.dtype}).  A scalar function is one exactly when it is non-decreasing and 1-Lipschitz.  "
             f"{remedy}."
         )
+
+
+def _steep(function: ScalarFunction, ends: Tensor, images: Tensor) -> tuple[Tensor, Tensor, str, str]:
+    """The place between `ends` where σ rises most above the line of slope 1, what σ does there, and the remedy.
+
+    The interval is halved, towards the half with more of (u2 - u1) - (z2 - z1), down to 1e-12.  A jump keeps its height
+    on the way.  A slope that grows all the way down has no bound.
+    """
+    z, u = ends, images
+    excess, slope = float(u.diff() - z.diff()), float(u.diff() / z.diff())
+    while float(z.diff()) > 1e-12 * (1.0 + float(z.abs().max())):
+        middle = 0.5 * (z[:1] + z[1:])
+        if not bool((z[:1] < middle) & (middle < z[1:])):
+            break
+        z, u = torch.cat([z[:1], middle, z[1:]]), torch.cat([u[:1], function(middle), u[1:]])
+        half = int((u.diff() - z.diff()).argmax())
+        z, u = z[half : half + 2], u[half : half + 2]
+    if float(u.diff() - z.diff()) >= 0.5 * excess:
+        remedy = (
+            "A jump has no largest slope to divide by: take a continuous function instead, such as Box(), a ramp, for "
+            "sign and steps, or SoftThreshold() for a hard threshold"
+        )
+        return z, u, f"jumps by {float(u.diff()):.3g}", remedy
+    if float(u.diff() / z.diff()) > 1e3 * slope:
+        remedy = "It has no largest slope to divide by: take a function whose slopes are bounded"
+        return z, u, f"has slopes that grow without bound, {float(u.diff() / z.diff()):.3g}", remedy
+    remedy = "Divide it by its largest slope; the weights of the next layer make up for the factor"
+    return ends, images, f"has slope {slope:.6g}, above 1,", remedy
 
 
 def _far_points(function: ScalarFunction, dtype: torch.dtype) -> Tensor:

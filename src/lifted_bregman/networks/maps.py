@@ -75,8 +75,13 @@ class Map(nn.Module):
     """Says that `module` is a differentiable map f(x, Θ) without activation, for `lift` to take as it is.
 
     `lift` refuses modules it does not know, because an activation may hide in them.  In `Map` any module is taken:
-    its Jacobians come from `torch.func.vjp`.  It must treat each sample alone and keep no running statistics.  A module
-    that is not affine in its parameters makes its parameter block non-convex.
+    its Jacobians come from `torch.func.vjp`.  A module that is not affine in its parameters makes its parameter block
+    non-convex.
+
+    The module must be a function of each sample alone.  Dropout and batch normalisation are that in evaluation mode
+    only: call `model.eval()` before `lift`, and keep that mode until training has ended.  `lift`, `fit` and every
+    use of the map raise `UnsupportedModuleError` otherwise.  For modules of other classes, `fit` tries the map on a
+    few samples: a map that is random, couples samples or changes its buffers is refused.
     """
 
     def __init__(self, module: nn.Module) -> None:

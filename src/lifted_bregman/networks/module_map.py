@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp
 
-from lifted_bregman.errors import CompatibilityError
+from lifted_bregman.errors import ActivationDerivativeError, CompatibilityError
 from lifted_bregman.networks._no_graph import no_graph
+from lifted_bregman.networks.determinism import changes_with_mode, require_deterministic, submodules
 from lifted_bregman.networks.maps import LayerMap, Map
 from lifted_bregman.networks.spectral import (
     NormalOperator,
@@ -18,6 +20,7 @@ from lifted_bregman.networks.spectral import (
     certified_bound,
     positive_bound,
 )
+from lifted_bregman.networks.torch_activations import is_activation
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _MATRIX_ENTRIES = 2**22  # a map with at most this many is written out as a matrix for a tight bound
@@ -28,10 +31,27 @@ class ModuleMap(LayerMap):
 
     affine=True is for torch's own linear modules (convolution, average pooling, flattening, `nn.Linear`), whose
     matrices have entries of the sign of their weights.
+
+    paths says where each of the modules stands in the user's model.  With paths, every use of the map raises
+    `UnsupportedModuleError` while one of the modules is random or couples samples, which training mode can do at any
+    time.
     """
 
-    def __init__(self, modules: Sequence[nn.Module], affine: bool, channels_first: bool = False) -> None:
+    def __init__(
+        self,
+        modules: Sequence[nn.Module],
+        affine: bool,
+        channels_first: bool = False,
+        paths: Sequence[str] = (),
+    ) -> None:
         self.modules = tuple(modules)
+        self.paths = tuple(paths)
+        self._changing = [
+            (where, inner)
+            for path, module in zip(self.paths, self.modules, strict=False)
+            for where, inner in submodules(module, path)
+            if changes_with_mode(inner)
+        ]
         self.affine = affine
         self.channels_first = channels_first
         self._chain = nn.Sequential(*modules)
@@ -62,15 +82,22 @@ class ModuleMap(LayerMap):
         split: Tensor = matrix.unflatten(0, (self._holder.groups, -1)).unflatten(2, (inputs, *weight.shape[2:]))
         return split.transpose(1, 2).flatten(0, 1)
 
+    def require_deterministic(self) -> None:
+        """An error that names a module which is random, or couples samples, as it is set now."""
+        for path, module in self._changing:
+            require_deterministic(module, path)
+
     @no_graph
     def apply(self, x: Tensor) -> Tensor:
+        self.require_deterministic()
         z: Tensor = self._chain(x)
         return z
 
     @no_graph
     def pull_back_input(self, x: Tensor, d: Tensor) -> Tensor:
-        pull_back = vjp(self._chain, x.detach())[1]
-        pulled: Tensor = pull_back(d.detach())[0]
+        with self._differentiating():
+            pull_back = vjp(self._chain, x.detach())[1]
+            pulled: Tensor = pull_back(d.detach())[0]
         return pulled
 
     @no_graph
@@ -88,8 +115,9 @@ class ModuleMap(LayerMap):
         values = {name: p.detach() for name, p in self.parameters.items()}
         if not values:
             return {}
-        pull_back = vjp(self._as_function_of_parameters(x.detach()), values)[1]
-        pulled: dict[str, Tensor] = pull_back(d.detach() * scale if scale != 1.0 else d.detach())[0]
+        with self._differentiating():
+            pull_back = vjp(self._as_function_of_parameters(x.detach()), values)[1]
+            pulled: dict[str, Tensor] = pull_back(d.detach() * scale if scale != 1.0 else d.detach())[0]
         return pulled
 
     @no_graph
@@ -101,7 +129,8 @@ class ModuleMap(LayerMap):
         """
         base = x[:1].detach() if self.affine else x.detach()
         if not upper:
-            return (power or PowerIteration()).estimate(_normal_in_input(self._chain, base), (base,))
+            with self._differentiating():
+                return (power or PowerIteration()).estimate(_normal_in_input(self._chain, base), (base,))
         self._require_affine()
         base = base.double()
         absolute = self._with(lambda p: p.detach().double().abs())
@@ -130,10 +159,32 @@ class ModuleMap(LayerMap):
             self._require_affine()
             x = x.double().abs()
             values = {name: p.double() for name, p in values.items()}
-        normal = _normal_in_parameters(self._as_function_of_parameters(x), values)
-        if upper:
-            return positive_bound(normal, tuple(values.values()))
-        return (power or PowerIteration()).estimate(normal, tuple(values.values()))
+        with self._differentiating():
+            normal = _normal_in_parameters(self._as_function_of_parameters(x), values)
+            if upper:
+                return positive_bound(normal, tuple(values.values()))
+            return (power or PowerIteration()).estimate(normal, tuple(values.values()))
+
+    @contextmanager
+    def _differentiating(self) -> Iterator[None]:
+        """Around every Jacobian: modules are checked, and an `ActivationDerivativeError` names the `lb.Map`."""
+        self.require_deterministic()
+        try:
+            yield
+        except ActivationDerivativeError as error:
+            maps = [(path, m) for path, m in zip(self.paths, self.modules, strict=False) if isinstance(m, Map)]
+            found = {
+                path: [f"{where} ({type(m).__name__})" for where, m in submodules(module, path) if is_activation(m)]
+                for path, module in maps
+            }
+            if not found:
+                raise
+            path = next((path for path, inside in found.items() if inside), maps[0][0])
+            raise ActivationDerivativeError(
+                f"{path} (Map) holds {' and '.join(found[path]) or 'an activation'}, which its Jacobian "
+                "differentiates, within forbid_activation_derivatives(): take the activation out of the Map, so that "
+                "it stands in the nn.Sequential and is lifted; or leave the context."
+            ) from error
 
     def _as_function_of_parameters(self, x: Tensor) -> Callable[[dict[str, Tensor]], Tensor]:
         frozen = self._values(lambda p: p.detach().to(x.dtype))

@@ -89,7 +89,7 @@ def prune(model: nn.Sequential) -> PrunedSequential:
             stack[l + 1] = W_up[:, kept], b_up
             changed = True
     result = PrunedSequential(*_modules(leaves, dict(zip(places, stack, strict=True))))
-    result.train(model.training)
+    result.training = model.training  # each module has the mode of the one it stands for
     result.report = _report([linear.weight for linear in linears], [W for W, _ in stack], model, result)
     return result
 
@@ -132,6 +132,7 @@ def _modules(leaves: list[nn.Module], stack: dict[int, tuple[Tensor, Tensor | No
         linear = nn.utils.skip_init(
             nn.Linear, W.shape[1], W.shape[0], bias=b is not None, device=W.device, dtype=W.dtype
         )
+        linear.train(leaf.training)
         linear.weight = nn.Parameter(W, requires_grad=leaf.weight.requires_grad)
         if b is not None:
             old: Tensor | None = leaf.bias

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NoReturn
 
 from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.parameter import is_lazy
 
 from lifted_bregman.activations import Activation, Identity
 from lifted_bregman.errors import UnsupportedModuleError
 from lifted_bregman.networks.dense import Dense
+from lifted_bregman.networks.determinism import BATCH_NORM, DROPOUT, INSTANCE_NORM, refuse, require_deterministic
 from lifted_bregman.networks.layers import Layer, Network
 from lifted_bregman.networks.maps import LayerMap, Map
 from lifted_bregman.networks.module_map import ModuleMap
@@ -28,10 +29,14 @@ _AFFINE: tuple[type[nn.Module], ...] = (nn.Linear, nn.Flatten, nn.Unflatten, *_C
 
 _MAX_POOL = "a maximum is neither affine nor a proximal map: use average pooling, or a convolution with a stride"
 _NORMALISATION = (
-    "it divides by statistics of the data, which is neither affine nor a proximal map: leave it out, or fold its "
-    "evaluation-mode scale and shift into the layer before it"
+    "it divides by statistics of the sample, which is neither affine nor a proximal map: leave it out, or wrap it in "
+    "lb.Map(module), which takes any differentiable map"
 )
-_DROPOUT = "it is random, so that the energy would have no fixed value: leave it out and use penalties instead"
+_EMBEDDING = (
+    "it looks up rows by whole numbers, but the inputs of a lifted layer are real numbers: give fit the rows, "
+    "X = embedding(indices).detach(), and lift the rest of the model; or, to train the rows, give fit one-hot inputs "
+    "and use nn.Linear(num_embeddings, embedding_dim, bias=False)"
+)
 _RECURRENT = "it has activations inside, which the reader cannot see: write the network as linear maps and activations"
 _REFUSED: dict[type[nn.Module], str] = {
     **dict.fromkeys(
@@ -39,12 +44,9 @@ _REFUSED: dict[type[nn.Module], str] = {
          nn.FractionalMaxPool2d, nn.FractionalMaxPool3d, nn.LPPool1d, nn.LPPool2d), _MAX_POOL
     ),
     **dict.fromkeys(
-        (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm,
-         nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, nn.LocalResponseNorm), _NORMALISATION
+        (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, *INSTANCE_NORM, nn.LocalResponseNorm), _NORMALISATION
     ),
-    **dict.fromkeys(
-        (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout), _DROPOUT
-    ),
+    **dict.fromkeys((nn.Embedding, nn.EmbeddingBag), _EMBEDDING),
     **dict.fromkeys(
         (nn.RNN, nn.LSTM, nn.GRU, nn.RNNCell, nn.LSTMCell, nn.GRUCell, nn.MultiheadAttention, nn.Transformer,
          nn.TransformerEncoder, nn.TransformerEncoderLayer), _RECURRENT
@@ -57,8 +59,11 @@ def read_network(model: nn.Module) -> Network:
 
     Parameter-free maps (pooling, flattening) fold into the next map with parameters, or into the one before when an
     activation or the end comes first.  Two maps with parameters in a row get a variable between them, with the identity
-    as activation, so that every parameter block stays convex.  `nn.Identity` is skipped.
+    as activation, so that every parameter block stays convex.  `nn.Identity` is skipped, and so is dropout in
+    evaluation mode or with p = 0.  Batch normalisation in evaluation mode is a map.  Modules that are random or couple
+    samples as they are set now are refused.
     """
+    _require_unwrapped("model", model)
     if not isinstance(model, nn.Sequential):
         raise UnsupportedModuleError(
             f"lift was given a {type(model).__name__}; it reads nn.Sequential (nested too): write the model as "
@@ -70,11 +75,13 @@ def read_network(model: nn.Module) -> Network:
     owners: dict[int, str] = {}
 
     for path, module in _leaves(model, "model"):
-        if type(module) is nn.Identity:
+        if type(module) is nn.Identity or type(module) in DROPOUT:  # which training mode would make random: see below
+            _require_no_hooks(path, module)
             continue
         found = _activation(path, module)
         if found is None:
             _require_map(path, module)
+            _require_numbers(path, module)
             _require_unshared(path, module, owners)
             if _has_parameters(module) and any(_has_parameters(m) for _, m in pending):
                 last = max(index for index, (_, m) in enumerate(pending) if _has_parameters(m))
@@ -87,20 +94,21 @@ def read_network(model: nn.Module) -> Network:
             pending = []
             final = found[0]
         elif layers:
-            _refuse(
+            refuse(
                 path,
                 module,
                 "it follows another activation: put a map between them, or make one activation of both with "
                 "lb.activations.FromScalar(...).as_module()",
             )
         else:
-            _refuse(path, module, "no map comes before it: apply it to the data instead, or start with a map")
+            refuse(path, module, "no map comes before it: apply it to the data instead, or start with a map")
     if pending:
         layers.append(_layer(pending, Identity(), None))
     if not owners:
         raise UnsupportedModuleError(
             "the model has no map with parameters, so there is nothing to train: add a layer such as nn.Linear."
         )
+    require_deterministic(model)
     top = layers[-1]
     return Network(model, (*layers[:-1], Layer(top.map, Identity(), top.path, top.dim)), final)
 
@@ -110,7 +118,7 @@ def _leaves(module: nn.Module, path: str) -> Iterator[Named]:
         yield path, module
         return
     if type(module).forward is not nn.Sequential.forward:
-        _refuse(
+        refuse(
             path,
             module,
             "it has a forward of its own, which the reader would ignore: use a plain nn.Sequential, or wrap it in "
@@ -126,7 +134,7 @@ def _activation(path: str, module: nn.Module) -> tuple[Activation, int | None] |
     try:
         found = read_activation(module)
     except NotLiftableError as error:
-        _refuse(path, module, str(error))
+        refuse(path, module, str(error))
     if found is not None:
         _require_no_hooks(path, module)
     return found
@@ -134,21 +142,23 @@ def _activation(path: str, module: nn.Module) -> tuple[Activation, int | None] |
 
 def _layer(modules: list[Named], activation: Activation, dim: int | None) -> Layer:
     path, module = next((named for named in modules if _has_parameters(named[1])), modules[0])
-    layer_map = _layer_map([module for _, module in modules])
+    layer_map = _layer_map(modules)
     if dim is None:
         dim = 1 if layer_map.channels_first else -1
     return Layer(layer_map, activation, f"{path} ({type(module).__name__})", dim)
 
 
-def _layer_map(modules: list[nn.Module]) -> LayerMap:
+def _layer_map(named: list[Named]) -> LayerMap:
+    paths, modules = zip(*named, strict=True)
     *before, last = modules
     if type(last) is nn.Linear and all(_flattens_samples(module) for module in before):
         return Dense(last, flatten=bool(before))
     channels_first = True
     for module in modules:
-        if type(module) not in _POOLING:  # pooling keeps the layout
+        if type(module) not in (*_POOLING, *BATCH_NORM):  # which keep the layout
             channels_first = type(module) in (nn.Unflatten, *_CONVOLUTIONS)
-    return ModuleMap(modules, affine=all(type(m) in _AFFINE for m in modules), channels_first=channels_first)
+    affine = all(type(module) in _AFFINE for module in modules)
+    return ModuleMap(modules, affine=affine, channels_first=channels_first, paths=paths)
 
 
 def _flattens_samples(module: nn.Module) -> bool:
@@ -164,24 +174,57 @@ def _require_map(path: str, module: nn.Module) -> None:
     if isinstance(module, Map):
         return
     if isinstance(module, LazyModuleMixin):
-        _refuse(path, module, "its size is not known yet: run the model once on a sample before lifting it")
+        refuse(path, module, "its size is not known yet: run the model once on a sample before lifting it")
     if kind in _REFUSED:
-        _refuse(path, module, _REFUSED[kind])
-    if kind not in _AFFINE:
-        _refuse(
+        refuse(path, module, _REFUSED[kind])
+    _require_unwrapped(path, module)
+    if kind not in (*_AFFINE, *BATCH_NORM):
+        refuse(
             path,
             module,
             "an activation may hide in it, which the reader cannot see: wrap it in lb.Map(module) if it is a "
             "differentiable map without activation, or write it as nn.Linear, nn.Conv2d, ... and activations",
         )
     if (kind is nn.Flatten and module.start_dim == 0) or (kind is nn.Unflatten and module.dim == 0):
-        _refuse(path, module, "it reaches dimension 0, which holds the samples: let it start at dimension 1")
+        refuse(path, module, "it reaches dimension 0, which holds the samples: let it start at dimension 1")
     _require_no_hooks(path, module)
+
+
+def _require_unwrapped(path: str, module: nn.Module) -> None:
+    """An error for compiled and parallel modules, which names the module inside."""
+    if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        refuse(
+            path,
+            module,
+            f"it spreads batches over devices, which fit does by itself: give lift the model inside, {path}.module, "
+            "and fit parallel=lb.Parallel(data=...)",
+        )
+    if isinstance(module, nn.Module) and "_orig_mod" in module._modules:
+        refuse(
+            path,
+            module,
+            f"it is compiled, and its layers cannot be read: use the module inside, {path}._orig_mod, which shares its "
+            "parameters with the compiled one",
+        )
+
+
+def _require_numbers(path: str, module: nn.Module) -> None:
+    """An error for parameters without numbers: layers of width 0, and layers whose size is not known yet."""
+    for name, parameter in module.named_parameters():
+        if is_lazy(parameter):
+            refuse(path, module, f"the size of {name} is not known yet: run the model once on a sample before lifting")
+        if parameter.numel() == 0:
+            refuse(
+                path,
+                module,
+                f"its parameter {name} has shape {tuple(parameter.shape)}, which holds no numbers: give the layer at "
+                "least one input and one output, or leave it out",
+            )
 
 
 def _require_no_hooks(path: str, module: nn.Module) -> None:
     if module._forward_hooks or module._forward_pre_hooks:
-        _refuse(
+        refuse(
             path,
             module,
             "it has forward hooks (weight or spectral normalisation, for example), which lifted training would not "
@@ -195,13 +238,9 @@ def _require_unshared(path: str, module: nn.Module, owners: dict[int, str]) -> N
         # Two parameters on one memory are as shared as one parameter in two modules.
         owner = owners.setdefault(parameter.data_ptr() or id(parameter), where)
         if owner != where:
-            _refuse(
+            refuse(
                 path,
                 module,
                 f"its parameter {name} is shared with {owner}, but every layer needs parameters of its own: use "
                 "copy.deepcopy(module) for one of them",
             )
-
-
-def _refuse(path: str, module: nn.Module, reason_and_remedy: str) -> NoReturn:
-    raise UnsupportedModuleError(f"{path} ({type(module).__name__}) cannot be lifted: {reason_and_remedy}.")

@@ -55,6 +55,12 @@ def read_activation(module: nn.Module) -> tuple[act.Activation, int | None] | No
     return None if make is None else (make(module), None)
 
 
+def is_activation(module: nn.Module) -> bool:
+    """Whether a module is an activation, a proximal map or not."""
+    known = (act.ActivationModule, nn.Softmax, nn.Softmax2d, *_READ, *_REFUSED)
+    return isinstance(module, known)
+
+
 def _dimension(dim: int | None) -> int | None:
     if dim == 0:
         raise NotLiftableError("dimension 0 holds the samples, which a layer must not couple: use dim=1 or dim=-1")

@@ -7,9 +7,12 @@ from torch import Tensor
 
 from lifted_bregman.errors import CompatibilityError, TensorError
 from lifted_bregman.losses import BregmanLoss
-from lifted_bregman.networks import Dense, Network
+from lifted_bregman.networks import Dense, Map, ModuleMap, Network
+from lifted_bregman.networks.determinism import require_deterministic, require_one_answer, unchanged
 from lifted_bregman.problem.blocks import hidden_layers
 from lifted_bregman.problem.state import LiftedState
+
+_TRIED_SAMPLES = 16
 
 
 class DataChecks:
@@ -19,9 +22,15 @@ class DataChecks:
         self._network = network
         self._loss = loss
         self._shapes: dict[torch.Size, tuple[torch.Size, ...]] = {}
+        self._tried: set[tuple[torch.Size, tuple[bool, ...]]] = set()
+        """Shapes of samples, and modes of the modules in `lb.Map`, with which the maps were tried."""
 
     def inputs(self, X: Tensor) -> None:
-        """X: a finite tensor (samples, ...) of the model's dtype, on its device, that fits every layer."""
+        """X: a finite tensor (samples, ...) of the model's dtype, on its device, that fits every layer.
+
+        Every module must be a function of each sample alone, in the mode that it has now.
+        """
+        require_deterministic(self._network.model)
         _require_tensor(X, "X")
         like = next(self._network.model.parameters())
         if X.dtype != like.dtype:
@@ -34,6 +43,7 @@ class DataChecks:
             )
         _require_finite(X, "X")
         self.feature_shapes(X)
+        self._try_maps(X)
 
     def targets(self, X: Tensor, Y: Tensor) -> Tensor:
         """Y in the form of the network's outputs (labels become one-hot rows); X must have been checked before."""
@@ -70,8 +80,31 @@ class DataChecks:
         """The shape of one sample at every layer."""
         features = X.shape[1:]
         if features not in self._shapes:
-            self._shapes[features] = self._probe(X)
+            with unchanged(self._network.model, X):
+                self._shapes[features] = self._probe(X)
         return self._shapes[features]
+
+    def _try_maps(self, X: Tensor) -> None:
+        """Tries each `lb.Map` on a few samples, once for every shape of sample and every mode of its modules."""
+        maps = [layer.map for layer in self._network if isinstance(layer.map, ModuleMap)]
+        taken = [module for f in maps for module in f.modules if isinstance(module, Map)]
+        key = (X.shape[1:], tuple(inner.training for module in taken for inner in module.modules()))
+        if not taken or key in self._tried:
+            return
+        x = X[:_TRIED_SAMPLES].detach()
+        for layer in self._network:
+            if not isinstance(layer.map, ModuleMap):
+                x = layer.activate(layer.map.apply(x))
+                continue
+            for path, module in zip(layer.map.paths, layer.map.modules, strict=True):
+                if isinstance(module, Map):
+                    require_one_answer(module, path, x)
+                    if module is taken[-1]:
+                        self._tried.add(key)
+                        return
+                with torch.no_grad():
+                    x = module(x)
+            x = layer.activate(x)
 
     def _probe(self, X: Tensor) -> tuple[torch.Size, ...]:
         """The feature shape of every layer, from one sample of zeros."""

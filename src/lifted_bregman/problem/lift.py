@@ -18,6 +18,15 @@ from lifted_bregman.problem.lifted import LiftedProblem
 from lifted_bregman.problem.penalties import Penalty
 from lifted_bregman.problem.settings import check_penalties, check_weights
 
+_LOSSES: dict[type[nn.Module], str] = {
+    nn.MSELoss: "SquaredError(), which is ½‖y - z‖² summed over features",
+    nn.CrossEntropyLoss: "CrossEntropy()",
+    nn.NLLLoss: "CrossEntropy(), and leave nn.LogSoftmax out of the model",
+    nn.BCEWithLogitsLoss: "BregmanLoss(lb.activations.Sigmoid()), which is summed over features",
+    nn.BCELoss: "BregmanLoss(lb.activations.Sigmoid()), which is summed over features",
+}
+"""What to take in place of a loss of torch."""
+
 
 def lift(
     model: nn.Module,
@@ -31,7 +40,8 @@ def lift(
 
     Args:
         model: an `nn.Sequential` of maps (Linear, convolutions, average pooling, Flatten, `lb.Map`) and proximal
-            activations, as `read_network` takes it.  Parameters with requires_grad=False stay fixed.
+            activations, as `read_network` takes it.  Parameters with requires_grad=False stay fixed.  Dropout and
+            batch normalisation are taken in evaluation mode only, as the identity and as an affine map.
         loss: `SquaredError()`, `CrossEntropy()` or `BregmanLoss(activation)`.  It owns the final activation: a model
             that ends with one needs the Bregman loss of that activation; a model that ends with a map takes any.
         weights: λ_1 .. λ_{L-1} > 0, or one number for all; 1 by default.
@@ -68,6 +78,12 @@ def _require_composable(layer: Layer, penalty: Penalty, name: str) -> None:
 def _require_parameters(network: Network) -> None:
     """One dtype, one device, no NaN."""
     named = list(network.model.named_parameters())
+    for name, parameter in named:
+        if parameter.is_meta:
+            raise TensorError(
+                f"parameter {name} is on the meta device, which holds no numbers: use model.to_empty(device='cpu'), "
+                "and then initialise or load the model."
+            )
     first_name, first = named[0]
     if first.dtype not in SUPPORTED_DTYPES:
         raise TensorError(f"parameter {first_name} is {first.dtype}; use float32 or float64: model.to(torch.float32).")
@@ -84,11 +100,8 @@ def _require_parameters(network: Network) -> None:
 def _output_activation(network: Network, loss: BregmanLoss) -> Activation:
     """σ_L: the loss's, which the model's final activation must equal if there is one."""
     if not isinstance(loss, BregmanLoss):
-        hint = ""
-        if isinstance(loss, nn.MSELoss):
-            hint = " For nn.MSELoss take SquaredError(), which is ½‖y - z‖² summed over features."
-        elif isinstance(loss, nn.CrossEntropyLoss):
-            hint = " For nn.CrossEntropyLoss take CrossEntropy()."
+        own = next((take for kind, take in _LOSSES.items() if isinstance(loss, kind)), None)
+        hint = "" if own is None else f" For nn.{type(loss).__name__} take {own}."
         raise CompatibilityError(
             f"loss is {loss!r}; lifted training needs a Bregman loss: SquaredError(), CrossEntropy() or "
             f"BregmanLoss(activation).{hint}"

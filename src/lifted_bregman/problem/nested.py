@@ -83,6 +83,7 @@ def differentiable_map(layer_map: LayerMap, x: Tensor) -> Tensor:
         z: Tensor = layer_map.module(x.flatten(1) if layer_map.flatten else x)
         return z
     assert isinstance(layer_map, ModuleMap)
+    layer_map.require_deterministic()
     for module in layer_map.modules:
         x = module(x)
     return x
