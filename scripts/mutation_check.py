@@ -44,6 +44,7 @@ THEOREM, FORMS, ACCURACY = (
     "tests/activations/test_prox_accuracy.py",
 )
 JOINT, LOSSES, GRADIENTS = ("tests/activations/test_joint.py", "tests/losses", "tests/problem/test_block_gradients.py")
+OWN_JOINT = "tests/activations/test_own_joint.py"
 LOOP, RESUME = "solvers/_loop.py", "tests/training/test_resume.py"
 GRAM, GRAM_MOVES, GRAM_DESIGN = "solvers/gram_sweep.py", "solvers/_gram_moves.py", "solvers/_gram_design.py"
 PEERS, TEAM, AGREEMENT = (
@@ -91,7 +92,7 @@ MUTATIONS = [
     Mutation("soft threshold: scale ignored", PIECEWISE, "return shrink(z, self.threshold, scale)\n", "return shrink(z, self.threshold, 1.0)\n", ACCURACY),
     Mutation("soft threshold: low digits of the threshold lost", PIECEWISE, "if middle != 0.0:", "if False:", ACCURACY),
     Mutation("tanh family: prox_Ψ where prox_{cΨ} belongs", SMOOTH, "s = solve_concave(self, z.abs().double(), scale, z.dtype)", "s = z.abs().double()", ACCURACY),
-    Mutation("tanh family: odd symmetry lost", SMOOTH, "return self._map(s).to(z.dtype).copysign_(z)", "return self._map(s).to(z.dtype)", ACCURACY),
+    Mutation("tanh family: odd symmetry lost", SMOOTH, "return self.compute_map(s).to(z.dtype).copysign_(z)", "return self.compute_map(s).to(z.dtype)", ACCURACY),
     Mutation("tanh: potential without -½x²", SMOOTH, "return (torch.where(y.abs() < 0.5, inner, outer) - 0.5 * y * y)", "return (torch.where(y.abs() < 0.5, inner, outer))", FORMS),
     Mutation("tanh: cancellation in x - tanh x", "activations/_gaps.py", "torch.where(x < 1.0, near * fraction / (1.0 + fraction), x - x.tanh())", "x - x.tanh()", ACCURACY),
     Mutation("softsign: wrong root of the quadratic", SMOOTH, "alpha=4.0 * scale", "alpha=4.0", ACCURACY),
@@ -108,9 +109,14 @@ MUTATIONS = [
     Mutation("Bregman loss: lower bound not enforced", BASE, "value = torch.maximum(definition, 0.5 * (x_ - u).square())", "value = definition", THEOREM),
     Mutation("Bregman loss: wrong sign of <x, z>", BASE, "self._phi_star(z_) - x_ * z_", "self._phi_star(z_) + x_ * z_", THEOREM),
     Mutation("maps: training mode during a run not seen", "networks/module_map.py", "for path, module in self._changing:", "for path, module in ():", "tests/networks/test_modes.py -k during_a_run"),
-    Mutation("maps: training mode after lift not seen", "problem/data_checks.py", "        require_deterministic(self._network.model)\n", "", "tests/networks/test_modes.py -k after_lift"),
+    Mutation("maps: training mode after lift not seen", "problem/data_checks.py", "        require_pure(self._network.model)\n", "", "tests/networks/test_modes.py -k after_lift"),
     Mutation("maps: a call on one sample not compared", "networks/determinism.py", "if not _close(first[:1], alone):", "if False:", "tests/networks/test_modes.py -k hides"),
     Mutation("FromScalar: a jump taken for a slope", "activations/custom.py", ">= 0.5 * excess:", ">= 2.0 * excess:", "tests/activations/test_custom.py -k counter_example"),
+    Mutation("joint: drop the ½ of the conjugate", BASE, "(u * (z_ - 0.5 * u)).sum(-1)", "(u * (z_ - u)).sum(-1)", OWN_JOINT),
+    Mutation("joint: the divergence without Ψ(u)", BASE, "psi - self.compute_potential(u) - ", "psi - ", OWN_JOINT),
+    Mutation("joint: NaN in the domain", BASE, "x.isfinite().all(-1) & self", "self", OWN_JOINT),
+    Mutation("composite: a registered rule for the parent's class wins", "problem/penalties/registry.py", "_RULES[min(fitting", "_RULES[max(fitting", "tests/problem/test_own_penalty.py -k most_special"),
+    Mutation("composite: identity and penalty without the penalty's scale", "problem/composite.py", "return penalty.prox(activation.prox(v, a), b)", "return penalty.prox(activation.prox(v, a), 1.0)", "tests/problem/test_own_penalty.py -k identity"),
     Mutation("Bregman loss: gradient x - σ(z)", "losses/bregman.py", "(ctx.activation(z) - x), None", "(x - ctx.activation(z)), None", LOSSES),
     Mutation("Bregman loss: gradient forgets what comes from above", "losses/bregman.py", "gradients[0].unsqueeze(-1) * ", "", LOSSES),
     Mutation("loss: mean over samples becomes a sum", "losses/_targets.py", "values.mean() if reduction", "values.sum() if reduction", LOSSES),

@@ -17,6 +17,7 @@ from lifted_bregman.networks import Map
 from lifted_bregman.networks.checks import check_map
 from lifted_bregman.networks.prune import prune
 from lifted_bregman.problem import LiftedProblem, LiftedState, gradient_agreement, lift, penalties
+from lifted_bregman.problem.checks import check_penalty
 from lifted_bregman.problem.composite import composite_prox
 from lifted_bregman.solvers import (
     ADMM,
@@ -86,6 +87,7 @@ __all__ = [
     "check_bregman",
     "check_conjugate",
     "check_map",
+    "check_penalty",
     "check_prox",
     "composite_prox",
     "data",

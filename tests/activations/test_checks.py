@@ -19,7 +19,7 @@ Z = torch.tensor([[-1.7, 0.4, 2.2], [0.3, -0.6, 1.1], [0.0, 0.9, -2.4], [3.0, -0
 class ScaleIgnored(act.Tanh):
     """prox_Ψ where prox_{cΨ} belongs."""
 
-    def _prox(self, z, scale):
+    def compute_prox(self, z, scale):
         return z.tanh()
 
 
@@ -37,10 +37,10 @@ class WrongPotential(act.ISRU):
 
 @dataclass(frozen=True)
 class TooSteep(act.Identity):
-    def _map(self, z):
+    def compute_map(self, z):
         return 1.1 * z
 
-    def _prox(self, z, scale):
+    def compute_prox(self, z, scale):
         return 1.1 * z
 
 
@@ -52,7 +52,7 @@ class SmallerLoss(act.ReLU):
 
 @dataclass(frozen=True)
 class LeavesTheDomain(act.Box):
-    def _prox(self, z, scale):
+    def compute_prox(self, z, scale):
         return z.clamp(self.low, self.high + 0.1)
 
 

@@ -73,30 +73,30 @@ class Reversal(act.Activation):
 
     joint = True
 
-    def _map(self, z: Tensor) -> Tensor:
+    def compute_map(self, z: Tensor) -> Tensor:
         return z.clone()
 
-    def _prox(self, z: Tensor, scale: float) -> Tensor:
+    def compute_prox(self, z: Tensor, scale: float) -> Tensor:
         return z.clone()
 
-    def _potential(self, x: Tensor) -> Tensor:
+    def compute_potential(self, x: Tensor) -> Tensor:
         return 0.0 * x.sum(-1)
 
-    def _conjugate(self, z: Tensor) -> Tensor:
+    def compute_conjugate(self, z: Tensor) -> Tensor:
         return 0.5 * z.square().sum(-1)
 
-    def _contains(self, x: Tensor) -> Tensor:
+    def compute_contains(self, x: Tensor) -> Tensor:
         return x.isfinite().all(-1)
 
-    def _bregman(self, x: Tensor, z: Tensor) -> Tensor:
+    def compute_bregman(self, x: Tensor, z: Tensor) -> Tensor:
         return 0.5 * (x - z).square().sum(-1)
 
 
 class Mine(pen.Penalty):
-    def _value(self, x: Tensor) -> Tensor:
+    def compute_value(self, x: Tensor) -> Tensor:
         return x.sum(-1)
 
-    def _prox(self, x: Tensor, scale: float) -> Tensor:
+    def compute_prox(self, x: Tensor, scale: float) -> Tensor:
         return x - scale
 
 
@@ -113,10 +113,14 @@ def test_a_joint_activation_without_structure_has_the_general_rules() -> None:
 @pytest.mark.parametrize(
     ("activation", "penalty", "words"),
     [
-        (Reversal(), pen.L1(1.0), ["Required", "acts on each number alone", "Softmax", "Missing", "Reversal"]),
+        (
+            Reversal(),
+            pen.L1(1.0),
+            ["Required", "acts on each number alone", "Softmax", "Missing", "register_prox(Reversal, L1)"],
+        ),
         (Reversal(), pen.NonNegative(), ["Required", "GroupSoftThreshold", "Missing", "Reversal"]),
         (Reversal(), pen.Box(-1.0, 1.0), ["Required", "BallProjection", "Missing", "Reversal"]),
-        (act.Tanh(), Mine(), ["Required", "L1", "GroupL2", "Missing", "Mine"]),
+        (act.Tanh(), Mine(), ["Required", "L1", "GroupL2", "Missing", "register_prox(Tanh, Mine)"]),
         (act.Box(-2.0, -1.0), pen.NonNegative(), ["Box(low=-2.0, high=-1.0)", "NonNegative()", "widen"]),
         (act.Tanh(), pen.Box(1.5, 2.0), ["output of Tanh() satisfies Box(low=1.5, high=2.0)", "in common"]),
         (act.ReLU(), pen.Box(-2.0, -1.0), ["ReLU()", "in common"]),

@@ -22,10 +22,10 @@ class HalfReLU(Separable):
 
     slope: float = 0.5
 
-    def _map(self, z):
+    def compute_map(self, z):
         return self.slope * z.relu()
 
-    def _prox(self, z, scale):
+    def compute_prox(self, z, scale):
         return z.relu() / (1.0 + scale * (1.0 / self.slope - 1.0))
 
     def _psi(self, x):

@@ -127,8 +127,10 @@ def test_in_a_problem_it_acts_on_weights_as_matrices():
 
 def test_on_variables_it_is_refused():
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).double()
-    with pytest.raises(CompatibilityError, match="Nuclear"):
-        lb.lift(model, loss=lb.SquaredError(), penalties={1: Nuclear(0.1)})
+    for between in (nn.ReLU(), nn.Identity()):
+        model[1] = between
+        with pytest.raises(CompatibilityError, match=r"Nuclear.*parameter_penalties"):
+            lb.lift(model, loss=lb.SquaredError(), penalties={1: Nuclear(0.1)})
 
 
 # Subgradients and critical weights.
@@ -185,10 +187,10 @@ def test_a_start_outside_a_constraint_has_no_subgradient():
 
 
 class Unknown(penalties.Penalty):
-    def _value(self, x):
+    def compute_value(self, x):
         return x.sum(-1)
 
-    def _prox(self, x, scale):
+    def compute_prox(self, x, scale):
         return x
 
 

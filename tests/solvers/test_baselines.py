@@ -136,10 +136,10 @@ def test_inner_steps_repeat_each_block(solver):
 
 @dataclass(frozen=True)
 class Unknown(lb.penalties.Penalty):
-    def _value(self, x):
+    def compute_value(self, x):
         return x.abs().sum(-1)
 
-    def _prox(self, x, scale):
+    def compute_prox(self, x, scale):
         return x.sign() * (x.abs() - scale).clamp(min=0.0)
 
 

@@ -29,6 +29,10 @@ class Activation(ABC):
     Subclasses are frozen dataclasses: two activations with equal settings are equal.  All public methods take tensors
     of any shape (..., n), float32 or float64, on any device, and record nothing for autograd; use `as_module` to put
     an activation into a `torch.nn` network.
+
+    For an activation that is not here, `FromScalar` takes a function of one number, and `Joint` is the base for one of
+    several variables.  The methods `compute_*` are what a subclass gives; the methods without that word check their
+    arguments and then call them.
     """
 
     joint: ClassVar[bool] = False
@@ -40,7 +44,7 @@ class Activation(ABC):
         """σ(z) = argmin_u ½‖u - z‖² + Ψ(u)."""
         self._require(z, "z")
         with torch.no_grad():
-            return self._map(z)
+            return self.compute_map(z)
 
     def prox(self, z: Tensor, scale: float = 1.0) -> Tensor:
         """prox_{scale·Ψ}(z) = argmin_u ½‖u - z‖² + scale·Ψ(u), exactly, for every scale > 0."""
@@ -48,30 +52,30 @@ class Activation(ABC):
         scale = positive(scale, "scale")
         with torch.no_grad():
             if scale == 1.0:
-                return self._map(z)
+                return self.compute_map(z)
             if not self.iterative or z.numel() <= _PIECE:
-                return self._prox(z, scale)
+                return self.compute_prox(z, scale)
             rows = z.reshape(-1, z.shape[-1])
             size = max(1, _PIECE // z.shape[-1])
-            return torch.cat([self._prox(piece, scale) for piece in rows.split(size)]).view(z.shape)
+            return torch.cat([self.compute_prox(piece, scale) for piece in rows.split(size)]).view(z.shape)
 
     def potential(self, x: Tensor) -> Tensor:
         """Ψ(x), summed over the last dimension; infinity outside the domain."""
         self._require(x, "x")
         with torch.no_grad():
-            return self._potential(x)
+            return self.compute_potential(x)
 
     def conjugate(self, z: Tensor) -> Tensor:
         """φ*(z) = (½‖·‖² + Ψ)*(z), summed over the last dimension; its gradient is σ (eq. 15)."""
         self._require(z, "z")
         with torch.no_grad():
-            return self._conjugate(z)
+            return self.compute_conjugate(z)
 
     def contains(self, x: Tensor) -> Tensor:
         """Whether Ψ(x) is finite, one bool per sample.  The domain is closed where Ψ is finite at its ends."""
         self._require(x, "x")
         with torch.no_grad():
-            return self._contains(x)
+            return self.compute_contains(x)
 
     def bregman(self, x: Tensor, z: Tensor) -> Tensor:
         """B_Ψ(x, z) = φ(x) + φ*(z) - <x, z> (eq. 12), summed over the last dimension.
@@ -87,7 +91,7 @@ class Activation(ABC):
                 "x holds the layer's outputs and z its pre-activations for the same samples."
             )
         with torch.no_grad():
-            return self._bregman(x, z)
+            return self.compute_bregman(x, z)
 
     def as_module(self, dim: int = -1) -> ActivationModule:
         """An `nn.Module` that applies σ, for use in `nn.Sequential`; differentiable for back-propagation baselines.
@@ -98,24 +102,32 @@ class Activation(ABC):
 
         return ActivationModule(self, dim)
 
+    # What a subclass gives.  Tensors are float32 or float64 of shape (..., n) and were checked; autograd is off except
+    # in `compute_map`, which `as_module` differentiates.
+
     @abstractmethod
-    def _map(self, z: Tensor) -> Tensor:
+    def compute_map(self, z: Tensor) -> Tensor:
         """σ(z), in operations that autograd can follow (for `as_module`)."""
 
     @abstractmethod
-    def _prox(self, z: Tensor, scale: float) -> Tensor: ...
+    def compute_prox(self, z: Tensor, scale: float) -> Tensor:
+        """prox_{scale·Ψ}(z), in the shape and dtype of z, for every scale > 0."""
 
     @abstractmethod
-    def _potential(self, x: Tensor) -> Tensor: ...
+    def compute_potential(self, x: Tensor) -> Tensor:
+        """Ψ(x), (...), in the dtype of x; infinity outside the domain."""
 
     @abstractmethod
-    def _conjugate(self, z: Tensor) -> Tensor: ...
+    def compute_conjugate(self, z: Tensor) -> Tensor:
+        """φ*(z), (...), in the dtype of z."""
 
     @abstractmethod
-    def _contains(self, x: Tensor) -> Tensor: ...
+    def compute_contains(self, x: Tensor) -> Tensor:
+        """Whether Ψ(x) is finite, (...) of bool; σ(z) must be inside for every z, whatever the rounding."""
 
     @abstractmethod
-    def _bregman(self, x: Tensor, z: Tensor) -> Tensor: ...
+    def compute_bregman(self, x: Tensor, z: Tensor) -> Tensor:
+        """B_Ψ(x, z), (...), in the dtype of x; infinity where x is outside the domain."""
 
     def _require(self, tensor: Tensor, name: str) -> None:
         if not isinstance(tensor, Tensor) or tensor.dtype not in SUPPORTED_DTYPES:
@@ -134,16 +146,16 @@ class Activation(ABC):
 class Separable(Activation):
     """An activation that acts on each number alone: σ, Ψ and φ* are given by scalar functions."""
 
-    def _potential(self, x: Tensor) -> Tensor:
+    def compute_potential(self, x: Tensor) -> Tensor:
         return self._psi_or_infinity(x).sum(-1)
 
-    def _conjugate(self, z: Tensor) -> Tensor:
+    def compute_conjugate(self, z: Tensor) -> Tensor:
         return self._phi_star(z).sum(-1)
 
-    def _contains(self, x: Tensor) -> Tensor:
+    def compute_contains(self, x: Tensor) -> Tensor:
         return self._inside(x).all(-1)
 
-    def _bregman(self, x: Tensor, z: Tensor) -> Tensor:
+    def compute_bregman(self, x: Tensor, z: Tensor) -> Tensor:
         return self._bregman_terms(x, z).sum(-1)
 
     def _bregman_terms(self, x: Tensor, z: Tensor) -> Tensor:
@@ -152,7 +164,7 @@ class Separable(Activation):
         The definition cancels when x is near σ(z).  Working in float64 keeps that harmless for float32 data, and
         the bound of Theorem 10 keeps it non-negative.  Activations with a closed form for D_Ψ override this.
         """
-        u = self._map(z)
+        u = self.compute_map(z)
         x_, z_ = x.double(), z.double()
         definition = 0.5 * x_.square() + self._psi(x_) + self._phi_star(z_) - x_ * z_
         value = torch.maximum(definition, 0.5 * (x_ - u).square())
@@ -173,6 +185,70 @@ class Separable(Activation):
     def _inside(self, x: Tensor) -> Tensor:
         """Whether each number is in the domain of Ψ (NaN and infinity are not)."""
         return x.isfinite()
+
+
+class Joint(Activation):
+    """An activation that couples the components of the last dimension; the base for one that a user writes.
+
+    A subclass gives two methods, and is a frozen dataclass with its settings as fields:
+
+    - `compute_prox(z, scale)`: prox_{scale·Ψ}(z) for every scale > 0, in the shape and dtype of z;
+    - `compute_potential(x)`: Ψ(x) over the last dimension, infinity outside the domain.  What `compute_prox` returns
+      must be inside in the precision of x: allow for rounding.
+
+    With u = σ(z), the rest follows.  A subclass that knows a closed form gives it too.
+
+    - `compute_map(z)` = `compute_prox(z, 1)`;
+    - `compute_conjugate(z)` = <u, z> - ½‖u‖² - Ψ(u), where Fenchel-Young is an equality (eq. 11);
+    - `compute_contains(x)`: whether Ψ(x) is finite;
+    - `compute_bregman(x, z)` = ½‖x - u‖² + Ψ(x) - Ψ(u) - <z - u, x - u>, the last three terms not below 0 (Theorem 10).
+
+    For example the projection onto the second-order cone {(y, t): ‖y‖ <= t}, with t the last component:
+
+    .. code-block:: python
+
+        @dataclass(frozen=True)
+        class Cone(lb.activations.Joint):
+            def compute_prox(self, z, scale):  # a projection: the scale of an indicator is immaterial
+                y, t = z[..., :-1], z[..., -1:]
+                norm = y.norm(dim=-1, keepdim=True)
+                edge = 0.5 * (norm + t)
+                side = torch.cat([y * (edge / norm.clamp(min=1e-30)), edge], -1)
+                return torch.where(norm <= t, z, torch.where(norm <= -t, 0.0 * z, side))
+
+            def compute_potential(self, x):
+                rounding = 8.0 * torch.finfo(x.dtype).eps * x.norm(dim=-1)
+                inside = x[..., :-1].norm(dim=-1) <= x[..., -1] + rounding
+                return torch.where(inside, 0.0, math.inf).to(x.dtype)
+
+    `lb.check_prox`, `lb.check_conjugate` and `lb.check_bregman` try it out, and `Cone().as_module()` goes into a model.
+    """
+
+    joint: ClassVar[bool] = True
+
+    def compute_map(self, z: Tensor) -> Tensor:
+        """σ(z) = prox_Ψ(z)."""
+        return self.compute_prox(z, 1.0)
+
+    def compute_conjugate(self, z: Tensor) -> Tensor:
+        """φ*(z) = <u, z> - ½‖u‖² - Ψ(u) with u = σ(z) (eq. 11), in float64."""
+        z_ = z.double()
+        u = self.compute_map(z_)
+        return ((u * (z_ - 0.5 * u)).sum(-1) - self.compute_potential(u)).to(z.dtype)
+
+    def compute_contains(self, x: Tensor) -> Tensor:
+        """Whether x and Ψ(x) are finite."""
+        return x.isfinite().all(-1) & self.compute_potential(x).isfinite()
+
+    def compute_bregman(self, x: Tensor, z: Tensor) -> Tensor:
+        """B = ½‖x - u‖² + D_Ψ(x, u) with u = σ(z), in float64, where D_Ψ is not below 0; exactly 0 at x = u."""
+        x_, z_ = x.double(), z.double()
+        u = self.compute_map(z_)
+        psi = self.compute_potential(x).double()  # the ends of a domain are those of x's precision
+        divergence = psi - self.compute_potential(u) - ((z_ - u) * (x_ - u)).sum(-1)
+        value = 0.5 * (x_ - u).square().sum(-1) + divergence.clamp(min=0.0)
+        value = torch.where((x == self.compute_map(z)).all(-1), 0.0, value)
+        return torch.where(self.compute_contains(x), value, math.inf).to(x.dtype)
 
 
 def whole(value: Any, name: str, least: int | None = 1) -> int:

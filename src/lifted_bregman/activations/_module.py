@@ -41,7 +41,7 @@ class ActivationModule(nn.Module):
 
 
 def _map(activation: Activation, z: Tensor) -> Tensor:
-    return activation._map(z)
+    return activation.compute_map(z)
 
 
 def _map_without_branches(activation: Activation, z: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ def _map_without_branches(activation: Activation, z: Tensor) -> Tensor:
         return z * (activation.radius / _plain_norm(z).clamp(min=activation.radius)).to(z.dtype)
     if isinstance(activation, Sparsemax):
         return _project_onto_simplex(z)
-    return activation._map(z)
+    return activation.compute_map(z)
 
 
 def _project_onto_simplex(z: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ counter-example.  None needs to know how the activation was made.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -33,29 +33,40 @@ def check_prox(activation: Activation, z: Tensor, scales: Sequence[float] = SCAL
         scales: the values of c.
         tolerance: allowed violation, relative to the size of the terms compared.
     """
-    z = _points(z, "z")
+    z = require_points(z, "z")
     _equal(activation(z), activation.prox(z, 1.0), tolerance, "σ(z) differs from prox(z, scale=1)")
     for scale in scales:
         p = activation.prox(z, scale)
         _all(activation.contains(p), z, f"prox(z, scale={scale}) leaves the domain")
-        psi_p = scale * activation.potential(p)
-        for shift in range(1, z.shape[0]):
-            other, other_z = p.roll(shift, 0), z.roll(shift, 0)
-            inner = ((p - other) * (z - other_z)).sum(-1)
-            size = (p - other).norm(dim=-1) * (z.abs() + other_z.abs()).norm(dim=-1)
-            rounding = 1e-15 * (p.norm(dim=-1) + other.norm(dim=-1)) * (z - other_z).norm(dim=-1)
-            gap = inner - (p - other).square().sum(-1)
-            _all(
-                gap >= -tolerance * (size + _TINY) - rounding, z, f"prox(z, scale={scale}) is not firmly non-expansive"
-            )
-            for fraction in (1.0, 0.5, 1e-3):
-                w = p + fraction * (other - p)
-                inside = activation.contains(w)
-                psi_w = scale * activation.potential(w)
-                linear = ((z - p) * (w - p)).sum(-1)
-                size = psi_w.abs() + psi_p.abs() + ((z.abs() + p.abs()) * (w.abs() + p.abs())).sum(-1)
-                minimal = psi_w - psi_p - linear >= -tolerance * (size + _TINY)
-                _all(minimal | ~inside, z, f"prox(z, scale={scale}) does not minimise ½‖u - z‖² + {scale}Ψ(u)")
+
+        def value(w: Tensor, c: float = scale) -> Tensor:
+            return c * activation.potential(w)
+
+        require_prox(p, value, z, tolerance, f"prox(z, scale={scale})")
+
+
+def require_prox(p: Tensor, value: Callable[[Tensor], Tensor], z: Tensor, tolerance: float, name: str) -> None:
+    """An error unless p, a row for each row of z, minimises ½‖u - z‖² + F(u) and is firmly non-expansive in z.
+
+    value  F, one number per row; infinity outside the domain
+    name   of p, for messages
+    """
+    at_p = value(p)
+    _all(at_p.isfinite(), z, f"{name} is at a point where the function is infinite")
+    for shift in range(1, z.shape[0]):
+        other, other_z = p.roll(shift, 0), z.roll(shift, 0)
+        inner = ((p - other) * (z - other_z)).sum(-1)
+        size = (p - other).norm(dim=-1) * (z.abs() + other_z.abs()).norm(dim=-1)
+        rounding = 1e-15 * (p.norm(dim=-1) + other.norm(dim=-1)) * (z - other_z).norm(dim=-1)
+        gap = inner - (p - other).square().sum(-1)
+        _all(gap >= -tolerance * (size + _TINY) - rounding, z, f"{name} is not firmly non-expansive")
+        for fraction in (1.0, 0.5, 1e-3):
+            w = p + fraction * (other - p)
+            at_w = value(w)
+            linear = ((z - p) * (w - p)).sum(-1)
+            size = at_w.abs() + at_p.abs() + ((z.abs() + p.abs()) * (w.abs() + p.abs())).sum(-1)
+            minimal = at_w - at_p - linear >= -tolerance * (size + _TINY)
+            _all(minimal | ~at_w.isfinite(), z, f"{name} does not minimise ½‖u - z‖² + F(u)")
 
 
 def check_conjugate(activation: Activation, x: Tensor, z: Tensor, tolerance: float = 1e-9) -> None:
@@ -70,7 +81,7 @@ def check_conjugate(activation: Activation, x: Tensor, z: Tensor, tolerance: flo
         z: points anywhere, same shape.
         tolerance: allowed violation, relative to the size of the terms compared.
     """
-    x, z = _points(x, "x"), _points(z, "z")
+    x, z = require_points(x, "x"), require_points(z, "z")
     _all(activation.contains(x), x, "x is not in the domain; check_conjugate needs points of the domain")
     u, phi_star = activation(z), activation.conjugate(z)
 
@@ -109,7 +120,7 @@ def check_bregman(activation: Activation, x: Tensor, z: Tensor, tolerance: float
         z: points anywhere, same shape.
         tolerance: allowed violation, relative to the size of the terms compared.
     """
-    x, z = _points(x, "x"), _points(z, "z")
+    x, z = require_points(x, "x"), require_points(z, "z")
     _all(activation.contains(x), x, "x is not in the domain; check_bregman needs points of the domain")
     u, b = activation(z), activation.bregman(x, z)
     psi_x, psi_u, phi_star = activation.potential(x), activation.potential(u), activation.conjugate(z)
@@ -147,7 +158,8 @@ def check_bregman(activation: Activation, x: Tensor, z: Tensor, tolerance: float
         )
 
 
-def _points(points: Tensor, name: str) -> Tensor:
+def require_points(points: Tensor, name: str) -> Tensor:
+    """`points` in float64, or an error unless they are finite rows, at least two."""
     if not isinstance(points, Tensor) or points.ndim != 2 or points.shape[0] < 2 or not bool(points.isfinite().all()):
         shape = tuple(points.shape) if isinstance(points, Tensor) else type(points).__name__
         raise TensorError(

@@ -68,11 +68,11 @@ class FromScalar(Separable):
         own = repr(of) if isinstance(of, nn.Module) else getattr(of, "__qualname__", type(of).__qualname__)
         return f"FromScalar({own}{'' if self.name is None else f', name={self.name!r}'})"
 
-    def _map(self, z: Tensor) -> Tensor:
+    def compute_map(self, z: Tensor) -> Tensor:
         u = self.function(z)
         return u.clone() if u.data_ptr() == z.data_ptr() else u
 
-    def _prox(self, z: Tensor, scale: float) -> Tensor:
+    def compute_prox(self, z: Tensor, scale: float) -> Tensor:
         table, v, c = self._table.to(z.device), z.double().flatten(), scale
 
         def residual(s: Tensor, rows: Tensor) -> Tensor:

@@ -32,13 +32,13 @@ class Sigmoid(Separable):
 
     iterative: ClassVar[bool] = True
 
-    def _map(self, z: Tensor) -> Tensor:
+    def compute_map(self, z: Tensor) -> Tensor:
         lowest = _LOWEST_EXPONENT[z.dtype]
         if z.numel() and float(z.detach().amin()) < lowest:  # torch's e^{-z} overflows before e^z underflows
             return torch.where(z < lowest, z.clamp(max=lowest).exp(), z.sigmoid())
         return z.sigmoid()
 
-    def _prox(self, z: Tensor, scale: float) -> Tensor:
+    def compute_prox(self, z: Tensor, scale: float) -> Tensor:
         c, v = scale, z.double()
         centred = v - 0.5 * (1.0 - c)
         w = centred.abs()
@@ -52,9 +52,9 @@ class Sigmoid(Separable):
             return q.mul_(1.0 - c).add_(s, alpha=c).sub_(w).div_(slope)
 
         s = newton(step, start, z.dtype).copysign_(centred)
-        u = self._map(s)
+        u = self.compute_map(s)
         if z.dtype == torch.float64:
-            complement = self._map(-s)
+            complement = self.compute_map(-s)
             residual = product_minus(c, s, v).add_(u, alpha=1.0 - c)
             slope = (u * complement).mul_(1.0 - c).add_(c)
             u.mul_(1.0 - complement * residual / slope)
@@ -82,10 +82,10 @@ class Softplus(Separable):
 
     iterative: ClassVar[bool] = True
 
-    def _map(self, z: Tensor) -> Tensor:
+    def compute_map(self, z: Tensor) -> Tensor:
         return softplus(z)
 
-    def _prox(self, z: Tensor, scale: float) -> Tensor:
+    def compute_prox(self, z: Tensor, scale: float) -> Tensor:
         c, v = scale, z.double()
         start = torch.minimum(v, v / c) if c < 1.0 else torch.maximum(v, v / c)
 
@@ -139,10 +139,10 @@ class ELU(Separable):
                 f"alpha is {self.alpha!r}; ELU is a proximal map only for alpha in (0, 1]: above 1 its slope exceeds 1."
             )
 
-    def _map(self, z: Tensor) -> Tensor:
+    def compute_map(self, z: Tensor) -> Tensor:
         return F.elu(z, self.alpha)
 
-    def _prox(self, z: Tensor, scale: float) -> Tensor:
+    def compute_prox(self, z: Tensor, scale: float) -> Tensor:
         branch = _Saturation(self.alpha)
         t = solve_concave(branch, z.double().clamp(max=0.0).neg_(), scale, z.dtype)
         return torch.where(z > 0.0, z, t.neg_().expm1_().mul_(self.alpha).to(z.dtype))

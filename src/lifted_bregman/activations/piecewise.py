@@ -23,7 +23,7 @@ class _Piecewise(Separable):
     """Shared evaluation of the Bregman loss: ½(x - u)² + D_Ψ(x, u) with u = σ(z)."""
 
     def _bregman_terms(self, x: Tensor, z: Tensor) -> Tensor:
-        u = self._map(z)
+        u = self.compute_map(z)
         terms = (x - u).square_().mul_(0.5).add_(self._divergence(x, z, u))
         return torch.where(self._inside(x), terms, math.inf)
 
@@ -36,10 +36,10 @@ class _Piecewise(Separable):
 class Identity(_Piecewise):
     """σ(z) = z: Ψ = 0.  Its Bregman loss is ½‖x - z‖²."""
 
-    def _map(self, z: Tensor) -> Tensor:
+    def compute_map(self, z: Tensor) -> Tensor:
         return z.clone()
 
-    def _prox(self, z: Tensor, scale: float) -> Tensor:
+    def compute_prox(self, z: Tensor, scale: float) -> Tensor:
         return z.clone()
 
     def _psi(self, x: Tensor) -> Tensor:
@@ -59,10 +59,10 @@ class ReLU(_Piecewise):
     B(x, z) = ½(x - max(z, 0))² + x max(-z, 0).
     """
 
-    def _map(self, z: Tensor) -> Tensor:
+    def compute_map(self, z: Tensor) -> Tensor:
         return z.relu()
 
-    def _prox(self, z: Tensor, scale: float) -> Tensor:
+    def compute_prox(self, z: Tensor, scale: float) -> Tensor:
         return z.relu()  # a projection: the scale of an indicator is immaterial
 
     def _psi(self, x: Tensor) -> Tensor:
@@ -95,17 +95,17 @@ class LeakyReLU(_Piecewise):
     def _excess(self) -> float:
         return (1.0 - self.slope) / self.slope
 
-    def _map(self, z: Tensor) -> Tensor:
+    def compute_map(self, z: Tensor) -> Tensor:
         return F.leaky_relu(z, self.slope)
 
-    def _prox(self, z: Tensor, scale: float) -> Tensor:
+    def compute_prox(self, z: Tensor, scale: float) -> Tensor:
         return F.leaky_relu(z, 1.0 / (1.0 + scale * self._excess))
 
     def _psi(self, x: Tensor) -> Tensor:
         return 0.5 * self._excess * x.clamp(max=0.0).square()
 
     def _phi_star(self, z: Tensor) -> Tensor:
-        return 0.5 * z * self._map(z)
+        return 0.5 * z * self.compute_map(z)
 
     def _divergence(self, x: Tensor, z: Tensor, u: Tensor) -> Tensor:
         # Ψ is ½ k min(x, 0)², so D is ½ k (min(x, 0) - min(u, 0))², plus -k u x where u < 0 < x
@@ -130,21 +130,21 @@ class Box(_Piecewise):
                 "(use ReLU() for [0, ∞))."
             )
 
-    def _map(self, z: Tensor) -> Tensor:
+    def compute_map(self, z: Tensor) -> Tensor:
         return z.clamp(self.low, self.high)
 
-    def _prox(self, z: Tensor, scale: float) -> Tensor:
+    def compute_prox(self, z: Tensor, scale: float) -> Tensor:
         return z.clamp(self.low, self.high)
 
     def _psi(self, x: Tensor) -> Tensor:
         return torch.zeros_like(x)
 
     def _phi_star(self, z: Tensor) -> Tensor:
-        u = self._map(z)
+        u = self.compute_map(z)
         return u * (z - 0.5 * u)
 
     def _inside(self, x: Tensor) -> Tensor:
-        return x == self._map(x)  # the ends are those of the working precision
+        return x == self.compute_map(x)  # the ends are those of the working precision
 
     def _divergence(self, x: Tensor, z: Tensor, u: Tensor) -> Tensor:
         return ((z - u) * (x - u)).abs_()
@@ -162,17 +162,17 @@ class SoftThreshold(_Piecewise):
     def __post_init__(self) -> None:
         positive(self.threshold, "threshold")
 
-    def _map(self, z: Tensor) -> Tensor:
-        return self._prox(z, 1.0)
+    def compute_map(self, z: Tensor) -> Tensor:
+        return self.compute_prox(z, 1.0)
 
-    def _prox(self, z: Tensor, scale: float) -> Tensor:
+    def compute_prox(self, z: Tensor, scale: float) -> Tensor:
         return shrink(z, self.threshold, scale)
 
     def _psi(self, x: Tensor) -> Tensor:
         return self.threshold * x.abs()
 
     def _phi_star(self, z: Tensor) -> Tensor:
-        return 0.5 * self._map(z).square()
+        return 0.5 * self.compute_map(z).square()
 
     def _divergence(self, x: Tensor, z: Tensor, u: Tensor) -> Tensor:
         subgradient = z.clamp(-self.threshold, self.threshold)
@@ -191,17 +191,17 @@ class NonNegativeSoftThreshold(_Piecewise):
     def __post_init__(self) -> None:
         positive(self.threshold, "threshold")
 
-    def _map(self, z: Tensor) -> Tensor:
-        return self._prox(z, 1.0)
+    def compute_map(self, z: Tensor) -> Tensor:
+        return self.compute_prox(z, 1.0)
 
-    def _prox(self, z: Tensor, scale: float) -> Tensor:
+    def compute_prox(self, z: Tensor, scale: float) -> Tensor:
         return shrink(z, self.threshold, scale).relu_()
 
     def _psi(self, x: Tensor) -> Tensor:
         return self.threshold * x
 
     def _phi_star(self, z: Tensor) -> Tensor:
-        return 0.5 * self._map(z).square()
+        return 0.5 * self.compute_map(z).square()
 
     def _inside(self, x: Tensor) -> Tensor:
         return (x >= 0) & x.isfinite()

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lifted_bregman.activations._base import Activation
+from lifted_bregman.activations._base import Joint
 
 JOINT_LIMIT = 12
 """Newton iterations on all components and the multiplier of softmax's proximal map at once, before the safeguard."""
@@ -19,12 +19,10 @@ COMPONENT_LIMIT = 40
 """Newton iterations on a component in the safeguarded solve."""
 
 
-class _Simplex(Activation):
+class _Simplex(Joint):
     """Shared: the domain is the probability simplex."""
 
-    joint: ClassVar[bool] = True
-
-    def _contains(self, x: Tensor) -> Tensor:
+    def compute_contains(self, x: Tensor) -> Tensor:
         # rounding n numbers to the working precision moves their sum by at most half a unit each
         slack = 4.0 * torch.finfo(x.dtype).eps * math.sqrt(x.shape[-1])
         return (x >= 0.0).all(-1) & ((x.sum(-1, dtype=torch.float64) - 1.0).abs() <= slack)
@@ -46,10 +44,10 @@ class Softmax(_Simplex):
 
     iterative: ClassVar[bool] = True
 
-    def _map(self, z: Tensor) -> Tensor:
+    def compute_map(self, z: Tensor) -> Tensor:
         return z.softmax(-1)
 
-    def _prox(self, z: Tensor, scale: float) -> Tensor:
+    def compute_prox(self, z: Tensor, scale: float) -> Tensor:
         a = (1.0 - scale) / scale
         # float32 holds log u, and a u beside it, to 1e-6 only for moderate scales and dimensions
         v = z if 0.05 <= scale <= 100.0 and z.shape[-1] <= 1024 else z.double()
@@ -59,21 +57,21 @@ class Softmax(_Simplex):
             u[~settled] = _softmax_prox_nested(e[~settled].double(), a).to(u.dtype)
         return u.to(z.dtype)
 
-    def _potential(self, x: Tensor) -> Tensor:
+    def compute_potential(self, x: Tensor) -> Tensor:
         y = x.double()
         value = torch.special.xlogy(y, y).sum(-1) - 0.5 * y.square().sum(-1)
-        return torch.where(self._contains(x), value, math.inf).to(x.dtype)
+        return torch.where(self.compute_contains(x), value, math.inf).to(x.dtype)
 
-    def _conjugate(self, z: Tensor) -> Tensor:
+    def compute_conjugate(self, z: Tensor) -> Tensor:
         return z.logsumexp(-1)
 
-    def _bregman(self, x: Tensor, z: Tensor) -> Tensor:
+    def compute_bregman(self, x: Tensor, z: Tensor) -> Tensor:
         x_, z_ = x.double(), z.double()
         divergence = (torch.special.xlogy(x_, x_) - x_ * z_.log_softmax(-1)).sum(-1)
-        u = self._map(z)
+        u = self.compute_map(z)
         half_square = 0.5 * (x_ - u).square().sum(-1)
         value = torch.where((x == u).all(-1), 0.0, torch.maximum(divergence, half_square))
-        return torch.where(self._contains(x), value, math.inf).to(x.dtype)
+        return torch.where(self.compute_contains(x), value, math.inf).to(x.dtype)
 
 
 def _softmax_prox_joint(e: Tensor, a: float) -> tuple[Tensor, Tensor]:
@@ -138,7 +136,7 @@ class Sparsemax(_Simplex):
     component.
     """
 
-    def _map(self, z: Tensor) -> Tensor:
+    def compute_map(self, z: Tensor) -> Tensor:
         with torch.no_grad():
             support = _sparsemax_support(z)
         # written with the support held fixed, so that autograd sees the threshold's own dependence on z
@@ -147,25 +145,25 @@ class Sparsemax(_Simplex):
         threshold = ((shifted * support).sum(-1, keepdim=True) - 1.0) / count
         return (shifted - threshold).clamp(min=0.0) * support
 
-    def _prox(self, z: Tensor, scale: float) -> Tensor:
-        return self._map(z)  # a projection: the scale of an indicator is immaterial
+    def compute_prox(self, z: Tensor, scale: float) -> Tensor:
+        return self.compute_map(z)  # a projection: the scale of an indicator is immaterial
 
-    def _potential(self, x: Tensor) -> Tensor:
-        return torch.where(self._contains(x), 0.0, math.inf).to(x.dtype)
+    def compute_potential(self, x: Tensor) -> Tensor:
+        return torch.where(self.compute_contains(x), 0.0, math.inf).to(x.dtype)
 
-    def _conjugate(self, z: Tensor) -> Tensor:
-        u = self._map(z)
+    def compute_conjugate(self, z: Tensor) -> Tensor:
+        u = self.compute_map(z)
         return (u * (z - 0.5 * u)).sum(-1)
 
-    def _bregman(self, x: Tensor, z: Tensor) -> Tensor:
+    def compute_bregman(self, x: Tensor, z: Tensor) -> Tensor:
         # D_Ψ = <σ(z) - x, z - σ(z)>; z - σ(z) is the threshold τ on the support and z off it; σ(z) and x sum to 1:
         # what is left is Σ x_j (τ - z_j) over the components off the support, all of them >= 0
-        u = self._map(z)
+        u = self.compute_map(z)
         shifted = z - z.amax(-1, keepdim=True)
         threshold = -u.amax(-1, keepdim=True)
         below = torch.where(u > 0.0, 0.0, (threshold - shifted).clamp(min=0.0))
         value = 0.5 * (x - u).square().sum(-1) + (x * below).sum(-1)
-        return torch.where(self._contains(x), value, math.inf)
+        return torch.where(self.compute_contains(x), value, math.inf)
 
 
 def _sparsemax_support(z: Tensor) -> Tensor:

@@ -83,9 +83,9 @@ class _Odd(Separable, Concave):
 
     iterative: ClassVar[bool] = True
 
-    def _prox(self, z: Tensor, scale: float) -> Tensor:
+    def compute_prox(self, z: Tensor, scale: float) -> Tensor:
         s = solve_concave(self, z.abs().double(), scale, z.dtype)
-        return self._map(s).to(z.dtype).copysign_(z)
+        return self.compute_map(s).to(z.dtype).copysign_(z)
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Tanh(_Odd):
     supremum = 1.0
     gap_bound = (0.238, 3.0)  # 1 - tanh 1
 
-    def _map(self, z: Tensor) -> Tensor:
+    def compute_map(self, z: Tensor) -> Tensor:
         return z.tanh()
 
     def _psi(self, x: Tensor) -> Tensor:
@@ -126,13 +126,13 @@ class Arctan(_Odd):
     supremum = math.pi / 2
     gap_bound = (0.214, 3.0)  # 1 - π/4
 
-    def _map(self, z: Tensor) -> Tensor:
+    def compute_map(self, z: Tensor) -> Tensor:
         end = _largest_below_half_pi(z.dtype)
         return z.atan().clamp_(-end, end)
 
-    def _prox(self, z: Tensor, scale: float) -> Tensor:
+    def compute_prox(self, z: Tensor, scale: float) -> Tensor:
         end = _largest_below_half_pi(z.dtype)
-        return super()._prox(z, scale).clamp_(-end, end)
+        return super().compute_prox(z, scale).clamp_(-end, end)
 
     def _psi(self, x: Tensor) -> Tensor:
         y = x.double()
@@ -161,7 +161,7 @@ class ISRU(_Odd):
     supremum = 1.0
     gap_bound = (0.292, 3.0)  # 1 - 1/√2
 
-    def _map(self, z: Tensor) -> Tensor:
+    def compute_map(self, z: Tensor) -> Tensor:
         y = z.clamp(-1e15, 1e15)  # beyond, σ rounds to ±1, and in float32 the square overflows
         return y / y.square().add(1.0).sqrt()
 
@@ -191,11 +191,11 @@ class Softsign(Separable):
     prox_{cΨ} solves a quadratic equation: u = 2v / (1 + |v| + √((1 - |v|)² + 4 c |v|)).
     """
 
-    def _map(self, z: Tensor) -> Tensor:
+    def compute_map(self, z: Tensor) -> Tensor:
         end = 1.0 - torch.finfo(z.dtype).eps / 2  # in float32, 2e7/(1 + 2e7) rounds to 1, where Ψ is infinite
         return F.softsign(z).clamp_(-end, end)
 
-    def _prox(self, z: Tensor, scale: float) -> Tensor:
+    def compute_prox(self, z: Tensor, scale: float) -> Tensor:
         v = z.double().abs()
         root = (1.0 - v).square_().add_(v, alpha=4.0 * scale).sqrt_()
         end = 1.0 - torch.finfo(z.dtype).eps / 2
@@ -221,10 +221,10 @@ class Asinh(Separable):
 
     iterative: ClassVar[bool] = True
 
-    def _map(self, z: Tensor) -> Tensor:
+    def compute_map(self, z: Tensor) -> Tensor:
         return z.asinh()
 
-    def _prox(self, z: Tensor, scale: float) -> Tensor:
+    def compute_prox(self, z: Tensor, scale: float) -> Tensor:
         c, w = scale, z.double().abs()
         if c < 1.0:  # u <= w, and sinh u <= w/c
             start = torch.minimum(w, (w * (2.0 / c)).log1p())

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from lifted_bregman.activations._base import Activation, positive
+from lifted_bregman.activations._base import Joint, positive
 
 _TINY = torch.finfo(torch.float64).tiny
 _FAR = 1e100  # of norms, in float64: below it no square overflows
@@ -58,22 +57,18 @@ def _sum_of_squares(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class GroupSoftThreshold(Activation):
+class GroupSoftThreshold(Joint):
     """σ(z) = z max(1 - threshold/‖z‖₂, 0), the vector z = the last dimension: Ψ(x) = threshold ‖x‖₂.
 
     φ*(z) = ½ max(‖z‖ - threshold, 0)².  The threshold is not scaled by the square root of the group's size.
     """
 
-    joint: ClassVar[bool] = True
     threshold: float = 0.5
 
     def __post_init__(self) -> None:
         positive(self.threshold, "threshold")
 
-    def _map(self, z: Tensor) -> Tensor:
-        return self._prox(z, 1.0)
-
-    def _prox(self, z: Tensor, scale: float) -> Tensor:
+    def compute_prox(self, z: Tensor, scale: float) -> Tensor:
         # with t = threshold·scale, 1 - t/‖z‖ = (‖z‖² - t²) / (‖z‖ (‖z‖ + t)), which keeps its digits near the kink
         t = self.threshold * scale
         norm = self._norm_near_kink(z, t)
@@ -94,69 +89,68 @@ class GroupSoftThreshold(Activation):
             norm[near] = _norm(z[near])
         return norm
 
-    def _potential(self, x: Tensor) -> Tensor:
-        return torch.where(self._contains(x), self.threshold * _norm(x).squeeze(-1), math.inf).to(x.dtype)
+    def compute_potential(self, x: Tensor) -> Tensor:
+        return torch.where(self.compute_contains(x), self.threshold * _norm(x).squeeze(-1), math.inf).to(x.dtype)
 
-    def _conjugate(self, z: Tensor) -> Tensor:
+    def compute_conjugate(self, z: Tensor) -> Tensor:
         return (0.5 * (_norm(z) - self.threshold).clamp(min=0.0).square()).squeeze(-1).to(z.dtype)
 
-    def _contains(self, x: Tensor) -> Tensor:
+    def compute_contains(self, x: Tensor) -> Tensor:
         return x.isfinite().all(-1)
 
-    def _bregman(self, x: Tensor, z: Tensor) -> Tensor:
+    def compute_bregman(self, x: Tensor, z: Tensor) -> Tensor:
         # D_Ψ = threshold ‖x‖ - <p, x> with p = z - σ(z), ‖p‖ <= threshold; for parallel x and p it is 0 up to rounding
         x_, z_ = x.double(), z.double()
-        u = self._prox(z_, 1.0)
+        u = self.compute_prox(z_, 1.0)
         divergence = self.threshold * _norm(x_).squeeze(-1) - ((z_ - u) * x_).sum(-1)
         value = 0.5 * (x_ - u).square().sum(-1) + divergence.clamp(min=0.0)
-        value = torch.where((x == self._map(z)).all(-1), 0.0, value)
-        return torch.where(self._contains(x), value, math.inf).to(x.dtype)
+        value = torch.where((x == self.compute_map(z)).all(-1), 0.0, value)
+        return torch.where(self.compute_contains(x), value, math.inf).to(x.dtype)
 
 
 @dataclass(frozen=True)
-class BallProjection(Activation):
+class BallProjection(Joint):
     """σ(z) = z min(1, radius/‖z‖₂): Ψ is the indicator of the ball ‖x‖₂ <= radius.
 
     φ*(z) = ½‖z‖² inside the ball, radius ‖z‖ - ½ radius² outside.
     """
 
-    joint: ClassVar[bool] = True
     radius: float = 1.0
 
     def __post_init__(self) -> None:
         positive(self.radius, "radius")
 
-    def _map(self, z: Tensor) -> Tensor:
+    def compute_map(self, z: Tensor) -> Tensor:
         factor = self.radius / _pairwise_norm(z).clamp(min=self.radius)
         if bool((factor < torch.finfo(z.dtype).tiny).any()):  # it would lose its digits
             return (z.double() * factor).to(z.dtype)
         return z * factor.to(z.dtype)
 
-    def _prox(self, z: Tensor, scale: float) -> Tensor:
-        return self._map(z)  # a projection: the scale of an indicator is immaterial
+    def compute_prox(self, z: Tensor, scale: float) -> Tensor:
+        return self.compute_map(z)  # a projection: the scale of an indicator is immaterial
 
-    def _potential(self, x: Tensor) -> Tensor:
-        return torch.where(self._contains(x), 0.0, math.inf).to(x.dtype)
+    def compute_potential(self, x: Tensor) -> Tensor:
+        return torch.where(self.compute_contains(x), 0.0, math.inf).to(x.dtype)
 
-    def _conjugate(self, z: Tensor) -> Tensor:
+    def compute_conjugate(self, z: Tensor) -> Tensor:
         norm = _norm(z)
         inside = norm.clamp(max=self.radius)
         return (inside * (norm - 0.5 * inside)).squeeze(-1).to(z.dtype)
 
-    def _contains(self, x: Tensor) -> Tensor:
+    def compute_contains(self, x: Tensor) -> Tensor:
         # What the projection itself may return: with eps/2 for each operation, the root of squares added in pairs is
         # wrong by (1 + log2 n) eps/4, the factor and its product by eps.  Twice that and more, as torch adds runs.
         rounding = (4.0 + 0.5 * math.log2(max(x.shape[-1], 1))) * torch.finfo(x.dtype).eps
         norm = _norm(x) if x.dtype == torch.float32 else _pairwise_norm(x)
         return (norm <= self.radius * (1.0 + rounding)).squeeze(-1)
 
-    def _bregman(self, x: Tensor, z: Tensor) -> Tensor:
+    def compute_bregman(self, x: Tensor, z: Tensor) -> Tensor:
         # D_Ψ = <σ(z) - x, z - σ(z)> = (‖z‖ - r)(r - <x, z>/‖z‖) outside the ball, 0 inside
         x_, z_ = x.double(), z.double()
         norm = _norm(z_)
         beyond = (norm - self.radius).clamp(min=0.0)
         cosine_part = self.radius - (x_ * (z_ / norm.clamp(min=self.radius))).sum(-1, keepdim=True)
-        u = self._map(z)
+        u = self.compute_map(z)
         value = 0.5 * (x_ - u).square().sum(-1) + (beyond * cosine_part.clamp(min=0.0)).squeeze(-1)
         value = torch.where((x == u).all(-1), 0.0, value)
-        return torch.where(self._contains(x), value, math.inf).to(x.dtype)
+        return torch.where(self.compute_contains(x), value, math.inf).to(x.dtype)

@@ -56,7 +56,7 @@ def submodules(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
         yield f"{path}.{name}" if name else path, inner
 
 
-def require_deterministic(model: nn.Module, path: str = "model") -> None:
+def require_pure(model: nn.Module, path: str = "model") -> None:
     """An error that names the first module in `model` for which `obstacle` knows one."""
     for where, module in submodules(model, path):
         reason_and_remedy = obstacle(module)

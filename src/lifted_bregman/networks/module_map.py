@@ -11,7 +11,7 @@ from torch.func import functional_call, vjp
 
 from lifted_bregman.errors import ActivationDerivativeError, CompatibilityError
 from lifted_bregman.networks._no_graph import no_graph
-from lifted_bregman.networks.determinism import changes_with_mode, require_deterministic, submodules
+from lifted_bregman.networks.determinism import changes_with_mode, require_pure, submodules
 from lifted_bregman.networks.maps import LayerMap, Map
 from lifted_bregman.networks.spectral import (
     NormalOperator,
@@ -82,14 +82,14 @@ class ModuleMap(LayerMap):
         split: Tensor = matrix.unflatten(0, (self._holder.groups, -1)).unflatten(2, (inputs, *weight.shape[2:]))
         return split.transpose(1, 2).flatten(0, 1)
 
-    def require_deterministic(self) -> None:
+    def require_pure(self) -> None:
         """An error that names a module which is random, or couples samples, as it is set now."""
         for path, module in self._changing:
-            require_deterministic(module, path)
+            require_pure(module, path)
 
     @no_graph
     def apply(self, x: Tensor) -> Tensor:
-        self.require_deterministic()
+        self.require_pure()
         z: Tensor = self._chain(x)
         return z
 
@@ -168,7 +168,7 @@ class ModuleMap(LayerMap):
     @contextmanager
     def _differentiating(self) -> Iterator[None]:
         """Around every Jacobian: modules are checked, and an `ActivationDerivativeError` names the `lb.Map`."""
-        self.require_deterministic()
+        self.require_pure()
         try:
             yield
         except ActivationDerivativeError as error:

@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 from lifted_bregman.activations import Activation, Identity
 from lifted_bregman.errors import UnsupportedModuleError
 from lifted_bregman.networks.dense import Dense
-from lifted_bregman.networks.determinism import BATCH_NORM, DROPOUT, INSTANCE_NORM, refuse, require_deterministic
+from lifted_bregman.networks.determinism import BATCH_NORM, DROPOUT, INSTANCE_NORM, refuse, require_pure
 from lifted_bregman.networks.layers import Layer, Network
 from lifted_bregman.networks.maps import LayerMap, Map
 from lifted_bregman.networks.module_map import ModuleMap
@@ -108,7 +108,7 @@ def read_network(model: nn.Module) -> Network:
         raise UnsupportedModuleError(
             "the model has no map with parameters, so there is nothing to train: add a layer such as nn.Linear."
         )
-    require_deterministic(model)
+    require_pure(model)
     top = layers[-1]
     return Network(model, (*layers[:-1], Layer(top.map, Identity(), top.path, top.dim)), final)
 

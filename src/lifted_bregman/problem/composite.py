@@ -6,6 +6,7 @@ P is prox_{aΨ}, α the weight of the penalty, θ the threshold of the activatio
 
     penalty      activation                          rule
     -----------  ----------------------------------  ----------------------------------------------------------
+    any          any that `register_prox` was given  the registered rule
     none         any                                 P(v)
     SquaredL2    any                                 prox_{aΨ/k}(v/k), k = 1 + bα
     L1           softmax, sparsemax                  P(v): ‖u‖₁ = 1 on the simplex
@@ -21,6 +22,7 @@ P is prox_{aΨ}, α the weight of the penalty, θ the threshold of the activatio
     GroupL2      radial                              P(prox_{bR}(v))
     GroupL2      positively homogeneous              prox_{bR}(P(v))
     GroupL2      any other                           x(bα/t), x(μ) = prox_{aΨ/(1+μ)}(v/(1+μ)), with t = ‖x(bα/t)‖
+    any other    identity                            prox_{bR}(v)
 
 Separable: σ acts on each number alone.  Radial: Ψ depends on ‖u‖ only (group soft threshold, ball).  Positively
 homogeneous: separable with Ψ(κu) = κΨ(u) for κ > 0 (identity, ReLU, soft thresholds).  With a separable activation
@@ -48,7 +50,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -60,6 +62,7 @@ from lifted_bregman.activations.simplex import Softmax, Sparsemax
 from lifted_bregman.activations.vectors import BallProjection, GroupSoftThreshold
 from lifted_bregman.errors import CompatibilityError
 from lifted_bregman.problem.penalties import L1, Box, GroupL2, NonNegative, Penalty, SquaredL2
+from lifted_bregman.problem.penalties.registry import ProxRule, registered_prox
 
 
 @torch.no_grad()
@@ -92,8 +95,6 @@ def require_composable(activation: Activation, penalty: Penalty | None, features
 
 
 # Rules.  Each is called with (activation, penalty, v, a, b).
-
-Rule = Callable[[Any, Any, Tensor, float, float], Tensor]
 
 
 def _activation_alone(activation: Activation, penalty: Penalty, v: Tensor, a: float, b: float) -> Tensor:
@@ -183,9 +184,10 @@ _RADIAL = _Kind("GroupSoftThreshold or BallProjection", _is(GroupSoftThreshold, 
 _BALL = _Kind("BallProjection", _is(BallProjection))
 _GROUP = _Kind("GroupSoftThreshold", _is(GroupSoftThreshold))
 _KEEPS_ZERO = _Kind("GroupSoftThreshold or BallProjection", _keeps_zero)
+_IDENTITY = _Kind("Identity", _is(Identity))
 _HOMOGENEOUS = _Kind(_SEPARABLE.name, _is(Identity, ReLU, SoftThreshold, NonNegativeSoftThreshold))
 
-_RULES: tuple[tuple[type[Penalty], _Kind, Rule], ...] = (
+_RULES: tuple[tuple[type[Penalty], _Kind, ProxRule], ...] = (
     (SquaredL2, _ANY, _rescaled),
     (L1, _SIMPLEX, _activation_alone),
     (L1, _KEEPS_ZERO, _penalty_first),
@@ -200,23 +202,30 @@ _RULES: tuple[tuple[type[Penalty], _Kind, Rule], ...] = (
     (GroupL2, _RADIAL, _penalty_first),
     (GroupL2, _HOMOGENEOUS, _penalty_last),
     (GroupL2, _ANY, _group),
+    (Penalty, _IDENTITY, _penalty_last),
 )
 
 
-def _find_rule(activation: Activation, penalty: Penalty) -> Rule:
+def _find_rule(activation: Activation, penalty: Penalty) -> ProxRule:
+    if penalty.of_matrices:
+        raise CompatibilityError(
+            f"{penalty} is a function of matrices, and a variable is one vector for each sample: give it to "
+            "parameter_penalties instead."
+        )
+    registered = registered_prox(activation, penalty)
+    if registered is not None:
+        return registered
     for penalty_type, kind, rule in _RULES:
         if isinstance(penalty, penalty_type) and kind.holds(activation):
             return rule
     partners = list(dict.fromkeys(kind.name for penalty_type, kind, _ in _RULES if isinstance(penalty, penalty_type)))
-    if partners:
-        required = f"{type(penalty).__name__} can be combined with {', with '.join(partners)}"
-        missing = f"{type(activation).__name__} is none of these"
-    else:
-        required = f"the penalty must be {', '.join(dict.fromkeys(row[0].__name__ for row in _RULES))}"
-        missing = f"there is no rule for {type(penalty).__name__}"
+    own, other = type(activation).__name__, type(penalty).__name__
+    with_rules = ", ".join(dict.fromkeys(row[0].__name__ for row in _RULES if row[0] is not Penalty))
     raise CompatibilityError(
-        f"The proximal map of {activation} and {penalty} together is not known.  Required: {required}.  Missing: "
-        f"{missing}."
+        f"The proximal map of {activation} and {penalty} together is not known.  Required: {other} can be combined "
+        f"with {', with '.join(partners)}.  Missing: {own} is none of these.  Register a function that computes it, "
+        f"lb.penalties.register_prox({own}, {other}), or use one of {with_rules}, which have rules for every "
+        "activation that acts on each number alone."
     )
 
 

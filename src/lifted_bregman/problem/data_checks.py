@@ -8,7 +8,7 @@ from torch import Tensor
 from lifted_bregman.errors import CompatibilityError, TensorError
 from lifted_bregman.losses import BregmanLoss
 from lifted_bregman.networks import Dense, Map, ModuleMap, Network
-from lifted_bregman.networks.determinism import require_deterministic, require_one_answer, unchanged
+from lifted_bregman.networks.determinism import require_one_answer, require_pure, unchanged
 from lifted_bregman.problem.blocks import hidden_layers
 from lifted_bregman.problem.state import LiftedState
 
@@ -30,7 +30,7 @@ class DataChecks:
 
         Every module must be a function of each sample alone, in the mode that it has now.
         """
-        require_deterministic(self._network.model)
+        require_pure(self._network.model)
         _require_tensor(X, "X")
         like = next(self._network.model.parameters())
         if X.dtype != like.dtype:

@@ -83,7 +83,7 @@ def differentiable_map(layer_map: LayerMap, x: Tensor) -> Tensor:
         z: Tensor = layer_map.module(x.flatten(1) if layer_map.flatten else x)
         return z
     assert isinstance(layer_map, ModuleMap)
-    layer_map.require_deterministic()
+    layer_map.require_pure()
     for module in layer_map.modules:
         x = module(x)
     return x
@@ -95,7 +95,7 @@ def differentiable_activation(layer: Layer, z: Tensor) -> Tensor:
         return z
     try:
         module = _module(layer.activation)
-    except TypeError:  # an activation of one's own that has no hash
+    except TypeError:  # a user's activation without a hash
         module = layer.activation.as_module()
     u: Tensor = module(layer.arrange(z))
     return layer.restore(u)

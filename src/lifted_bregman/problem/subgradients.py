@@ -1,6 +1,6 @@
 """Subgradients of penalties, from which Bregman iterations start, and the weights at which their zeros appear.
 
-Both are open to penalties of one's own: `minimal_subgradient.register(MyPenalty)` and `critical_weights.register(...)`.
+Register functions for a penalty that you write with `minimal_subgradient.register` and `critical_weights.register`.
 """
 
 from __future__ import annotations

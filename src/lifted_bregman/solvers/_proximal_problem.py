@@ -110,10 +110,10 @@ class _WithProximalTerm(Penalty):
 
     base: Penalty | None
 
-    def _value(self, x: Tensor) -> Tensor:
+    def compute_value(self, x: Tensor) -> Tensor:
         return x.new_zeros(x.shape[:-1]) if self.base is None else self.base.value(x)
 
-    def _prox(self, x: Tensor, scale: float) -> Tensor:
+    def compute_prox(self, x: Tensor, scale: float) -> Tensor:
         raise CompatibilityError(
             "the proximal term's map needs the layer and the names of its parameters: use problem.parameter_prox."
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -25,6 +26,8 @@ class Nuclear(Penalty):
     weight  >= 0
     """
 
+    of_matrices: ClassVar[bool] = True
+
     weight: float
 
     def __post_init__(self) -> None:
@@ -40,10 +43,10 @@ class Nuclear(Penalty):
             eigenvalues: Tensor = torch.linalg.eigvalsh(_gram(_wide(x)))
             return eigenvalues.clamp(min=0.0).sqrt().flip(-1)
 
-    def _value(self, x: Tensor) -> Tensor:
+    def compute_value(self, x: Tensor) -> Tensor:
         return (self.weight * self.singular_values(x).sum(-1)).to(x.dtype)
 
-    def _prox(self, x: Tensor, scale: float) -> Tensor:
+    def compute_prox(self, x: Tensor, scale: float) -> Tensor:
         coarse, rest = split_product(self.weight, scale, torch.float64)
         if x.dtype == torch.float64:
             U, sigma, Vt = torch.linalg.svd(x, full_matrices=False)

@@ -21,30 +21,41 @@ from lifted_bregman.errors import CompatibilityError, SettingError, TensorError
 class Penalty(ABC):
     """A convex function R of a vector, the last dimension of a tensor (..., n), float32 or float64, on any device.
 
-    Subclasses are frozen dataclasses that define `_value` and `_prox`.
+    A subclass is a frozen dataclass with two methods:
+
+    - `compute_value(x)`: R(x), one number per vector; infinity where a constraint is violated;
+    - `compute_prox(x, scale)`: prox_{scale·R}(x) for every scale > 0, in the shape and dtype of x.
+
+    That is all for penalties on weights and on layers whose activation is `Identity`.  On other layers the proximal
+    map of Ψ + R is needed: `register_prox` takes it.  `lb.check_penalty` tries both out.
     """
 
     constraint: ClassVar[bool] = False
     """Whether R is 0 or infinity.  On variables it then holds for them, and not for what the network computes."""
 
+    of_matrices: ClassVar[bool] = False
+    """Whether R is a function of a matrix, the last two dimensions; it can then stand on parameters only."""
+
     def value(self, x: Tensor) -> Tensor:
         """R(x), one number per vector; infinity where a constraint is violated."""
         self._require(x)
         with torch.no_grad():
-            return self._value(x)
+            return self.compute_value(x)
 
     def prox(self, x: Tensor, scale: float = 1.0) -> Tensor:
         """prox_{scale·R}(x) = argmin_u ½‖u - x‖² + scale·R(u), for scale > 0."""
         self._require(x)
         scale = positive(scale, "scale")
         with torch.no_grad():
-            return self._prox(x, scale)
+            return self.compute_prox(x, scale)
 
     @abstractmethod
-    def _value(self, x: Tensor) -> Tensor: ...
+    def compute_value(self, x: Tensor) -> Tensor:
+        """R(x), (...), for a tensor (..., n) that was checked; infinity where a constraint is violated."""
 
     @abstractmethod
-    def _prox(self, x: Tensor, scale: float) -> Tensor: ...
+    def compute_prox(self, x: Tensor, scale: float) -> Tensor:
+        """prox_{scale·R}(x), in the shape and dtype of x, for scale > 0."""
 
     def _require(self, x: Tensor) -> None:
         if not isinstance(x, Tensor) or x.dtype not in SUPPORTED_DTYPES or x.ndim == 0:
@@ -64,10 +75,10 @@ class L1(Penalty):
     def __post_init__(self) -> None:
         require_weight(self.weight)
 
-    def _value(self, x: Tensor) -> Tensor:
+    def compute_value(self, x: Tensor) -> Tensor:
         return self.weight * x.abs().sum(-1)
 
-    def _prox(self, x: Tensor, scale: float) -> Tensor:
+    def compute_prox(self, x: Tensor, scale: float) -> Tensor:
         coarse, rest = split_product(self.weight, scale, x.dtype)
         return x.abs().sub_(coarse).sub_(rest).clamp_(min=0.0).copysign_(x)
 
@@ -81,10 +92,10 @@ class SquaredL2(Penalty):
     def __post_init__(self) -> None:
         require_weight(self.weight)
 
-    def _value(self, x: Tensor) -> Tensor:
+    def compute_value(self, x: Tensor) -> Tensor:
         return 0.5 * self.weight * x.square().sum(-1)
 
-    def _prox(self, x: Tensor, scale: float) -> Tensor:
+    def compute_prox(self, x: Tensor, scale: float) -> Tensor:
         return x / (1.0 + scale * self.weight)
 
 
@@ -117,11 +128,11 @@ class GroupL2(Penalty):
             )
         return x.reshape(*x.shape[:-1], features // max(size, 1), size)
 
-    def _value(self, x: Tensor) -> Tensor:
+    def compute_value(self, x: Tensor) -> Tensor:
         norms: Tensor = torch.linalg.vector_norm(self.groups(x), dim=-1, dtype=torch.float64)
         return (self.weight * norms.sum(-1)).to(x.dtype)
 
-    def _prox(self, x: Tensor, scale: float) -> Tensor:
+    def compute_prox(self, x: Tensor, scale: float) -> Tensor:
         groups = self.groups(x)
         norm: Tensor = torch.linalg.vector_norm(groups, dim=-1, keepdim=True, dtype=torch.float64)
         coarse, rest = split_product(self.weight, scale, torch.float64)
@@ -148,11 +159,11 @@ class Box(Penalty):
                 f"low is {self.low!r} and high is {self.high!r}; a box needs two numbers with low <= high."
             )
 
-    def _value(self, x: Tensor) -> Tensor:
+    def compute_value(self, x: Tensor) -> Tensor:
         inside = (x >= self.low) & (x <= self.high)
         return torch.where(inside.all(-1), 0.0, math.inf).to(x.dtype)
 
-    def _prox(self, x: Tensor, scale: float) -> Tensor:
+    def compute_prox(self, x: Tensor, scale: float) -> Tensor:
         return x.clamp(self.low, self.high)
 
 
@@ -164,10 +175,10 @@ class NonNegative(Penalty):
     low: ClassVar[float] = 0.0
     high: ClassVar[float] = math.inf
 
-    def _value(self, x: Tensor) -> Tensor:
+    def compute_value(self, x: Tensor) -> Tensor:
         return torch.where((x >= 0.0).all(-1), 0.0, math.inf).to(x.dtype)
 
-    def _prox(self, x: Tensor, scale: float) -> Tensor:
+    def compute_prox(self, x: Tensor, scale: float) -> Tensor:
         return x.clamp(min=0.0)
 
 
