@@ -114,7 +114,7 @@ MUTATIONS = [
     Mutation("FromScalar: a jump taken for a slope", "activations/custom.py", ">= 0.5 * excess:", ">= 2.0 * excess:", "tests/activations/test_custom.py -k counter_example"),
     Mutation("joint: drop the ½ of the conjugate", BASE, "(u * (z_ - 0.5 * u)).sum(-1)", "(u * (z_ - u)).sum(-1)", OWN_JOINT),
     Mutation("joint: the divergence without Ψ(u)", BASE, "psi - self.compute_potential(u) - ", "psi - ", OWN_JOINT),
-    Mutation("joint: NaN in the domain", BASE, "x.isfinite().all(-1) & self", "self", OWN_JOINT),
+    Mutation("joint: infinity in the domain", BASE, "x.isfinite().all(-1) & self", "self", OWN_JOINT),
     Mutation("composite: a registered rule for the parent's class wins", "problem/penalties/registry.py", "_RULES[min(fitting", "_RULES[max(fitting", "tests/problem/test_own_penalty.py -k most_special"),
     Mutation("composite: identity and penalty without the penalty's scale", "problem/composite.py", "return penalty.prox(activation.prox(v, a), b)", "return penalty.prox(activation.prox(v, a), 1.0)", "tests/problem/test_own_penalty.py -k identity"),
     Mutation("Bregman loss: gradient x - σ(z)", "losses/bregman.py", "(ctx.activation(z) - x), None", "(x - ctx.activation(z)), None", LOSSES),

@@ -144,6 +144,10 @@ def test_a_network_trains_with_it(activation: act.Activation, solver: object) ->
     torch.testing.assert_close(problem.forward_state(X)[1], model[:2](X).detach())
 
 
+def test_infinity_is_in_no_domain() -> None:
+    assert not bool(Cone().contains(torch.tensor([0.0, 0.0, math.inf])))
+
+
 def test_without_the_two_methods_there_is_no_activation() -> None:
     class Nothing(act.Joint):
         pass
