@@ -42,17 +42,18 @@ def check_prox(activation: Activation, z: Tensor, scales: Sequence[float] = SCAL
         def value(w: Tensor, c: float = scale) -> Tensor:
             return c * activation.potential(w)
 
-        require_prox(p, value, z, tolerance, f"prox(z, scale={scale})")
+        require_prox(p, value, z, tolerance, f"prox(z, scale={scale})", f"{scale}Ψ(u)")
 
 
-def require_prox(p: Tensor, value: Callable[[Tensor], Tensor], z: Tensor, tolerance: float, name: str) -> None:
+def require_prox(p: Tensor, value: Callable[[Tensor], Tensor], z: Tensor, tolerance: float, name: str, of: str) -> None:
     """An error unless p, a row for each row of z, minimises ½‖u - z‖² + F(u) and is firmly non-expansive in z.
 
     value  F, one number per row; infinity outside the domain
     name   of p, for messages
+    of     F(u) as messages write it
     """
     at_p = value(p)
-    _all(at_p.isfinite(), z, f"{name} is at a point where the function is infinite")
+    _all(at_p.isfinite(), z, f"{name} is at a point where {of} is infinite")
     for shift in range(1, z.shape[0]):
         other, other_z = p.roll(shift, 0), z.roll(shift, 0)
         inner = ((p - other) * (z - other_z)).sum(-1)
@@ -66,7 +67,7 @@ def require_prox(p: Tensor, value: Callable[[Tensor], Tensor], z: Tensor, tolera
             linear = ((z - p) * (w - p)).sum(-1)
             size = at_w.abs() + at_p.abs() + ((z.abs() + p.abs()) * (w.abs() + p.abs())).sum(-1)
             minimal = at_w - at_p - linear >= -tolerance * (size + _TINY)
-            _all(minimal | ~at_w.isfinite(), z, f"{name} does not minimise ½‖u - z‖² + F(u)")
+            _all(minimal | at_w.isposinf(), z, f"{name} does not minimise ½‖u - z‖² + {of}")
 
 
 def check_conjugate(activation: Activation, x: Tensor, z: Tensor, tolerance: float = 1e-9) -> None:

@@ -40,7 +40,9 @@ def check_penalty(
             def penalty_value(w: Tensor, b: float = b) -> Tensor:
                 return b * penalty.value(w)
 
-            require_prox(penalty.prox(x, b), penalty_value, x, tolerance, f"prox(x, scale={b}) of {penalty}")
+            require_prox(
+                penalty.prox(x, b), penalty_value, x, tolerance, f"prox(x, scale={b}) of {penalty}", f"{b}R(u)"
+            )
         return
     for a, b in product(scales, scales):
 
@@ -48,4 +50,4 @@ def check_penalty(
             return a * activation.potential(w) + b * penalty.value(w)
 
         name = f"composite_prox of {activation} and {penalty} with scales {a} and {b}"
-        require_prox(composite_prox(activation, penalty, x, a, b), value, x, tolerance, name)
+        require_prox(composite_prox(activation, penalty, x, a, b), value, x, tolerance, name, f"{a}Ψ(u) + {b}R(u)")
