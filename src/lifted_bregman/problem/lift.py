@@ -22,8 +22,8 @@ _LOSSES: dict[type[nn.Module], str] = {
     nn.MSELoss: "SquaredError(), which is ½‖y - z‖² summed over features",
     nn.CrossEntropyLoss: "CrossEntropy()",
     nn.NLLLoss: "CrossEntropy(), and leave nn.LogSoftmax out of the model",
-    nn.BCEWithLogitsLoss: "BregmanLoss(lb.activations.Sigmoid()), which is summed over features",
-    nn.BCELoss: "BregmanLoss(lb.activations.Sigmoid()), which is summed over features",
+    nn.BCEWithLogitsLoss: "lb.BregmanLoss(lb.activations.Sigmoid()), which is summed over features",
+    nn.BCELoss: "lb.BregmanLoss(lb.activations.Sigmoid()), which is summed over features",
 }
 """What to take in place of a loss of torch."""
 
