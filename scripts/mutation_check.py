@@ -150,6 +150,8 @@ MUTATIONS = [
     Mutation("build: Glorot's parameters always", "experiments/build.py", 'if settings.initialisation != "torch":', "if True:", "tests/experiments/test_build.py"),
     Mutation("energies: objective by layer without the weights' penalty", "problem/energies.py", "means.get(layer, nothing) + _on_parameters(problem, layer)", "means.get(layer, nothing)", "tests/solvers/test_loop.py"),
     Mutation("history: sparsity of another layer", "problem/blocks.py", "return depth // 2", "return 1", "tests/training/test_fit.py tests/problem"),
+    Mutation("batches: places stay on the CPU", "solvers/_interface.py", "        places = places.to(self.X.device)\n", "", "tests/solvers/test_other_devices.py"),
+    Mutation("loop: a loaded state stays on the CPU", LOOP, "on_device(own, self.data.X.device)", "own", "tests/solvers/test_other_devices.py"),
     Mutation("batches: order without the epoch", "solvers/_batches.py", 'named_generator(seed, "data order", epoch)', 'named_generator(seed, "data order")', "tests/solvers/test_loop.py"),
     Mutation("loop: a row that is not finite is kept", LOOP, "        keeper.keep(self)\n        self.phase", "        self.phase", "tests/training/test_divergence.py"),
     Mutation("loop: a row that was broken off counts as whole", LOOP, "        self.phase = Phase.ROW\n", "", "tests/training/test_interruption.py"),

@@ -35,7 +35,7 @@ class Batch:
     X: Tensor
     Y: Tensor
     index: Tensor
-    """The samples' indices in the whole set, (size,), int64."""
+    """The samples' indices in the whole set, (size,), int64, on the device of X."""
     total: int
     """The number of samples in the whole set."""
     weights: Tensor | None = None
@@ -48,10 +48,11 @@ class Batch:
         if weights is not None:
             weights = sample_weights(weights, X)
             weights = weights / weights.mean()
-        return cls(X, Y, torch.arange(len(X)), len(X), weights)
+        return cls(X, Y, torch.arange(len(X), device=X.device), len(X), weights)
 
     def select(self, places: Tensor) -> Batch:
-        """The samples at `places` of this batch."""
+        """The samples at `places` of this batch; the places may be on any device."""
+        places = places.to(self.X.device)
         weights = None if self.weights is None else self.weights[places]
         X, Y, index = (values.index_select(0, places) for values in (self.X, self.Y, self.index))
         return Batch(X, Y, index, self.total, weights)
@@ -192,6 +193,17 @@ def shown(solver: Solver[Any]) -> str:
 def lacking(solver: Solver[Any], required: str, missing: str) -> CompatibilityError:
     """The error for a solver and a problem that do not fit: what is required, what is missing."""
     return CompatibilityError(f"{type(solver).__name__} requires {required}; missing: {missing}.")
+
+
+def on_device(value: Any, device: torch.device) -> Any:
+    """An entry of `state_dict` with all its tensors on `device`, where they are not copied if they are there."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, Mapping):
+        return {key: on_device(entry, device) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [on_device(entry, device) for entry in value]
+    return value
 
 
 def _plain(value: Any) -> Any:

@@ -21,7 +21,7 @@ from lifted_bregman.solvers._by_layer import added_up, collected, own_part
 from lifted_bregman.solvers._callbacks import Callback, callback_error, close_all
 from lifted_bregman.solvers._finite import Diverged, Keeper, require_finite
 from lifted_bregman.solvers._history import largest_certificate, lifted_energies, measured, require_certificates
-from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
+from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking, on_device
 from lifted_bregman.solvers.agreement import Agreement, Stop
 from lifted_bregman.solvers.outcome import Outcome, Result
 
@@ -180,7 +180,7 @@ class Run:
         self.epoch, self.batch, self.seconds = entries["epoch"], entries["batch"], entries["seconds"]
         self.problem.work.reset(entries["work"] if self.span.rank == 0 else dict.fromkeys(entries["work"], 0))
         own = entries["solver"] if self.span.count == 1 else own_part(entries["solver"], self.span, self.solver.counts)
-        self.state.load_state_dict(own)
+        self.state.load_state_dict(on_device(own, self.data.X.device))  # a checkpoint's tensors are on the CPU
         self.solver.attach(self._shared, self.state)
 
     def execute(self) -> Result:
