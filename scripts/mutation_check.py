@@ -143,6 +143,7 @@ MUTATIONS = [
     Mutation("loop: solver state not scanned", "solvers/_finite.py", "    if where is not None:\n        raise Diverged", "    if False:\n        raise Diverged", "tests/training/test_divergence.py"),
     Mutation("loop: half-changed parameters count as whole", LOOP, "self.phase, self._whole_state = Phase.STEP, None", "self._whole_state = None", "tests/training/test_interruption.py"),
     Mutation("loop: position in the epoch forgotten", LOOP, 'self.epoch, self.batch, self.seconds = entries["epoch"], entries["batch"], entries["seconds"]', 'self.epoch, self.batch, self.seconds = entries["epoch"], 0, entries["seconds"]', RESUME),
+    Mutation("loop: work of earlier runs counted", LOOP, "        problem.work.reset()  # a run counts its own work\n", "", "tests/training/test_fit.py -k own_work"),
     Mutation("loop: work of the history counted", LOOP, "        self.problem.work.reset(own_work)", "        pass", "tests/solvers/test_loop.py"),
     Mutation("loop: the problem is not told of a loaded state", LOOP, "        self.state.load_state_dict(own)\n        self.solver.attach(self._shared, self.state)", "        self.state.load_state_dict(own)", RESUME),
     Mutation("history: objective of the last piece only", "solvers/_history.py", "objective += float(energies.objective(problem, point)) * share", "objective = float(energies.objective(problem, point))", "tests/training/test_fit.py"),

@@ -135,6 +135,16 @@ def test_rows_are_what_the_network_and_the_problem_are_worth():
     assert row["sparsity"] == float((hidden == 0).double().mean())
 
 
+def test_a_fit_counts_its_own_work_and_no_earlier():
+    """A gradient step of back-propagation has L forward maps and L parameter gradients; twelve samples are 3 batches."""
+    case = make("relu")
+    for epochs in (2, 1):
+        case.problem.energy(case.problem.forward_state(case.X), *case.data)
+        row = lb.fit(case.problem, case.data, lb.baselines.SGD(0.01), epochs=epochs, batch_size=5).history[-1]
+        assert row["forward_maps"] == row["parameter_gradients"] == 3 * 3 * epochs
+        assert case.problem.work.as_dict().items() <= row.items()
+
+
 def test_the_energy_is_that_of_the_solvers_own_variables():
     case = make("sparse code")
     row = lb.fit(case.problem, case.data, solvers.ProximalGradient(), epochs=4).history[-1]

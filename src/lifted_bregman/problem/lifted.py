@@ -83,7 +83,7 @@ class LiftedProblem:
         self._checks = DataChecks(network, loss)
         self._power: dict[Block, PowerIteration] = {}
         self.work = Work()
-        """Counters of what was done through this problem."""
+        """Counters of what was done through this problem since the last run began, which set them to 0."""
         self.peers = Peers()
         """Who holds the other samples of a batch."""
         self.span = Span(self.depth)

@@ -66,7 +66,7 @@ class Run:
     """One row every `record_every` epochs.  "step", "epoch" and "seconds" (in steps, evaluation aside); "objective"
     of the nested network on the training set, its "sparsity" in the middle layer and, for integer labels, "accuracy";
     "energy" of the lifted problem and its parts "energy_1" .. "energy_L"; "validation", the objective on the validation
-    set, and "validation_accuracy"; "certificate" if a tolerance was given; the counters of work; the solver's metrics.
+    set, and "validation_accuracy"; "certificate" if a tolerance was given; the work of this run; the solver's metrics.
     """
 
     def __init__(
@@ -131,6 +131,7 @@ class Run:
         self.message = ""
         self._record_at_stop = False
         solver.require_steps(problem, epochs * len(order))
+        problem.work.reset()  # a run counts its own work
         self.state: SolverState = solver.init(self._shared, self._batch(order, 0).share(self.peers))
         solver.attach(self._shared, self.state)
         if tolerance is not None:
