@@ -158,6 +158,27 @@ BAD_TARGETS = [
 ]
 
 
+ONE = Z[:, :1]
+WRONG_FORMS = [
+    (lb.CrossEntropy(), Z, LABELS.double(), r"float64 of shape \(2,\).*y\.long\(\)"),
+    (lb.CrossEntropy(), Z, LABELS > 0, r"bool.*y\.long\(\)"),
+    (lb.CrossEntropy(), Z, LABELS.unsqueeze(1), r"\(2, 1\).*y\.squeeze\(1\)\."),
+    (lb.CrossEntropy(), Z, LABELS.unsqueeze(1).double(), r"y\.squeeze\(1\)\.long\(\)"),
+    (lb.CrossEntropy(), ONE, torch.tensor([0, 1]), "one output for each class"),
+    (lb.SquaredError(), ONE, torch.zeros(2), r"y\.unsqueeze\(1\)"),
+    (lb.SquaredError(), ONE, torch.tensor([0, 0]), r"y\.unsqueeze\(1\)"),
+    (lb.SquaredError(), Z, torch.zeros(2), r"y\.long\(\).*1 output and use y\.unsqueeze\(1\)"),
+    (lb.BregmanLoss(act.Sigmoid()), ONE, LABELS, r"y\.unsqueeze\(1\)"),
+    (lb.BregmanLoss(act.Sigmoid()), Z, LABELS, r"one_hot\(y, 3\)"),
+]
+
+
+@pytest.mark.parametrize(("loss", "z", "target", "says"), WRONG_FORMS)
+def test_targets_of_another_form_are_refused_with_the_call_that_changes_it(loss, z, target, says):
+    with pytest.raises(errors.TensorError, match=says):
+        loss(z, target)
+
+
 @pytest.mark.parametrize(("loss", "target", "error", "says"), BAD_TARGETS)
 def test_targets_that_are_refused(loss, target, error, says):
     with pytest.raises(error, match=says):
@@ -172,6 +193,11 @@ def test_settings_and_predictions_that_are_refused():
     for z in (torch.zeros(0, 3), torch.zeros(3), torch.zeros(2, 3, dtype=torch.int64), [1.0]):
         with pytest.raises(errors.TensorError, match="predictions"):
             lb.SquaredError()(z, torch.zeros(2, 3))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.uint64, torch.int32])
+def test_labels_are_integers_of_any_width(dtype):
+    assert torch.equal(lb.CrossEntropy()(Z, LABELS.to(dtype)), lb.CrossEntropy()(Z, LABELS))
 
 
 def test_integer_valued_targets_of_full_shape_are_numbers():

@@ -12,6 +12,16 @@ from lifted_bregman.activations import Activation
 from lifted_bregman.errors import DomainError, SettingError, TensorError
 
 Reduction = Literal["mean", "sum", "none"]
+LABEL_DTYPES = (
+    torch.uint8,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+)
 
 
 def require_reduction(reduction: str) -> Reduction:
@@ -39,16 +49,19 @@ def require_predictions(z: Tensor) -> None:
         )
 
 
-def require_targets(target: Tensor, z: Tensor, activation: Activation) -> Tensor:
-    """`target` in z's dtype, or an error that names the first sample outside the domain of Ψ."""
+def require_targets(target: Tensor, z: Tensor, activation: Activation, takes_labels: bool = False) -> Tensor:
+    """`target` in z's dtype, or an error that names the first sample outside the domain of Ψ.
+
+    takes_labels: whether the loss takes integer labels of (samples,) too, for the message about another shape.
+    """
     if not isinstance(target, Tensor):
         raise TensorError(
             f"the targets are {type(target).__name__}; they must be a tensor: use torch.as_tensor(targets)."
         )
     if target.shape != z.shape:
         raise TensorError(
-            f"the targets have shape {tuple(target.shape)} and the predictions {tuple(z.shape)}; they must be equal: "
-            "one target vector for each predicted vector."
+            f"the targets are {target.dtype} of shape {tuple(target.shape)} and the predictions have shape "
+            f"{tuple(z.shape)}; {_remedy(target, z, activation, takes_labels)}."
         )
     if target.device != z.device:
         raise TensorError(
@@ -69,6 +82,23 @@ def require_targets(target: Tensor, z: Tensor, activation: Activation) -> Tensor
             "whose activation can reach them."
         )
     return x
+
+
+def _remedy(target: Tensor, z: Tensor, activation: Activation, takes_labels: bool) -> str:
+    """What to do about targets y that have not the shape of the predictions."""
+    samples, features = z.shape[0], z.shape[-1]
+    if z.ndim != 2 or target.shape not in ((samples,), (samples, 1)):
+        return "they must be equal: one target vector for each predicted vector"
+    if features == 1:
+        return "for one number for each sample use y.unsqueeze(1)"
+    integers = target.dtype in LABEL_DTYPES
+    y = ("y" if target.ndim == 1 else "y.squeeze(1)") + ("" if integers else ".long()")
+    if not takes_labels:
+        return f"for class labels use rows, torch.nn.functional.one_hot({y}, {features})"
+    labels = f"class labels must be integers of shape ({samples},): use {y}"
+    if activation.joint:
+        return labels
+    return f"{labels}; for one number for each sample give the model 1 output and use y.unsqueeze(1)"
 
 
 def first_offender(x: Tensor, offends: Callable[[Tensor], Tensor]) -> int | None:

@@ -9,10 +9,8 @@ from torch import Tensor
 
 from lifted_bregman.activations import Identity, Softmax
 from lifted_bregman.errors import SettingError, TensorError
-from lifted_bregman.losses._targets import first_offender
+from lifted_bregman.losses._targets import LABEL_DTYPES, first_offender, require_targets
 from lifted_bregman.losses.bregman import BregmanLoss
-
-_LABEL_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def one_hot(labels: Tensor, like: Tensor) -> Tensor:
@@ -25,24 +23,26 @@ def one_hot(labels: Tensor, like: Tensor) -> Tensor:
             f"the labels have shape {tuple(labels.shape)} for predictions of {tuple(like.shape)}; there must be one "
             "integer for each sample."
         )
+    labels = labels.long()
     bad = first_offender(labels, lambda values: (values < 0) | (values >= classes))
     if bad is not None:
         raise TensorError(
             f"the label of sample {bad} is {int(labels[bad])}; with {classes} outputs, labels run from 0 to "
-            f"{classes - 1}."
+            f"{classes - 1}: give the model one output for each class, or number the classes from 0."
         )
-    return torch.zeros_like(like).scatter_(-1, labels.long().unsqueeze(-1), 1.0)
+    return torch.zeros_like(like).scatter_(-1, labels.unsqueeze(-1), 1.0)
 
 
 def are_labels(target: Tensor, like: Tensor) -> bool:
     """Whether `target` holds one integer per sample rather than one vector per sample."""
-    return isinstance(target, Tensor) and target.dtype in _LABEL_DTYPES and target.ndim == 1 and like.ndim == 2
+    return isinstance(target, Tensor) and target.dtype in LABEL_DTYPES and target.ndim == 1 and like.ndim == 2
 
 
 class SquaredError(BregmanLoss):
     """½‖y - z‖², summed over features, by default averaged over samples: the Bregman loss of Ψ = 0.
 
-    Integer labels are taken as one-hot targets.  torch's MSELoss, a mean over features too, is 2/features times this.
+    Integer labels are taken as one-hot targets where there is more than one output.  torch's MSELoss, a mean over
+    features too, is 2/features times this.
     """
 
     def __init__(self, reduction: str = "mean") -> None:
@@ -50,7 +50,9 @@ class SquaredError(BregmanLoss):
 
     def encode(self, target: Tensor, like: Tensor) -> Tensor:
         """Targets as float vectors; integer labels as one-hot rows."""
-        return super().encode(one_hot(target, like) if are_labels(target, like) else target, like)
+        if are_labels(target, like) and like.shape[-1] > 1:  # with one output they are numbers in the wrong shape
+            target = one_hot(target, like)
+        return require_targets(target, like, self.activation, takes_labels=True)
 
 
 class CrossEntropy(BregmanLoss):
@@ -81,7 +83,8 @@ class CrossEntropy(BregmanLoss):
         What it returns it takes as it is, so that targets can be encoded again.
         """
         epsilon, labels = self.label_smoothing, are_labels(target, like)
-        y = super().encode(one_hot(target, like) if labels else target, like)
+        target = one_hot(target, like) if labels else target
+        y = require_targets(target, like, self.activation, takes_labels=True)
         if epsilon == 0.0:
             return y
         if labels:
