@@ -12,14 +12,16 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, TensorDataset
 
 import lifted_bregman as lb
 from lifted_bregman import errors, solvers
 from lifted_bregman.solvers import Outcome
+from lifted_bregman.solvers._batches import epoch_batches
+from lifted_bregman.training.inputs import read_inputs
 from tests.cases import name, solver_cases
 from tests.solvers.problems import make
-from tests.training.runs import Pairs, assert_same, case_in, parameters, train
+from tests.training.runs import Pairs, StopAt, assert_same, case_in, parameters, scrambled, train
 
 SOLVER = solvers.ImplicitSGD(prox_weight=5.0, inner_steps=2)
 
@@ -35,7 +37,38 @@ def data_forms(case):
         "Dataset of arrays": [(x, y) for x, y in zip(X.numpy(), Y.numpy(), strict=True)],
         "DataLoader": DataLoader(pairs, batch_size=5, shuffle=True),
         "DataLoader in order": DataLoader(pairs, batch_size=5),
+        "DataLoader with a batch sampler": DataLoader(
+            pairs, batch_sampler=BatchSampler(RandomSampler(pairs), 5, False)
+        ),
+        "read-only arrays": (read_only(X.numpy()), read_only(Y.numpy())),
+        "big-endian arrays": (X.numpy().astype(">f8"), Y.numpy().astype(Y.numpy().dtype.newbyteorder(">"))),
+        "arrays backwards": (X.numpy()[::-1].copy()[::-1], Y.numpy()[::-1].copy()[::-1]),
+        "masked arrays without a mask": (np.ma.masked_array(X.numpy()), np.ma.masked_array(Y.numpy())),
+        "Dataset of odd arrays": [
+            (x[::-1].copy()[::-1], read_only(y.astype(y.dtype.newbyteorder(">"))))
+            for x, y in zip(X.numpy(), Y.numpy(), strict=True)
+        ],
+        "Dataset with X and y": Attributes(X, Y),
     }
+
+
+def read_only(array):
+    array = np.array(array)
+    array.setflags(write=False)
+    return array
+
+
+class Attributes(Dataset):
+    """A set that keeps raw numbers as X and y, and gives others."""
+
+    def __init__(self, X, Y):
+        self.pairs, self.X, self.y = (X, Y), 255.0 * X, Y
+
+    def __len__(self):
+        return len(self.y)
+
+    def __getitem__(self, index):
+        return self.pairs[0][index], self.pairs[1][index]
 
 
 @pytest.mark.parametrize("problem", ["relu", "classes"])
@@ -44,12 +77,48 @@ def test_every_form_of_data_is_the_same_run(form, problem):
     expected_case, case = make(problem), make(problem)
     expected = solvers.run(expected_case.problem, expected_case.data, SOLVER, epochs=3, batch_size=5, seed=3)
     data = data_forms(case)[form]
-    data = Pairs(data) if form == "Dataset of arrays" else data
+    data = Pairs(data) if form.startswith("Dataset of") else data
     size = None if form.startswith("DataLoader") else 5
     result = lb.fit(case.problem, data, SOLVER, epochs=3, batch_size=size, seed=3)
     assert_same(parameters(case), parameters(expected_case))
     rows = [{key: value for key, value in row.items() if key != "accuracy"} for row in result.history]
     assert_same(rows, expected.history)
+
+
+def incomplete(case):
+    """Batches of 5, 5 and 2, of which the last is left out."""
+    return DataLoader(TensorDataset(*case.data), batch_size=5, drop_last=True)
+
+
+def test_drop_last_leaves_out_the_last_incomplete_batch_of_each_epoch():
+    case, by_hand = make("relu"), make("relu")
+    result = lb.fit(case.problem, incomplete(case), SOLVER, epochs=3, seed=3)
+    whole = solvers.Batch.whole(by_hand.problem, *by_hand.data)
+    state = SOLVER.init(by_hand.problem, whole)
+    for batch in (batch for epoch in (1, 2, 3) for batch in epoch_batches(whole, 5, 3, epoch) if len(batch) == 5):
+        state = SOLVER.step(by_hand.problem, state, batch)
+    assert result.history[-1]["step"] == state.steps == 3 * len(incomplete(case))
+    assert_same(parameters(case), parameters(by_hand))
+
+
+def test_a_run_with_drop_last_is_resumed_bit_by_bit_and_not_without_it(tmp_path):
+    whole, cut = make("relu"), make("relu")
+    lb.fit(whole.problem, incomplete(whole), SOLVER, epochs=3)
+    lb.fit(cut.problem, incomplete(cut), SOLVER, epochs=3, out=tmp_path, callbacks=[StopAt(3)])
+    with pytest.raises(errors.CheckpointError, match="drop_last"):
+        lb.fit(cut.problem, cut.data, SOLVER, epochs=3, batch_size=5, out=tmp_path, resume=True, callbacks=[StopAt()])
+    again = scrambled(cut).problem
+    lb.fit(again, incomplete(cut), SOLVER, epochs=3, out=tmp_path, resume=True, callbacks=[StopAt()])
+    assert_same(parameters(cut), parameters(whole))
+
+
+def test_workers_are_told_of_drop_last(monkeypatch):
+    handed = {}
+    module = sys.modules["lifted_bregman.training.fit"]
+    monkeypatch.setattr(module, "in_workers", lambda *_, **arguments: handed.update(arguments))
+    case = make("relu")
+    lb.fit(case.problem, incomplete(case), SOLVER, epochs=1, parallel=lb.Parallel(data=2))
+    assert read_inputs(case.problem, handed["data"]).drop_last
 
 
 def test_float64_arrays_become_the_models_precision_and_wrong_tensors_are_refused():
@@ -136,7 +205,7 @@ def test_rows_are_what_the_network_and_the_problem_are_worth():
 
 
 def test_a_fit_counts_its_own_work_and_no_earlier():
-    """A gradient step of back-propagation has L forward maps and L parameter gradients; twelve samples are 3 batches."""
+    """A step of SGD has L forward maps and L parameter gradients; 12 samples are 3 batches of at most 5."""
     case = make("relu")
     for epochs in (2, 1):
         case.problem.energy(case.problem.forward_state(case.X), *case.data)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from lifted_bregman.errors import CompatibilityError, TensorError
+from lifted_bregman.errors import CompatibilityError, SettingError, TensorError
 from lifted_bregman.losses import BregmanLoss
 from lifted_bregman.networks import Dense, Map, ModuleMap, Network
 from lifted_bregman.networks.determinism import require_one_answer, require_pure, unchanged
@@ -31,8 +31,10 @@ class DataChecks:
         Every module must be a function of each sample alone, in the mode that it has now.
         """
         require_pure(self._network.model)
-        _require_tensor(X, "X")
+        require_plain(X, "X")
         like = next(self._network.model.parameters())
+        require_numbers(like, "the model's parameters are")
+        _require_no_autocast(like)
         if X.dtype != like.dtype:
             raise TensorError(f"X is {X.dtype} and the model's parameters are {like.dtype}: use X.to({like.dtype}).")
         _require_device(X, "X", like)
@@ -47,7 +49,7 @@ class DataChecks:
 
     def targets(self, X: Tensor, Y: Tensor) -> Tensor:
         """Y in the form of the network's outputs (labels become one-hot rows); X must have been checked before."""
-        _require_tensor(Y, "Y")
+        require_plain(Y, "Y")
         _require_device(Y, "Y", X)
         if Y.ndim == 0 or len(Y) != len(X):
             count = len(Y) if Y.ndim else 0
@@ -139,6 +141,8 @@ class DataChecks:
 
 def sample_weights(weights: Tensor, X: Tensor) -> Tensor:
     """One finite number above 0 for each sample of X, in the dtype and on the device of X."""
+    if isinstance(weights, Tensor):
+        require_plain(weights, "sample_weights")
     if not isinstance(weights, Tensor) or weights.shape != (len(X),):
         given = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
         raise TensorError(f"the sample weights are {given}; expected a tensor ({len(X)},), one number for each sample.")
@@ -153,9 +157,50 @@ def sample_weights(weights: Tensor, X: Tensor) -> Tensor:
     return w
 
 
-def _require_tensor(tensor: Tensor, name: str) -> None:
+def require_plain(tensor: Tensor, name: str) -> None:
+    """An error unless `tensor`, called `name` in the message, is a dense tensor that holds real numbers."""
+    variable = name.split()[0]
     if not isinstance(tensor, Tensor):
         raise TensorError(f"{name} is a {type(tensor).__name__}; expected a torch tensor: use torch.as_tensor({name}).")
+    if tensor.is_nested:
+        raise TensorError(
+            f"{name} is a nested tensor, whose samples may differ in shape; expected samples of one shape: pad them, "
+            f"as torch.nested.to_padded_tensor({variable}, 0.0) does."
+        )
+    if tensor.layout is not torch.strided:
+        raise TensorError(f"{name} is a sparse tensor; expected a dense one: give {variable}.to_dense().")
+    if torch.masked.is_masked_tensor(tensor):
+        raise TensorError(
+            f"{name} is a masked tensor; expected a number in every place: leave such samples out, or choose a number "
+            f"for them by {variable}.to_tensor(number)."
+        )
+    require_numbers(tensor, f"{name} is")
+    if tensor.is_complex():
+        raise TensorError(f"{name} is {tensor.dtype}; expected real numbers: use {variable}.real or {variable}.abs().")
+    if tensor.is_quantized:
+        raise TensorError(f"{name} is {tensor.dtype}; expected real numbers: use {variable}.dequantize().")
+
+
+def require_numbers(tensor: Tensor, which: str) -> None:
+    """An error if the tensor, with which the message begins ("X is"), is on torch's meta device."""
+    if tensor.is_meta:
+        instead = "create it on another, such as device='cpu'"
+        if isinstance(tensor, nn.Parameter):
+            instead = "use model.to_empty(device='cpu') and initialise or load the parameters"
+        raise TensorError(f"{which} on the meta device, which holds no numbers: {instead}.")
+
+
+def _require_no_autocast(like: Tensor) -> None:
+    """An error where autocast would change the dtype of what the model's layers return."""
+    kind = like.device.type
+    if like.dtype == torch.float64 or not torch.amp.is_autocast_available(kind):  # float64 is left as it is
+        return
+    if torch.is_autocast_enabled(kind):
+        raise SettingError(
+            f"autocast is active for {kind}, so that layers would return {torch.get_autocast_dtype(kind)}; lifted "
+            f"training computes in the model's {like.dtype}: leave the autocast block, or put the call into "
+            f"`with torch.autocast({kind!r}, enabled=False):`."
+        )
 
 
 def _require_device(tensor: Tensor, name: str, like: Tensor) -> None:

@@ -14,6 +14,7 @@ from lifted_bregman.losses import BregmanLoss
 from lifted_bregman.networks import Dense, Layer, Network, read_network
 from lifted_bregman.problem.blocks import hidden_layers, layers
 from lifted_bregman.problem.composite import require_composable
+from lifted_bregman.problem.data_checks import require_numbers
 from lifted_bregman.problem.lifted import LiftedProblem
 from lifted_bregman.problem.penalties import Penalty
 from lifted_bregman.problem.settings import check_penalties, check_weights
@@ -79,11 +80,7 @@ def _require_parameters(network: Network) -> None:
     """One dtype, one device, no NaN."""
     named = list(network.model.named_parameters())
     for name, parameter in named:
-        if parameter.is_meta:
-            raise TensorError(
-                f"parameter {name} is on the meta device, which holds no numbers: use model.to_empty(device='cpu'), "
-                "and then initialise or load the model."
-            )
+        require_numbers(parameter, f"parameter {name} is")
     first_name, first = named[0]
     if first.dtype not in SUPPORTED_DTYPES:
         raise TensorError(f"parameter {first_name} is {first.dtype}; use float32 or float64: model.to(torch.float32).")

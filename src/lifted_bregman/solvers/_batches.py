@@ -24,14 +24,18 @@ def epoch_batches(data: Batch, batch_size: int | None, seed: int, epoch: int) ->
         yield data.select(places)
 
 
-def epoch_order(samples: int, batch_size: int, seed: int, epoch: int) -> tuple[Tensor, ...]:
-    """The places of each batch's samples, a function of its arguments: no generator has to be kept between epochs."""
+def epoch_order(samples: int, batch_size: int, seed: int, epoch: int, drop_last: bool = False) -> tuple[Tensor, ...]:
+    """The places of each batch's samples, a function of its arguments: no generator has to be kept between epochs.
+
+    drop_last leaves out the last batch where it has fewer samples than `batch_size`.
+    """
     if not (isinstance(batch_size, int) and 1 <= batch_size):
         raise SettingError(
             f"batch_size is {batch_size!r}; it must be a whole number of at least 1, or None for the whole set."
         )
     order = torch.randperm(samples, generator=named_generator(seed, "data order", epoch))
-    return tuple(order[start : start + batch_size] for start in range(0, samples, batch_size))
+    end = samples - samples % batch_size if drop_last else samples
+    return tuple(order[start : start + batch_size] for start in range(0, end, batch_size))
 
 
 def named_generator(seed: int, name: str, counter: int = 0) -> torch.Generator:

@@ -57,6 +57,7 @@ class Run:
     or of the layers; what follows differs from it by rounding alone.  Those that share a batch have the same parameters
     and the same state.  Those that share the layers have them for their own layers, and `collect` brings them together.
 
+    drop_last  whether an epoch leaves out its last batch where that has fewer samples than batch_size
     peers      who shares each batch with this process; those of the problem by default
     span       which layers this process has; that of the problem by default
     agreement  who has to agree on the end of the run; by default this process decides
@@ -77,6 +78,7 @@ class Run:
         *,
         epochs: int,
         batch_size: int | None = None,
+        drop_last: bool = False,
         seed: int = 0,
         tolerance: float | None = None,
         record_every: int = 1,
@@ -94,6 +96,11 @@ class Run:
                 f"batch_size is {batch_size!r}, but {type(solver).__name__} takes the whole set at every step; leave "
                 "it out, or put the solver into ImplicitSGD(solver=...)."
             )
+        if drop_last and batch_size is not None and batch_size > len(data):
+            raise SettingError(
+                f"batch_size is {batch_size} and there are {len(data)} samples, so that drop_last=True leaves no "
+                "batch: choose a smaller batch_size, or drop_last=False."
+            )
         if data.weights is not None and not solver.weighted:
             raise lacking(solver, "samples that all count the same", "sample weights were given; leave them out")
         self.peers = problem.peers if peers is None else peers
@@ -107,7 +114,8 @@ class Run:
             required = "all layers in one process, for it moves them one after another"
             instead = "GramSweep, PipelinedSweep, or ProximalGradient with Jacobi sweeps"
             raise lacking(solver, required, f"{self.span.count} processes share them; use one, or {instead}")
-        self.data, self.epochs, self.batch_size, self.seed = data, epochs, batch_size, seed
+        self.data, self.epochs, self.seed = data, epochs, seed
+        self.batch_size, self.drop_last = batch_size, drop_last
         order = self._order(1)
         self.solver = solver = solver.planned(epochs * len(order))
         solver.require(problem)
@@ -181,7 +189,8 @@ class Run:
         self.epoch, self.batch, self.seconds = entries["epoch"], entries["batch"], entries["seconds"]
         self.problem.work.reset(entries["work"] if self.span.rank == 0 else dict.fromkeys(entries["work"], 0))
         own = entries["solver"] if self.span.count == 1 else own_part(entries["solver"], self.span, self.solver.counts)
-        self.state.load_state_dict(on_device(own, self.data.X.device))  # a checkpoint's tensors are on the CPU
+        own = on_device(own, self.data.X.device)  # a checkpoint's tensors are on the CPU
+        self.state.load_state_dict(own)
         self.solver.attach(self._shared, self.state)
 
     def execute(self) -> Result:
@@ -323,7 +332,7 @@ class Run:
     def _order(self, epoch: int) -> Sequence[Tensor | None]:
         if self.batch_size is None or self.batch_size >= len(self.data):  # in its own order, that of the variables
             return (None,)
-        return epoch_order(len(self.data), self.batch_size, self.seed, epoch)
+        return epoch_order(len(self.data), self.batch_size, self.seed, epoch, self.drop_last)
 
     def _batch(self, order: Sequence[Tensor | None], number: int) -> Batch:
         places = order[number]

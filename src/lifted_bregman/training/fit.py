@@ -65,7 +65,8 @@ def fit(
     Args:
         problem: made by `lift`.
         data: (X, Y) of tensors or NumPy arrays, Y targets or integer labels; a `Dataset` or `DataLoader`, which is read
-            into memory once; or the name of a data set, such as "mnist-1k", for its images and labels.
+            into memory once; or the name of a data set, such as "mnist-1k", for its images and labels.  Of a
+            `DataLoader` batch_size and drop_last count, and the order is that of `fit`.
         solver: any solver or baseline; `default_solver()` if None.
         epochs: passes over the data; for a whole-set solver, steps.  A resumed run counts those it had.
         batch_size: samples per step; None for 100 (or the DataLoader's own) where the solver takes batches.
@@ -105,6 +106,11 @@ def fit(
         raise SettingError("validation_weights was given without validation: give both, or leave it out.")
     second = None if validation is None else read_inputs(problem, validation, "validation")
     held_out = None
+    if second is not None and second.drop_last:
+        raise SettingError(
+            "validation is a DataLoader with drop_last=True, and every sample is evaluated: give it without drop_last, "
+            "or give its Dataset."
+        )
     if second is not None:
         try:
             held_out = second.batch(problem, validation_weights)
@@ -132,6 +138,7 @@ def fit(
             train,
             validation=held_out,
             classify=inputs.labels,
+            drop_last=inputs.drop_last,
             callbacks=[*more, *callbacks],
             peers=others.peers,
             span=others.span(problem, train),
@@ -152,9 +159,9 @@ def fit(
             problem,
             callbacks,
             parallel,
-            data=(inputs.X, inputs.Y),
+            data=inputs,
             solver=solver,
-            validation=None if second is None else (second.X, second.Y),
+            validation=second,
             sample_weights=sample_weights,
             validation_weights=validation_weights,
             out=out,
@@ -165,7 +172,7 @@ def fit(
     with Signals(terminate=out is not None, break_off=out is not None) as signals:
         try:
             with company(parallel, device) as others:
-                others.begin(problem, described((solver, settings)), train, held_out)
+                others.begin(problem, described((solver, settings, inputs.drop_last)), train, held_out)
                 run = make(others, signals)
                 if out is not None:
                     _prepare(run, RunFolder(out), resume or others.attempt > 0, others, solver)
@@ -250,6 +257,7 @@ def run_settings(run: Run, solver: Solver[Any]) -> dict[str, Any]:
         "parameter_penalties": {str(l): described(penalty) for l, penalty in problem.parameter_penalties.items()},
         "solver": described(solver),
         "batch_size": run.batch_size,
+        "drop_last": run.drop_last or None,  # which checkpoints of earlier versions do not have
         "seed": run.seed,
         "record_every": run.record_every,
         "dtype": str(run.data.X.dtype),

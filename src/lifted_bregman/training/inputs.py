@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler, default_collate
 from torch.utils.data.sampler import BatchSampler, RandomSampler
 
 from lifted_bregman.errors import DataError, SettingError, TensorError
 from lifted_bregman.problem import LiftedProblem
+from lifted_bregman.problem.data_checks import require_plain
 from lifted_bregman.solvers import Batch
+
+_FLOATS: dict[torch.dtype, type[np.floating[Any]]] = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 class Inputs(NamedTuple):
@@ -22,6 +27,8 @@ class Inputs(NamedTuple):
     Y: Tensor
     batch_size: int | None = None
     """Of a DataLoader."""
+    drop_last: bool = False
+    """Of a DataLoader: whether an epoch leaves out its last batch where that has fewer samples than the others."""
 
     @property
     def labels(self) -> bool:
@@ -35,14 +42,21 @@ class Inputs(NamedTuple):
 
 
 def read_inputs(problem: LiftedProblem, data: Any, name: str = "data") -> Inputs:
-    """Tensors from (X, Y) of tensors or arrays, a Dataset, a DataLoader, samples of a data set, or a set's name."""
+    """Tensors from (X, Y) of tensors or arrays, a Dataset, a DataLoader, samples of a data set, or a set's name.
+
+    `Inputs` that were read before are returned as they are.
+    """
     like = next(problem.model.parameters())
+    if isinstance(data, Inputs):
+        return data
     if isinstance(data, str):
         from lifted_bregman import data as sets
 
         return _named(problem, sets.load(data, dtype=like.dtype).train, data, like)
     if isinstance(data, DataLoader):
         return _loader(data, name, like)
+    if isinstance(data, Dataset):  # what it gives need not be what its attributes hold
+        return _dataset(data, name, like)
     if isinstance(data, tuple | list) and not hasattr(data, "_fields"):
         if len(data) != 2:
             raise TensorError(
@@ -52,41 +66,60 @@ def read_inputs(problem: LiftedProblem, data: Any, name: str = "data") -> Inputs
         return _pair(data[0], data[1], name, like)
     if hasattr(data, "X") and hasattr(data, "y"):
         return _pair(data.X, data.y, name, like)
-    if isinstance(data, Dataset):
-        return _dataset(data, name, like)
     raise TensorError(
         f"{name} is a {type(data).__name__}; expected (X, Y) of tensors or arrays, a Dataset, a DataLoader or the name "
         "of a data set."
     )
 
 
-def as_tensor(value: Any, name: str, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A tensor as it is; an array in the model's dtype and on its device, integer arrays of labels as int64."""
+def as_tensor(value: Any, name: str, dtype: torch.dtype, device: torch.device, targets: bool = False) -> Tensor:
+    """A tensor as it is, and an array in the model's dtype and on its device; integer arrays of targets as int64."""
     if isinstance(value, Tensor):
-        if value.layout is not torch.strided:
-            raise TensorError(f"{name} is a sparse tensor; give {name.split()[0]}.to_dense().")
+        require_plain(value, name)
         return value
+    array = _numbers(value, name, targets)
+    # A tensor can share the memory of an array that is writable, contiguous and of the machine's byte order.
+    wanted = np.int64 if targets and array.dtype.kind in "biu" else _FLOATS[dtype]
+    with np.errstate(over="ignore"):  # infinity is found by the checks of X and Y
+        return torch.from_numpy(np.require(array, wanted, ["C", "W"])).to(device)
+
+
+def _numbers(value: Any, name: str, targets: bool = False) -> NDArray[Any]:
+    """`value` as an array of real numbers, of which none is masked."""
+    variable = name.split()[0]
+    if np.ma.is_masked(value):
+        masked = int(np.ma.getmaskarray(value).sum())
+        raise TensorError(
+            f"{name} is a masked array, and {masked} of the {value.size} entries are masked; expected a number in "
+            f"every place: leave such samples out, or choose a number for them by {variable}.filled(number)."
+        )
+    array, reason = None, ""
     try:
         array = np.asarray(value)
-        if array.dtype.kind == "c":
-            raise TypeError("it holds complex numbers")
-        if array.dtype == object:
-            raise TypeError(f"it holds objects such as {type(array.flat[0]).__name__}" if array.size else "it is empty")
-        if array.dtype.kind in "iub":
-            return torch.as_tensor(array.astype(np.int64), device=device)
-        return torch.as_tensor(array, device=device).to(dtype)
-    except (TypeError, ValueError) as error:
-        raise TensorError(
-            f"{name} is a {type(value).__name__} that cannot be made a tensor: {error}; give a tensor or an array of "
-            "numbers."
-        ) from error
+    except (TypeError, ValueError) as error:  # rows of different lengths, tensors of another device, ...
+        reason = str(error)
+    if array is not None and array.dtype.kind in "biuf":
+        return array
+    if array is not None:
+        first = array.flat[0] if array.size else None
+        if isinstance(first, str | bytes):
+            remedy = f"convert them with {variable}.astype(float), or encode them as numbers"
+            if targets:
+                remedy = "number the classes, as classes, y = numpy.unique(y, return_inverse=True) does"
+            raise TensorError(f"{name} holds strings such as {str(first)!r}; expected numbers: {remedy}.")
+        kinds = {"c": "complex numbers", "O": f"objects such as {type(first).__name__}"}
+        reason = (
+            f"it holds {kinds.get(array.dtype.kind, f'values of type {array.dtype}')}" if array.size else "it is empty"
+        )
+    raise TensorError(
+        f"{name} is a {type(value).__name__} that cannot be made a tensor: {reason}; give a tensor or an array of real "
+        "numbers."
+    )
 
 
 def _pair(X: Any, Y: Any, name: str, like: Tensor) -> Inputs:
     inputs = as_tensor(X, f"X of {name}", like.dtype, like.device)
-    if not isinstance(X, Tensor):
-        inputs = inputs.to(like.dtype)
-    return Inputs(inputs, as_tensor(Y, f"Y of {name}", like.dtype, like.device))
+    return Inputs(inputs, as_tensor(Y, f"Y of {name}", like.dtype, like.device, targets=True))
 
 
 def _named(problem: LiftedProblem, samples: Any, name: str, like: Tensor) -> Inputs:
@@ -114,19 +147,27 @@ def _output_features(problem: LiftedProblem, X: Tensor) -> int | None:
 
 def _loader(loader: DataLoader[Any], name: str, like: Tensor) -> Inputs:
     """The loader's data set, collated by the loader; the order of the samples is fit's own."""
-    if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
+    if isinstance(loader.dataset, IterableDataset):
         raise TensorError(f"{name} is a DataLoader over an iterable set; fit needs one of known length: use a Dataset.")
-    own = loader.sampler if type(loader.batch_sampler) is BatchSampler else loader.batch_sampler
-    whole = isinstance(own, RandomSampler | SequentialSampler) and len(own) == len(loader.dataset)  # type: ignore[arg-type]
-    if not whole or getattr(own, "replacement", False):
+    batches = loader.batch_sampler
+    if batches is None:
         raise SettingError(
-            f"{name} is a DataLoader with a {type(own).__name__} of its own; fit draws the order itself, as a function "
-            "of seed and epoch, so that runs can be continued: give the Dataset, and weights as sample_weights=."
+            f"{name} is a DataLoader with batch_size=None, which gives samples one by one; fit takes batches: give "
+            "the loader a batch_size=, or give fit the Dataset."
         )
-    order = DataLoader(
-        loader.dataset, batch_size=loader.batch_size, collate_fn=loader.collate_fn, num_workers=loader.num_workers
+    order = batches.sampler if type(batches) is BatchSampler else batches
+    whole = isinstance(order, RandomSampler | SequentialSampler) and len(order) == len(loader.dataset)  # type: ignore[arg-type]
+    if type(batches) is not BatchSampler or not whole or getattr(order, "replacement", False):
+        raise SettingError(
+            f"{name} is a DataLoader with a {type(order).__name__} of its own; fit draws the order itself, as a "
+            "function of seed and epoch, so that runs can be continued: give the Dataset, and weights as "
+            "sample_weights=."
+        )
+    collate = partial(_collate, name) if loader.collate_fn is default_collate else loader.collate_fn
+    in_order = DataLoader(
+        loader.dataset, batch_size=batches.batch_size, collate_fn=collate, num_workers=loader.num_workers
     )
-    return _gathered(order, name, like)._replace(batch_size=loader.batch_size)
+    return _gathered(in_order, name, like)._replace(batch_size=batches.batch_size, drop_last=batches.drop_last)
 
 
 def _dataset(data: Dataset[Any], name: str, like: Tensor) -> Inputs:
@@ -134,7 +175,27 @@ def _dataset(data: Dataset[Any], name: str, like: Tensor) -> Inputs:
         raise TensorError(f"{name} is a data set without a length; fit needs to know it: use a map-style Dataset.")
     if not len(data):
         raise TensorError(f"{name} is empty: give at least one sample.")
-    return _gathered(DataLoader(data, batch_size=256), name, like)
+    return _gathered(DataLoader(data, batch_size=256, collate_fn=partial(_collate, name)), name, like)
+
+
+def _collate(name: str, samples: list[Any]) -> Any:
+    """torch's `default_collate`, also of arrays that torch cannot share memory with."""
+    if all(isinstance(sample, tuple | list) and len(sample) == 2 for sample in samples):
+        samples = [tuple(_plain_part(part, name) for part in sample) for sample in samples]
+    try:
+        return default_collate(samples)
+    except (RuntimeError, TypeError) as error:
+        raise TensorError(
+            f"the samples of {name} cannot be stacked into a batch: {error}; give samples of the same shape and type, "
+            "or a DataLoader with a collate_fn."
+        ) from error
+
+
+def _plain_part(part: Any, name: str) -> Any:
+    if not isinstance(part, np.ndarray):
+        return part
+    array = _numbers(part, f"x of a sample of {name}")
+    return np.require(array, array.dtype.newbyteorder("="), ["C", "W"])
 
 
 def _gathered(batches: DataLoader[Any], name: str, like: Tensor) -> Inputs:
