@@ -10,6 +10,7 @@ import lifted_bregman as lb
 from lifted_bregman import activations as act
 from lifted_bregman import penalties
 from lifted_bregman.errors import CompatibilityError, DomainError, LiftedBregmanError, SettingError, TensorError
+from tests.solvers.pretend_device import elsewhere
 
 from .networks import CASES, F64
 
@@ -228,13 +229,13 @@ BAD_DATA = {
     "too few features": (X[:, :3], Y, r"model\.0 \(Linear\).*takes 4 features"),
     "NaN": (spoil(X, math.nan, (5, 2)), Y, "X holds NaN or infinity, first in sample 5"),
     "infinity": (spoil(X, math.inf, (3, 0)), Y, "X holds NaN or infinity, first in sample 3"),
-    "on another device": (X.to("meta"), Y, r"X\.to\('cpu'\)"),
+    "on another device": (elsewhere(X), Y, r"X\.to\('cpu'\)"),
     "targets as a list": (X, Y.tolist(), "as_tensor"),
     "fewer targets": (X, Y[:5], "7 samples and Y has 5"),
     "a single target": (X, torch.tensor(1.0, dtype=F64), "7 samples and Y has 0"),
     "targets of another width": (X, Y[:, :2], r"\(7, 2\).*\(7, 3\)"),
     "targets with NaN": (X, spoil(Y, math.nan, (4, 1)), "Y holds NaN or infinity, first in sample 4"),
-    "targets on another device": (X, Y.to("meta"), r"Y\.to\('cpu'\)"),
+    "targets on another device": (X, elsewhere(Y), r"Y\.to\('cpu'\)"),
 }
 
 

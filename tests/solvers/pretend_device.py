@@ -73,6 +73,11 @@ def _call(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     return tree_map_only(Tensor, lambda t: known[id(t)] if id(t) in known else _Away(t), result)
 
 
+def elsewhere(tensor: Tensor) -> Tensor:
+    """The tensor on the device that is not there."""
+    return _Away(tensor)
+
+
 def move_model(model: nn.Module) -> None:
     """What model.to(device) does."""
     for module in model.modules():
