@@ -318,3 +318,28 @@ def test_a_negative_dimension_of_features_is_followed():
     modules = [nn.Linear(3, 3), nn.Softmax(dim=-2), nn.Linear(3, 1)]
     problem, X = lb.lift(nn.Sequential(*modules).double(), loss=lb.SquaredError()), torch.randn(4, 2, 3, dtype=F64)
     torch.testing.assert_close(problem.forward_state(X)[1], modules[1](modules[0](X)).detach())
+
+
+# What is shown
+
+
+def test_a_problem_is_shown_layer_by_layer():
+    shown_model = nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 5), nn.Tanh(), nn.Linear(5, 3, bias=False)
+    )
+    shown_model[5].weight.requires_grad_(False)
+    problem = lb.lift(
+        shown_model,
+        loss=lb.CrossEntropy(),
+        weights=[0.5, 2.0],
+        penalties={2: penalties.L1(0.1)},
+        parameter_penalties={1: penalties.GroupL2(0.2)},
+    )
+    assert repr(problem) == "\n".join(
+        [
+            "LiftedProblem of 3 layers, 200 parameters of float32 on cpu, 15 of them frozen",
+            f"  1: model.0 (Conv2d), 20 parameters with {penalties.GroupL2(0.2)!r}, ReLU(), λ = 0.5",
+            f"  2: model.3 (Linear) 32 → 5, 165 parameters, Tanh(), λ = 2, {penalties.L1(0.1)!r}",
+            "  3: model.5 (Linear) 5 → 3, 0 parameters, loss CrossEntropy(Softmax(), reduction='mean')",
+        ]
+    )

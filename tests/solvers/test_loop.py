@@ -26,6 +26,8 @@ def test_finished_and_history():
     assert last["energy"] == pytest.approx(float(case.problem.energy(result.state.variables, *case.data)))
     assert last["objective"] == pytest.approx(float(case.problem.objective(*case.data)))
     assert last["forward_maps"] > result.history[0]["forward_maps"] > 0
+    shown = f"Result(FINISHED after 6 steps, objective {last['objective']:.4g}: {result.message})"
+    assert repr(result) == shown
 
 
 def test_recording_is_not_counted_as_work():

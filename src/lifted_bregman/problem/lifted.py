@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lifted_bregman.losses import BregmanLoss
-from lifted_bregman.networks import Network, PowerIteration
+from lifted_bregman.networks import Dense, Network, PowerIteration
 from lifted_bregman.networks._no_graph import no_graph
 from lifted_bregman.problem import diagnostics, energies
 from lifted_bregman.problem.blocks import (
@@ -88,6 +88,28 @@ class LiftedProblem:
         """Who holds the other samples of a batch."""
         self.span = Span(self.depth)
         """Which layers are here."""
+
+    def __repr__(self) -> str:
+        parameters = list(self.model.parameters())
+        total = sum(p.numel() for p in parameters)
+        frozen = sum(p.numel() for p in parameters if not p.requires_grad)
+        dtype, device = str(parameters[0].dtype).removeprefix("torch."), parameters[0].device
+        first = f"LiftedProblem of {self.depth} layers, {total:,} parameters of {dtype} on {device}"
+        first += f", {frozen:,} of them frozen" if frozen else ""
+        return "\n".join([first, *(f"  {layer}: {self._shown(layer)}" for layer in layers(self.depth))])
+
+    def _shown(self, layer: int) -> str:
+        """A layer in one line, for repr: map, trained parameters, activation or loss, weight and penalties."""
+        own = self.network[layer]
+        widths = f" {own.map.module.in_features} → {own.map.module.out_features}" if isinstance(own.map, Dense) else ""
+        trained = f"{sum(p.numel() for p in own.map.parameters.values()):,} parameters"
+        if layer in self.parameter_penalties:
+            trained += f" with {self.parameter_penalties[layer]!r}"
+        parts = [own.path + widths, trained]
+        if layer == self.depth:
+            return ", ".join([*parts, f"loss {self.loss!r}"])
+        on_variables = [repr(self.penalties[layer])] if layer in self.penalties else []
+        return ", ".join([*parts, repr(own.activation), f"λ = {self.weight(layer):g}", *on_variables])
 
     def weight(self, layer: int) -> float:
         """λ_l, with λ_L = 1."""

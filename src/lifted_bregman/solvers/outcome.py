@@ -19,12 +19,20 @@ class Outcome(Enum):
     INTERRUPTED = "The run was interrupted; what was reached is kept."
 
 
-@dataclass
+_SHOWN = ("objective", "accuracy", "validation", "validation_accuracy")
+
+
+@dataclass(repr=False)
 class Result:
     """What a run leaves besides the trained parameters, which are in the model."""
 
     outcome: Outcome
     message: str
-    state: SolverState = field(repr=False)
-    history: list[dict[str, float]] = field(default_factory=list, repr=False)
+    state: SolverState
+    history: list[dict[str, float]] = field(default_factory=list)
     """One row an epoch with the entries that `Run.history` lists."""
+
+    def __repr__(self) -> str:
+        last = self.history[-1] if self.history else {}
+        reached = "".join(f", {name} {last[name]:.4g}" for name in _SHOWN if name in last)
+        return f"Result({self.outcome.name} after {self.state.steps} steps{reached}: {self.message})"
