@@ -154,7 +154,7 @@ MUTATIONS = [
     Mutation("batches: places stay on the CPU", "solvers/_interface.py", "        places = places.to(self.X.device)\n", "", "tests/solvers/test_other_devices.py"),
     Mutation("loop: a loaded state stays on the CPU", LOOP, "own = on_device(own, self.data.X.device)", "pass", "tests/solvers/test_other_devices.py"),
     Mutation("batches: drop_last is ignored", "solvers/_batches.py", "end = samples - samples % batch_size if drop_last else samples", "end = samples", "tests/training/test_fit.py -k drop_last"),
-    Mutation("fit: workers are not told of drop_last", "training/fit.py", "            data=inputs,", "            data=(inputs.X, inputs.Y),", "tests/training/test_fit.py -k drop_last"),
+    Mutation("fit: drop_last does not reach the workers", "training/fit.py", "            data=inputs,", "            data=(inputs.X, inputs.Y),", "tests/training/test_fit.py -k drop_last"),
     Mutation("inputs: a Dataset is read by its attributes", "training/inputs.py", "if isinstance(data, Dataset):", 'if isinstance(data, Dataset) and not hasattr(data, "X"):', "tests/training/test_fit.py -k every_form"),
     Mutation("inputs: a mask is dropped", "training/inputs.py", "if np.ma.is_masked(value):", "if False:", "tests/training/test_fit_mistakes.py"),
     Mutation("squared error: numbers for one output are taken for labels", "losses/output.py", " and like.shape[-1] > 1", "", LOSSES),

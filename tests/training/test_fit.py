@@ -112,7 +112,7 @@ def test_a_run_with_drop_last_is_resumed_bit_by_bit_and_not_without_it(tmp_path)
     assert_same(parameters(cut), parameters(whole))
 
 
-def test_workers_are_told_of_drop_last(monkeypatch):
+def test_workers_get_drop_last(monkeypatch):
     handed = {}
     module = sys.modules["lifted_bregman.training.fit"]
     monkeypatch.setattr(module, "in_workers", lambda *_, **arguments: handed.update(arguments))

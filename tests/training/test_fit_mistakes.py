@@ -142,7 +142,7 @@ def test_what_is_wrong_with_the_validation_set_is_not_blamed_on_the_data():
             lb.fit(case.problem, case.data, epochs=1, validation=(X, Y))
 
 
-def test_incomplete_batches_that_are_all_or_of_the_validation_set_are_not_left_out():
+def test_drop_last_is_refused_where_no_batch_is_left_and_for_the_validation_set():
     case = make("relu")
     pairs = TensorDataset(*case.data)
     with pytest.raises(errors.SettingError, match=r"batch_size is 13.*12 samples.*drop_last"):
