@@ -148,6 +148,8 @@ MUTATIONS = [
     Mutation("loop: the problem is not told of a loaded state", LOOP, "        self.state.load_state_dict(own)\n        self.solver.attach(self._shared, self.state)", "        self.state.load_state_dict(own)", RESUME),
     Mutation("history: objective of the last piece only", "solvers/_history.py", "objective += float(energies.objective(problem, point)) * share", "objective = float(energies.objective(problem, point))", "tests/training/test_fit.py"),
     Mutation("store: pictures are not looked at", "experiments/reproduction/store.py", 'require_shown(ending["pictures"])', "pass", "tests/experiments/test_reproduction_store.py"),
+    Mutation("preparation: whole zeros and ones are raw pixels", "data/preparation.py", "bool(array.max() > 1) and is_whole(array)", "bool(array.max() > 0) and array.dtype.kind in 'ui'", "tests/data/test_transforms.py"),
+    Mutation("scaling: another scale is not looked for", "experiments/run_data.py", "self._preparation.warn_of_another_scale(array)", "pass", "tests/experiments/test_run_data.py"),
     Mutation("build: Glorot's parameters always", "experiments/build.py", 'if settings.initialisation != "torch":', "if True:", "tests/experiments/test_build.py"),
     Mutation("energies: objective by layer without the weights' penalty", "problem/energies.py", "means.get(layer, nothing) + _on_parameters(problem, layer)", "means.get(layer, nothing)", "tests/solvers/test_loop.py"),
     Mutation("history: sparsity of another layer", "problem/blocks.py", "return depth // 2", "return 1", "tests/training/test_fit.py tests/problem"),

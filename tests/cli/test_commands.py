@@ -113,6 +113,19 @@ def test_predictions_are_those_of_the_network(world: Path, tmp_path: Path, capsy
     assert float(np.mean(expected == digits.test.y.numpy())) > 0.3
 
 
+def test_images_of_0_and_1_are_not_taken_as_raw_pixels_and_that_is_said(
+    world: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    binary = np.load(world / "images.npy") > 7
+    shown = {}
+    for dtype in (np.uint8, np.float32):
+        np.save(tmp_path / "binary.npy", binary.astype(dtype))
+        shown[dtype] = call(capsys, "predict", world / "a", tmp_path / "binary.npy")
+    assert shown[np.uint8].code == 0 and shown[np.uint8].out == shown[np.float32].out
+    assert shown[np.uint8].err.startswith("warning: ") and "raw pixels from 0 to 16" in shown[np.uint8].err
+    assert shown[np.float32].err == ""
+
+
 def test_codes_and_reconstructions_are_those_of_the_network(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:

@@ -229,3 +229,14 @@ def test_images_that_cannot_be_meant_are_refused(tinies):
             prepare(images)
     assert prepare(np.full((2, 12), 1.7)).max() == torch.tensor(1.7, dtype=tinies.train.X.dtype)  # noisy, not raw
     assert prepare(np.ones((1, 12), bool)).eq(1).all()
+
+
+def test_whole_zeros_and_ones_are_taken_as_the_ends_of_the_scale_and_that_is_said(tinies):
+    """Raw pixels of at most 1 in 255 would be black; zeros alone mean the same on both scales."""
+    prepare = tinies.preparation
+    binary = (arrays()[0] > 127).astype(np.uint8)
+    with pytest.warns(RuntimeWarning, match=r"only 0 and 1.*scale from 0 to 1.*divide them by 255"):
+        found = prepare(binary)
+    close(found, binary.reshape(12, 12), tinies.train.X.dtype)
+    assert prepare(binary.astype(bool)).equal(found) and prepare(binary.astype(np.float32)).equal(found)
+    assert prepare(np.zeros((2, 12), np.uint8)).eq(0).all()

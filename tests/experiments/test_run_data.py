@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 
@@ -193,6 +194,44 @@ def test_whole_numbers_are_raw_pixels_also_where_text_made_them_decimal(tmp_path
     for given in (pixels, pixels.astype(np.float64), pixels / 255.0):
         np.testing.assert_allclose(scaling(given).numpy(), expected, rtol=0, atol=1e-15)
     np.testing.assert_allclose(scaling(np.eye(3)).numpy(), np.eye(3) - (pixels / 255.0).mean(0), atol=1e-15)
+
+
+def test_whole_zeros_and_ones_for_a_run_of_raw_pixels_are_the_ends_of_the_scale_and_that_is_said() -> None:
+    scaling = Scaling.fit(np.arange(12, dtype=np.uint8).reshape(4, 3) * 20, "none", "float64")
+    binary = np.eye(3, dtype=np.uint8)
+    with pytest.warns(RuntimeWarning, match=r"only 0 and 1.*divide them by 255"):
+        found = scaling(binary)
+    np.testing.assert_array_equal(found.numpy(), binary)
+
+
+@pytest.mark.parametrize(
+    ("trained", "given", "said"),
+    [
+        pytest.param(np.eye(3, dtype=np.uint8), np.eye(3, dtype=np.uint8) * 255, "go up to 255", id="binary, raw"),
+        pytest.param(np.linspace(0, 1, 9).reshape(3, 3), np.eye(3) * 199.5, "go up to 199.5", id="divided, raw"),
+        pytest.param(np.eye(3) * 255, np.eye(3) / 2, "from 0 to 0.5", id="raw, divided"),
+        pytest.param(np.eye(3, dtype=np.uint8), np.eye(3), None, id="binary, binary"),
+        pytest.param(np.linspace(0, 1, 9).reshape(3, 3), np.eye(3) * 2.5, None, id="divided, noisy"),
+        pytest.param(np.eye(3) * 255, np.eye(3), None, id="raw, black"),
+        pytest.param(X, X * 50.0, None, id="a table"),
+    ],
+)
+def test_new_inputs_on_another_scale_than_the_training_data_are_warned_of(
+    tmp_path: Path, trained: np.ndarray, given: np.ndarray, said: str | None
+) -> None:
+    """Without a divisor in the record the inputs are taken as they are; the record says from where to where."""
+    np.save(tmp_path / "trained.npy", trained)
+    np.save(tmp_path / "given.npy", given)
+    run = loaded(data=str(tmp_path / "trained.npy"), task="autoencode", prepare="none", validation="none")
+    record = json.loads(json.dumps(run.record))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = NewInputs(record, "float64").read(tmp_path / "given.npy")
+    np.testing.assert_array_equal(found.numpy(), given)
+    assert len(told) == (said is not None)
+    assert said is None or said in str(told[0].message)
+    del record["scaling"]["low"], record["scaling"]["high"], record["scaling"]["whole"]  # as older runs have it
+    assert NewInputs(record, "float64").read(tmp_path / "given.npy").equal(found)
 
 
 @pytest.mark.parametrize("start", [0, 1])

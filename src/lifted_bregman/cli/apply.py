@@ -29,7 +29,8 @@ def predict(
     lifted predict runs/a images.npy
     lifted predict runs/a images.npy --out predictions.npy
 
-    Whole numbers are taken as raw pixels and prepared as in training.
+    Whole numbers are taken as raw pixels and prepared as in training; zeros and ones alone, and decimal numbers, are
+    taken as pixels from 0 to 1.
     """
     trained = _opened(run)
     found = trained.predict(samples)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,13 +17,37 @@ from lifted_bregman.data.transforms import Transform, from_records
 from lifted_bregman.errors import DataError
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+FAR_ABOVE_ONE = 10.0  # numbers on the scale from 0 to 1 stay below this, usual noise included
 
 
-def as_raw(array: NDArray[Any]) -> NDArray[Any]:
-    """Decimal numbers that are all whole, with one above 1, as whole numbers: raw pixels that went through text."""
-    if array.dtype.kind == "f" and array.size and array.max() > 1.0 and np.array_equal(array, np.rint(array)):
-        return array.astype(np.int64)
-    return array
+def is_whole(array: NDArray[Any]) -> bool:
+    """Whether all numbers are whole, however they are stored."""
+    return array.dtype.kind in "bui" or bool(np.array_equal(array, np.rint(array)))
+
+
+def is_raw(array: NDArray[Any]) -> bool:
+    """Whether numbers can only be raw pixels: all are whole and one is above 1.  How they are stored has no say."""
+    return bool(array.size) and bool(array.max() > 1) and is_whole(array)
+
+
+def warn_of_scale(array: NDArray[Any], levels: float) -> None:
+    """Warns of numbers that are no raw pixels by `is_raw` and perhaps not on the scale from 0 to 1 either.
+
+    Those are zeros and ones that are stored as whole numbers, and numbers far above 1.  Nothing is said of zeros alone,
+    which are the same on both scales, nor of truth values.
+    """
+    assumed = None
+    if array.dtype.kind in "ui" and levels > 1 and array.max() == 1:
+        assumed = "hold only 0 and 1, as whole numbers"
+    elif array.max() > FAR_ABOVE_ONE:
+        assumed = f"go up to {array.max():.4g} and are not whole"
+    if assumed is not None:
+        warnings.warn(
+            f"the inputs {assumed}, and the network was trained on raw pixels from 0 to {levels:g}: they are taken as "
+            f"numbers on the scale from 0 to 1. If they are raw pixels, divide them by {levels:g}.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 @dataclass(frozen=True)
@@ -44,11 +69,11 @@ class Preparation:
     def __call__(self, images: NDArray[Any] | Tensor) -> Tensor:
         """(samples, features) ready for the network, from (samples, features), (samples, *shape) or one image.
 
-        Whole numbers are raw pixels from 0 to `levels` and are divided by it, also where they are stored as decimal
-        numbers and one is above 1.  Other numbers are taken as they are, usually from 0 to 1; numbers that can only be
-        raw pixels are refused.
+        Whole numbers of which one is above 1 are raw pixels from 0 to `levels` and are divided by it, also where they
+        are stored as decimal numbers.  Other numbers are taken as they are, usually from 0 to 1; a warning says so of
+        zeros and ones that are stored as whole numbers.  Numbers that can only be raw pixels are refused.
         """
-        array = as_raw(images.detach().cpu().numpy() if isinstance(images, Tensor) else np.asarray(images))
+        array = images.detach().cpu().numpy() if isinstance(images, Tensor) else np.asarray(images)
         features = math.prod(self.shape)
         if array.shape in (self.shape, (features,)):
             array = array[np.newaxis]
@@ -59,22 +84,24 @@ class Preparation:
             )
         if array.dtype.kind not in "buif":
             raise DataError(f"the images are of type {array.dtype}; expected numbers.")
-        if array.dtype.kind == "f":
-            if not np.isfinite(array).all():
-                first = int(np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(1))[0])
-                raise DataError(f"image {first} holds NaN or infinity: remove or repair it.")
-            if array.max() > self.levels / 2:
-                raise DataError(
-                    f"the images go up to {array.max():.4g}, but the network was trained on pixels from 0 to 1: divide "
-                    f"them by {self.levels}, or save the raw pixels as whole numbers."
-                )
-        elif array.dtype.kind != "b" and (array.min() < 0 or array.max() > self.levels):
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            first = int(np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(1))[0])
+            raise DataError(f"image {first} holds NaN or infinity: remove or repair it.")
+        raw = is_raw(array)
+        if (raw or array.dtype.kind in "ui") and (array.min() < 0 or array.max() > self.levels):
             raise DataError(
-                f"the images go from {array.min()} to {array.max()}; expected raw pixels from 0 to {self.levels}, or "
-                "decimal numbers from 0 to 1."
+                f"the images go from {array.min():g} to {array.max():g}; expected raw pixels from 0 to {self.levels}, "
+                "or decimal numbers from 0 to 1."
             )
+        if not raw and array.dtype.kind == "f" and self.levels > 1 and array.max() > self.levels / 2:
+            raise DataError(
+                f"the images go up to {array.max():.4g}, but the network was trained on pixels from 0 to 1: divide "
+                f"them by {self.levels}, or save the raw pixels as whole numbers."
+            )
+        if not raw:
+            warn_of_scale(array, self.levels)
         X = torch.from_numpy(array.reshape(len(array), -1).astype(np.float64)).to(self.dtype)
-        if array.dtype.kind in "ui":
+        if raw:
             X.div_(self.levels)
         for transform in self.transforms:
             X = transform.inputs(X)

@@ -107,7 +107,10 @@ class NewInputs:
 
     def read(self, path: Path) -> Tensor:
         """The inputs in a file, (samples, features), ready for the network."""
-        return self._preparation(tables.read_inputs(path, self.columns))
+        array = tables.read_inputs(path, self.columns)
+        if isinstance(self._preparation, Scaling):
+            self._preparation.warn_of_another_scale(array)
+        return self._preparation(array)
 
     def images(self, X: Tensor) -> NDArray[Any]:
         """Outputs of an autoencoder in the shape and on the scale of the inputs."""
