@@ -147,6 +147,17 @@ def test_codes_and_reconstructions_are_those_of_the_network(
     np.testing.assert_allclose(np.load("images-reconstructed.npy"), expected, atol=1e-5)
 
 
+@pytest.mark.parametrize(("command", "run"), [("predict", "a"), ("encode", "ae"), ("reconstruct", "ae")])
+def test_a_csv_file_has_the_numbers_of_the_npy_file(
+    command: str, run: str, world: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    for name in ("found.npy", "found.csv"):
+        assert call(capsys, command, world / run, world / "images.npy", "--out", tmp_path / name).code == 0
+    expected = np.load(tmp_path / "found.npy")
+    found = np.loadtxt(tmp_path / "found.csv", delimiter=",", ndmin=2)
+    np.testing.assert_array_equal(found.astype(expected.dtype), expected.reshape(len(expected), -1))
+
+
 def test_a_regression_predicts_in_the_units_of_its_targets(world: Path, tmp_path: Path, capsys: Capture) -> None:
     run = tmp_path / "houses"
     command = ["train", "--task", "regress", "--data", world / "houses.csv", "--target", "price", "--quiet"]

@@ -138,6 +138,12 @@ MISTAKES = [
         ("reconstructions of a classifier", "reconstruct runs/a table.npz", ("classify", "lifted predict")),
         ("classes of an autoencoder", "predict runs/images images.npy", ("autoencode", "lifted reconstruct")),
         ("predictions to nowhere", "predict runs/a table.npz --out no/such/p.npy", ("p.npy", "choose another place")),
+        (
+            "predictions of no known kind, before anything is read",
+            "predict runs/nowhere nowhere.npy --out p.pkl",
+            ("p.pkl", ".npy or .csv"),
+        ),
+        ("codes to a folder", "encode runs/images images.npy --out full", ("full", ".npy or .csv")),
         ("a word for more epochs", "resume runs/a --epochs more", ("epochs is 'more'", "a whole number")),
         ("fewer epochs than it has", "resume runs/a --epochs 1", ("epochs is 1", "has 2 already", "ask for more")),
         ("a time limit for a run without", "resume runs/a --time-limit 5", ("time_limit", "leave it out")),

@@ -9,8 +9,7 @@ import typer
 
 from lifted_bregman.cli import _console
 from lifted_bregman.experiments import TrainedRun
-from lifted_bregman.experiments._write import write_whole
-from lifted_bregman.experiments.trained import as_npy
+from lifted_bregman.experiments.array_files import require_array_file, write_array
 
 Folder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of the run.")]
 Samples = Annotated[Path, typer.Argument(metavar="FILE", help="The samples: a .npy, .npz, .csv or .idx file.")]
@@ -20,7 +19,8 @@ def predict(
     run: Folder,
     samples: Samples,
     out: Annotated[
-        Path | None, typer.Option(help="A .npy file for the classes, numbered from 0, or numbers; else they are shown.")
+        Path | None,
+        typer.Option(help="A .npy or .csv file for the classes, numbered from 0, or numbers; else they are shown."),
     ] = None,
 ) -> None:
     """Show the class, or the number, that a trained network gives to each sample: one line each.
@@ -32,6 +32,8 @@ def predict(
     Whole numbers are taken as raw pixels and prepared as in training; zeros and ones alone, and decimal numbers, are
     taken as pixels from 0 to 1.
     """
+    if out is not None:
+        require_array_file(out)
     trained = _opened(run)
     found = trained.predict(samples)
     if out is not None:
@@ -48,32 +50,39 @@ def predict(
 def encode(
     run: Folder,
     samples: Samples,
-    out: Annotated[Path | None, typer.Option(help="A .npy file for the codes.  [default: FILE-codes.npy]")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A .npy or .csv file for the codes.  [default: FILE-codes.npy]")
+    ] = None,
 ) -> None:
     """Write the code that an autoencoder gives to each sample, its middle hidden layer.
 
     \b
     lifted encode runs/sparse images.npy --out codes.npy
     """
+    out = out or Path(f"{samples.stem}-codes.npy")
+    require_array_file(out)
     codes = _opened(run).encode(samples)
-    zeros = f", {100 * float((codes == 0).mean()):.1f} % zeros"
-    _store(out or Path(f"{samples.stem}-codes.npy"), codes, "codes", zeros)
+    _store(out, codes, "codes", f", {100 * float((codes == 0).mean()):.1f} % zeros")
 
 
 def reconstruct(
     run: Folder,
     samples: Samples,
     out: Annotated[
-        Path | None, typer.Option(help="A .npy file for the reconstructions.  [default: FILE-reconstructed.npy]")
+        Path | None,
+        typer.Option(help="A .npy or .csv file for the reconstructions.  [default: FILE-reconstructed.npy]"),
     ] = None,
 ) -> None:
     """Write each sample as an autoencoder gives it back, in the shape and on the scale of the inputs.
 
     \b
     lifted reconstruct runs/denoiser noisy.npy --out clean.npy
+
+    A .csv file has one line for each sample.
     """
-    made = _opened(run).reconstruct(samples)
-    _store(out or Path(f"{samples.stem}-reconstructed.npy"), made, "reconstructions")
+    out = out or Path(f"{samples.stem}-reconstructed.npy")
+    require_array_file(out)
+    _store(out, _opened(run).reconstruct(samples), "reconstructions")
 
 
 def _opened(run: Path) -> TrainedRun:
@@ -86,5 +95,5 @@ def _opened(run: Path) -> TrainedRun:
 
 
 def _store(path: Path, array: Any, what: str, remark: str = "") -> None:
-    write_whole(path, as_npy(array))
+    write_array(path, array)
     _console.output().print(f"{path}: {what} of shape {tuple(array.shape)}, {array.dtype}{remark}")

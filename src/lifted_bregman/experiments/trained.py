@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -76,12 +75,3 @@ class TrainedRun:
                 f"'lifted {command}' is for the tasks {' and '.join(tasks)}, and {self.stored.path} was trained to "
                 f"{task}: use {other}."
             )
-
-
-def as_npy(array: NDArray[Any]) -> bytes:
-    """The bytes of a .npy file."""
-    from io import BytesIO
-
-    buffer = BytesIO()
-    np.save(buffer, np.ascontiguousarray(array), allow_pickle=False)
-    return buffer.getvalue()
