@@ -176,6 +176,12 @@ MISTAKES = [
             "train --data images.npy --target labels.npy --out runs/new",
             ("30 samples", "29 targets", "one for each"),
         ),
+        (
+            "names of classes in an array",
+            "train --data images.npy --target names.npy --out runs/new",
+            ("names.npy", "<U3", "numpy.unique(names, return_inverse=True)[1]", ".csv"),
+        ),
+        ("semicolons between the cells", "train --data semicolons.csv --out runs/new", ("semicolons", "commas")),
         ("an archive without targets", "train --data inputs.npz --out runs/new", ("no 'y'", "numpy.savez")),
         ("a damaged archive", "train --data damaged.npz --out runs/new", ("damaged.npz", "numpy.savez")),
         ("a damaged file", "train --task autoencode --data damaged.npy --out runs/new", ("damaged.npy", "announces")),
@@ -243,6 +249,7 @@ def _write_data(folder: Path) -> None:
     images = generator.integers(0, 255, size=(30, 4, 4), dtype=np.uint8)
     np.save(folder / "images.npy", images)
     np.save(folder / "labels.npy", np.arange(29) % 2)
+    np.save(folder / "names.npy", np.array(["ash", "oak"])[np.arange(30) % 2])
     (folder / "damaged.npy").write_bytes((folder / "images.npy").read_bytes()[:-100])
     np.save(folder / "pickled.npy", np.array([{"a": 1}, None], dtype=object), allow_pickle=True)
     (folder / "pickle.npy").write_bytes(pickle.dumps([1, 2, 3]))
@@ -261,6 +268,7 @@ def _write_data(folder: Path) -> None:
     (folder / "words.csv").write_text("height,label\n" + "".join(f"{i},good\n" for i in range(20)))
     (folder / "text.csv").write_text("height,breadth,label\n" + "".join(f"tall,{i},{i % 2}\n" for i in range(20)))
     (folder / "ragged.csv").write_text("height,width,label\n" + rows + "3,1\n")
+    (folder / "semicolons.csv").write_text(("height,width,label\n" + rows).replace(",", ";"))
     (folder / "empty.csv").write_text("height,width,label\n")
     (folder / "single.csv").write_text("label\n1\n2\n")
     data.get("digits", data_dir=folder / "sets")

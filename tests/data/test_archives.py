@@ -88,3 +88,11 @@ def test_another_archive_is_not_opened(tmp_path):
     path.write_bytes(tarball({"x-ubyte": b"content"}))
     with pytest.raises(Failed, match="the archive is another one"):
         Archive("0" * 64, 100, idx_files).require(path)
+
+
+def test_an_archive_that_inflates_without_end_is_not_read_to_its_end(tmp_path):
+    """What follows 80 MB of zeros, which the archive holds in 80 kB, is never reached."""
+    content = tarball({"zeros": bytes(80 << 20), "x-ubyte": b"content"})
+    with pytest.raises(Failed, match="inflates to more than 67,108,864 bytes"):
+        unpacked(tmp_path, content, idx_files)
+    assert unpacked(tmp_path, tarball({"zeros": bytes(1 << 20), "x-ubyte": b"content"}), idx_files)

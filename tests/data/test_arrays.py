@@ -34,7 +34,12 @@ def test_idx(tmp_path, name):
 
 @pytest.mark.parametrize(
     "text",
-    ["1,2.5,-3\n4,5e1,6\n", "\ufeffa,b,c\n1,2.5,-3\n4,5e1,6", "a,b,c\r\n1, 2.5,-3\r\n4,50, 6\r\n"],
+    [
+        "1,2.5,-3\n4,5e1,6\n",
+        "\ufeffa,b,c\n1,2.5,-3\n4,5e1,6",
+        "a,b,c\r\n1, 2.5,-3\r\n4,50, 6\r\n",
+        "\n1,\t2.5,\t-3\n\n4,50 ,6\n",
+    ],
 )
 def test_csv(tmp_path, text):
     (tmp_path / "a.csv").write_bytes(text.encode())
@@ -92,7 +97,13 @@ def npy(shape, dtype="<f4", values=b"", header=None):
         ("a.csv", b"1,2\n3,nan\n", "first in row 1"),
         ("a.csv", b"1,1e999\n", "first in row 0"),
         ("a.csv", b"1,\xff\n", "no table of numbers"),
-        ("a.csv", b"1;2\n3;4\n", "no table of numbers"),
+        ("a.csv", b"1;2\n3;4\n", "by semicolons; expected commas"),
+        ("a.csv", b"a;b\n3;4\n", "by semicolons"),
+        ("a.csv", b"1,5;2,5\n3,5;4\n", "by semicolons; expected commas: save it again with commas between the cells"),
+        ("a.csv", b"a, b;c\n1,5;2,5\n", "by semicolons"),
+        ("a.csv", b"1\t2\n3\t4\n", "by tabs"),
+        ("a.csv", b"1 2\n3 4\n", "by spaces"),
+        ("a.csv", b"a b\n1,x\n", "could not convert string 'x'"),
         ("a.npz", b"PK", "whose name ends in .npy"),
         ("a.png", b"", "whose name ends in .npy"),
         ("a.pt", b"", "whose name ends in .npy"),

@@ -74,6 +74,12 @@ def test_every_setting_survives_a_file(tmp_path: Path) -> None:
     assert through_file(settings.resolved(), tmp_path) == settings.resolved()
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "settings.toml"
+    path.write_bytes(b"\xef\xbb\xbf" + b'data = "digits"\n')
+    assert read_settings(path) == Settings(data="digits")
+
+
 @pytest.mark.parametrize("name", sorted(set(OTHER) - {"solver_settings"}))
 def test_a_flag_is_the_entry_of_a_file(name: str) -> None:
     value = OTHER[name]

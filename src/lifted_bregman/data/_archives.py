@@ -5,6 +5,7 @@ An archive is only opened after its own sha256 has been found right; its members
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
@@ -12,15 +13,17 @@ import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lifted_bregman.data import idx
+from lifted_bregman.data._files import inflated_limit
 
 Members = Iterator[tuple[str, IO[bytes]]]
 Files = Iterator[tuple[str, bytes]]
+_MOST_EXPANSION = 10  # of pictures and records
 
 
 class Failed(Exception):
@@ -53,12 +56,28 @@ class Archive:
             raise Failed(f"the archive is another one: its sha256 is {found[:12]}..., not {self.sha256[:12]}...")
 
     def files(self, path: Path) -> Files:
-        """The IDX files in the archive at `path`, whose sha256 has been checked."""
+        """The IDX files in the archive at `path`, whose sha256 has been checked; Failed if it inflates too much."""
         try:
-            with tarfile.open(path, "r|gz") as archive:
-                yield from self.convert(_members(archive))
+            with gzip.open(path) as stream:
+                bounded = cast(IO[bytes], _Bounded(cast(IO[bytes], stream), inflated_limit(self.size, _MOST_EXPANSION)))
+                with tarfile.open(fileobj=bounded, mode="r|") as archive:
+                    yield from self.convert(_members(archive))
         except (tarfile.TarError, OSError, EOFError, KeyError, TypeError, ValueError, OverflowError) as error:
             raise Failed(f"the archive does not hold what it should ({error})") from error
+
+
+class _Bounded:
+    """A stream of which at most `limit` bytes are read."""
+
+    def __init__(self, stream: IO[bytes], limit: int) -> None:
+        self._stream, self._limit, self._left = stream, limit, limit
+
+    def read(self, size: int) -> bytes:
+        content = self._stream.read(size)
+        self._left -= len(content)
+        if self._left < 0:
+            raise Failed(f"the archive inflates to more than {self._limit:,} bytes")
+        return content
 
 
 def _members(archive: tarfile.TarFile) -> Members:

@@ -9,6 +9,7 @@ import gzip
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -23,26 +24,34 @@ _CHUNK = 1 << 20
 _UNFINISHED = ".lifted-", ".part"  # how the name of everything unfinished begins and ends
 _SURELY_HONEST = 64 << 20
 _MOST_EXPANSION = 50
+_NO_FILE = "{} is no regular file: give a file of data."
 
 
-def expansion_limit(path: Path) -> int:
-    """The most bytes that an honest file of this size holds: itself, or if gzipped 64 MiB or 50 times its size.
+def inflated_limit(size: int, times: int = _MOST_EXPANSION) -> int:
+    """The most bytes that an honest compressed file of `size` bytes holds: 64 MiB, or so many times its size.
 
     Images shrink about fivefold; a bomb a thousandfold.
     """
+    return max(_SURELY_HONEST, times * size)
+
+
+def expansion_limit(path: Path) -> int:
+    """The most bytes that an honest file holds: as many as it has, or `inflated_limit` of them if it is gzipped."""
     with opened_as_it_is(path) as file:
         size = os.fstat(file.fileno()).st_size
-        return max(_SURELY_HONEST, _MOST_EXPANSION * size) if file.read(2) == b"\x1f\x8b" else size
+        return inflated_limit(size) if file.read(2) == b"\x1f\x8b" else size
 
 
 @contextlib.contextmanager
 def opened_as_it_is(path: Path) -> Iterator[BinaryIO]:
-    """A regular file; every failure to read it becomes a DataError."""
-    with guarded(path):
-        if path.exists() and not path.is_file():
-            raise DataError(f"{path} is no regular file: give a file of data.")
-        with path.open("rb") as file:
-            yield file
+    """A regular file; every failure to read it becomes a DataError.
+
+    A pipe or device is refused before a byte of it is read: it may wait, or go on, for ever.
+    """
+    with guarded(path), open(path, "rb", opener=_open_without_waiting) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise DataError(_NO_FILE.format(path))
+        yield file
 
 
 @contextlib.contextmanager
@@ -67,11 +76,18 @@ def guarded(path: Path) -> Iterator[None]:
         raise DataError(f"{path} is damaged ({error}): replace it by a good copy.") from error
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist: check the name and the folder.") from error
+    except IsADirectoryError as error:
+        raise DataError(_NO_FILE.format(path)) from error
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror or error}): check the file and its rights.") from error
 
 
-def read_exactly(stream: BinaryIO, size: int, path: Path) -> memoryview:
+def _open_without_waiting(name: str, flags: int) -> int:
+    """Opens a pipe at once, whether or not something writes to it; files are opened as ever."""
+    return os.open(name, flags | os.O_NONBLOCK)
+
+
+def read_exactly(stream: BinaryIO, size: int, path: Path | str) -> memoryview:
     """The next `size` bytes, which must be the last ones; memory is only used as far as there is content."""
     content, filled = np.empty(size, np.uint8).data, 0
     while filled < size:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import math
+import os
 import tokenize
 import warnings
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.lib import format as npy
@@ -15,11 +17,11 @@ from numpy.typing import NDArray
 
 from lifted_bregman._text import is_number
 from lifted_bregman.data import idx
+from lifted_bregman.data._csv import csv_lines
 from lifted_bregman.data._files import opened_as_it_is, read_exactly
 from lifted_bregman.errors import DataError
 
 MOST_BYTES = 4 << 30
-_MOST_TEXT = MOST_BYTES // 8
 _SUFFIXES = ".npy, .idx, .idx.gz, -ubyte, -ubyte.gz or .csv"
 _HEADER_ERRORS = (ValueError, TypeError, SyntaxError, EOFError, RecursionError, MemoryError, tokenize.TokenError)
 
@@ -28,8 +30,8 @@ def read_array(path: Path | str) -> NDArray[Any]:
     """The finite, non-empty array of real numbers in a file, its first dimension counting samples.
 
     What the file is follows from its name: NumPy's .npy (never with pickled objects), IDX (.idx or -ubyte, gzipped or
-    not), or .csv with commas, one sample in each line, after at most one line of headings.  Files above 4 GiB are
-    refused.
+    not), or .csv with commas, one sample in each line, after at most one line of headings.  Files above 4 GiB, text
+    above 512 MiB and lines of more than 1,048,576 cells are refused, as is everything that is no regular file.
     """
     path = Path(path)
     name = path.name.lower()
@@ -41,41 +43,53 @@ def read_array(path: Path | str) -> NDArray[Any]:
         array = _read_csv(path)
     else:
         raise DataError(f"{path} is of no kind that can be read: give a file whose name ends in {_SUFFIXES}.")
-    if array.size == 0 or array.ndim == 0:
-        raise DataError(f"{path} has the shape {array.shape}: it holds no samples; give at least one.")
-    _require_finite(array, path)
+    require_samples(array, path)
     return array
+
+
+def require_samples(array: NDArray[Any], name: Path | str) -> None:
+    """DataError, with the name of the array, unless it has samples and all its numbers are finite."""
+    if array.size == 0 or array.ndim == 0:
+        raise DataError(f"{name} has the shape {array.shape}: it holds no samples; give at least one.")
+    _require_finite(array, name)
 
 
 def _read_npy(path: Path) -> NDArray[Any]:
     with opened_as_it_is(path) as file:
-        try:
-            shape, fortran, dtype = _npy_header(file)
-        except (
-            ValueError,
-            TypeError,
-            SyntaxError,
-            EOFError,
-            RecursionError,
-            MemoryError,
-            tokenize.TokenError,
-        ) as error:
-            raise DataError(f"{path} is no .npy file that can be read ({error}): save it with numpy.save.") from error
-        if dtype.kind not in "buif":
-            raise DataError(f"{path} holds values of type {dtype}; expected numbers: save them as float32 or uint8.")
-        size = dtype.itemsize * math.prod(shape)
-        left = path.stat().st_size - file.tell()
-        if size != left or size > MOST_BYTES:
-            raise DataError(
-                f"{path} announces the shape {shape}, {size:,} bytes of values, and holds {left:,}; it is damaged, or "
-                f"above the {MOST_BYTES:,} bytes that are accepted."
-            )
-        values = read_exactly(file, size, path)
+        return read_npy(file, os.fstat(file.fileno()).st_size, path)
+
+
+def read_npy(file: BinaryIO, length: int, name: Path | str) -> NDArray[Any]:
+    """The array of numbers in a stream of `length` bytes in the .npy format; DataError, with its name, for others."""
+    try:
+        shape, fortran, dtype = _npy_header(file)
+    except _HEADER_ERRORS as error:
+        raise DataError(f"{name} is no .npy file that can be read ({error}): save it with numpy.save.") from error
+    if dtype.kind not in "buif":
+        raise DataError(f"{name} holds values of type {dtype}; expected numbers: {_remedy(dtype)}.")
+    size = dtype.itemsize * math.prod(shape)
+    left = length - file.tell()
+    if size != left or size > MOST_BYTES:
+        raise DataError(
+            f"{name} announces the shape {shape}, {size:,} bytes of values, and holds {left:,}; it is damaged, or "
+            f"above the {MOST_BYTES:,} bytes that are accepted."
+        )
+    values = read_exactly(file, size, name)
     array = np.frombuffer(values, dtype).reshape(shape, order="F" if fortran else "C")
     return array.astype(dtype.newbyteorder("="), copy=False)
 
 
-def _npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def _remedy(dtype: np.dtype[Any]) -> str:
+    """What to do about an array that holds no numbers."""
+    if dtype.kind in "US":
+        return (
+            "if it is names of classes, number them, numpy.unique(names, return_inverse=True)[1], or give a .csv file, "
+            "whose column of classes may hold names"
+        )
+    return "save them as float32 or uint8"
+
+
+def _npy_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = npy.read_magic(file)
     readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
     if version not in readers:
@@ -89,34 +103,39 @@ def _npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def _read_csv(path: Path) -> NDArray[np.float64]:
-    with opened_as_it_is(path) as file:
-        text = file.read(_MOST_TEXT + 1).removeprefix(b"\xef\xbb\xbf")
-    if len(text) > _MOST_TEXT:
-        raise DataError(f"{path} has more than the {_MOST_TEXT:,} bytes accepted for text: save it as .npy.")
-    first, _, rest = text.partition(b"\n")
-    cells = first.split(b",")
-    if not any(map(is_number, cells)):
-        text = rest
-    elif len(cells) > 2 and [cell.strip() for cell in cells] in (_counting(0, len(cells)), _counting(1, len(cells))):
-        warnings.warn(
-            f"the first line of {path} counts its columns and is taken as a sample; if it is a line of headings, leave "
-            "it out (in pandas: header=False).",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-    if not text.strip():
-        raise DataError(f"{path} holds no samples: give one line of numbers, separated by commas, for each.")
     try:
-        return np.loadtxt(io.BytesIO(text), np.float64, comments=None, delimiter=",", ndmin=2, encoding="utf-8")
+        return np.loadtxt(_samples(path), np.float64, comments=None, delimiter=",", ndmin=2)
+    except DataError:
+        raise
     except ValueError as error:
         raise DataError(f"{path} is no table of numbers separated by commas ({error}): repair that line.") from error
 
 
-def _counting(start: int, count: int) -> list[bytes]:
-    return [str(number).encode() for number in range(start, start + count)]
+def _samples(path: Path) -> Iterator[str]:
+    """The lines of a .csv file without its headings; DataError if there are none."""
+    lines = csv_lines(path)
+    first = next(lines, "")
+    cells = first.split(",")
+    if not any(map(is_number, cells)):
+        first = next(lines, "")
+    elif len(cells) > 2 and (_counts(cells, 0) or _counts(cells, 1)):
+        warnings.warn(
+            f"the first line of {path} counts its columns and is taken as a sample; if it is a line of headings, leave "
+            "it out (in pandas: header=False).",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+    if not first:
+        raise DataError(f"{path} holds no samples: give one line of numbers, separated by commas, for each.")
+    return chain([first], lines)
 
 
-def _require_finite(array: NDArray[Any], path: Path) -> None:
+def _counts(cells: Sequence[str], start: int) -> bool:
+    """Whether the cells are start, start + 1, ..."""
+    return all(cell.strip() == str(number) for number, cell in enumerate(cells, start))
+
+
+def _require_finite(array: NDArray[Any], name: Path | str) -> None:
     if array.dtype.kind != "f":
         return
     step = max(1, (1 << 22) // max(1, array[0].size))
@@ -125,6 +144,6 @@ def _require_finite(array: NDArray[Any], path: Path) -> None:
         good = np.isfinite(rows.reshape(len(rows), -1)).all(1)
         if not good.all():
             raise DataError(
-                f"{path} holds NaN or infinity, first in row {start + int(np.argmin(good))} (from 0): remove or repair "
+                f"{name} holds NaN or infinity, first in row {start + int(np.argmin(good))} (from 0): remove or repair "
                 "such rows."
             )

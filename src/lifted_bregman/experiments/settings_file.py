@@ -23,7 +23,7 @@ def read_entries(path: Path) -> dict[str, Any]:
             content = file.read(_MOST_BYTES + 1)
         if len(content) > _MOST_BYTES:
             raise SettingError(f"{path} is above {_MOST_BYTES:,} bytes: it is no file of settings.")
-        return tomllib.loads(content.decode("utf-8"))
+        return tomllib.loads(content.decode("utf-8-sig"))
     except OSError as error:
         raise SettingError(f"{path} cannot be read ({error.strerror}): name a TOML file of settings.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import tempfile
 import zipfile
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lifted_bregman._text import is_number
 from lifted_bregman.data import read_array
+from lifted_bregman.data._csv import csv_lines
+from lifted_bregman.data._files import inflated_limit, opened_as_it_is
+from lifted_bregman.data.arrays import MOST_BYTES, read_npy, require_samples
 from lifted_bregman.errors import DataError
 from lifted_bregman.experiments._typed import unknown
 
 Array = NDArray[Any]
-_MOST_BYTES = 4 << 30
-_CHUNK = 1 << 20
+_MOST_DIRECTORY = 4 << 20  # bytes, of an archive
+_MOST_SHOWN = 20  # names, in a sentence
+_MOST_COMPARED = 10_000
 _ARRAYS = ("X", "y", "X_test", "y_test")
 
 
@@ -65,15 +69,9 @@ def read_table(path: Path, target: str | None, wanted: bool, classes: bool) -> T
         X, y, columns = _read_csv(path, target, wanted, classes)
         return Table(X, y, columns=columns, source=f"the file {path}", sha256=digests)
     if kind == ".npz":
-        found = _read_npz(path)
-        name = target or "y"
-        if "X" not in found or (name not in found and (wanted or target is not None)):
-            missing = "X" if "X" not in found else name
-            raise DataError(
-                f"{path} holds the arrays {', '.join(found) or '(none)'}, but no '{missing}': save it with "
-                "numpy.savez(file, X=inputs, y=targets)."
-            )
-        parts = {name: found.get(key) for name, key in zip(_ARRAYS, ("X", name, "X_test", "y_test"), strict=True)}
+        keys = ("X", target or "y", "X_test", "y_test")
+        found = _read_npz(path, keys, required=2 if wanted or target is not None else 1)
+        parts = {name: found.get(key) for name, key in zip(_ARRAYS, keys, strict=True)}
         table = Table(**parts, source=f"the file {path}", sha256=digests)  # type: ignore[arg-type]
         _require_equal_length(table.X, table.y, path, path)
         if table.X_test is not None and (table.y_test is not None or wanted):
@@ -107,10 +105,7 @@ def read_inputs(path: Path, columns: Sequence[str] | None = None) -> Array:
     """Inputs alone, as `lifted predict` takes them; of a .csv file with headings the columns of these names."""
     kind = path.suffix.lower()
     if kind == ".npz":
-        found = _read_npz(path)
-        if "X" not in found:
-            raise DataError(f"{path} holds the arrays {', '.join(found) or '(none)'}, but no 'X' with the inputs.")
-        return found["X"]
+        return _read_npz(path, ("X",), required=1)["X"]
     if kind != ".csv" or columns is None:
         return read_array(path)
     headings, _ = _beginning(path)
@@ -125,16 +120,8 @@ def read_inputs(path: Path, columns: Sequence[str] | None = None) -> Array:
 
 def sha256_of(path: Path) -> str:
     """The sha256 of a file's bytes."""
-    digest = hashlib.sha256()
-    try:
-        with path.open("rb") as file:
-            while piece := file.read(_CHUNK):
-                digest.update(piece)
-    except FileNotFoundError as error:
-        raise DataError(f"{path} does not exist: check the name and the folder.") from error
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}): check the file and its rights.") from error
-    return digest.hexdigest()
+    with opened_as_it_is(path) as file:
+        return hashlib.file_digest(cast(Any, file), "sha256").hexdigest()
 
 
 def _read_csv(
@@ -170,12 +157,7 @@ def _beginning(path: Path) -> tuple[tuple[str, ...] | None, list[str] | None]:
 
 def _rows(path: Path) -> Iterator[list[str]]:
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            yield from (row for row in csv.reader(file) if row)
-    except FileNotFoundError as error:
-        raise DataError(f"{path} does not exist: check the name and the folder.") from error
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}): check the file and its rights.") from error
+        yield from (row for row in csv.reader(csv_lines(path)) if row)
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(
             f"{path} is no table of numbers separated by commas ({error}): save it as UTF-8 text."
@@ -187,7 +169,8 @@ def _column(target: str, names: Sequence[str], path: Path) -> int:
         return names.index(target)
     if target.isdigit() and 1 <= int(target) <= len(names):
         return int(target) - 1
-    raise DataError(f"in {path} {unknown('column', target, names)}")
+    listed, unlisted = names[:_MOST_SHOWN], names[_MOST_SHOWN:_MOST_COMPARED]
+    raise DataError(f"in {path} {unknown('column', target, listed, unlisted)}")
 
 
 def _numbers(
@@ -197,7 +180,7 @@ def _numbers(
     rows = _rows(path)
     if headings is not None:
         next(rows)
-    numbers, words = [], []
+    numbers, words = array("d"), []
     width = None if headings is None else len(headings)
     for count, row in enumerate(rows, start=1):
         width = len(row) if width is None else width
@@ -210,37 +193,59 @@ def _numbers(
                     f"row {count} of {path} has '{row[place]}' in the column '{name}'; expected a number: repair it, "
                     "or leave that column out."
                 )
-        numbers.append([float(row[place]) for place in places])
+        numbers.extend(float(row[place]) for place in places)
         words.append("" if text is None else row[text].strip())
-    return np.array(numbers), np.array(words)
+    return np.frombuffer(numbers, np.float64).reshape(-1, len(places)), np.array(words)
 
 
-def _read_npz(path: Path) -> dict[str, Array]:
-    """The known arrays of an .npz file; each is taken out and read as strictly as a .npy file."""
-    found: dict[str, Array] = {}
+def _read_npz(path: Path, wanted: Sequence[str], required: int) -> dict[str, Array]:
+    """The wanted arrays that an .npz file holds, each read as strictly as a .npy file.
+
+    The first `required` of them must be there.  Other arrays are not read.  What is wanted may not inflate to more than
+    an honest file of this size holds.
+    """
     try:
-        with zipfile.ZipFile(path) as archive, tempfile.TemporaryDirectory() as folder:
-            for member in archive.infolist():
-                name = member.filename.removesuffix(".npy")
-                if member.file_size > _MOST_BYTES:
-                    raise DataError(f"{path} holds {member.file_size:,} bytes as '{name}': at most {_MOST_BYTES:,}.")
-                if not member.filename.endswith(".npy") or not name.replace("_", "").isalnum():
-                    continue
-                copy = Path(folder) / "array.npy"
-                with archive.open(member) as stream, copy.open("wb") as file:
-                    while piece := stream.read(_CHUNK):
-                        file.write(piece)
-                try:
-                    found[name] = read_array(copy)
-                except DataError as error:
-                    raise DataError(str(error).replace(str(copy), f"the array '{name}' of {path}")) from error
-    except FileNotFoundError as error:
-        raise DataError(f"{path} does not exist: check the name and the folder.") from error
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}): check the file and its rights.") from error
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+        with opened_as_it_is(path) as file, zipfile.ZipFile(cast(Any, _SmallReads(file))) as archive:
+            members = {name: archive.NameToInfo.get(f"{name}.npy") for name in wanted}
+            for name in wanted[:required]:
+                if members[name] is None:
+                    held = [member.filename.removesuffix(".npy") for member in archive.filelist[:_MOST_SHOWN]]
+                    raise DataError(
+                        f"{path} holds the arrays {', '.join(held) or '(none)'}, but no '{name}': save it with "
+                        "numpy.savez(file, X=inputs, y=targets)."
+                    )
+            found = {name: member for name, member in members.items() if member is not None}
+            size, most = sum(member.file_size for member in found.values()), inflated_limit(path.stat().st_size)
+            if size > min(most, MOST_BYTES):
+                raise DataError(
+                    f"{path} announces {size:,} bytes of values; at most {min(most, MOST_BYTES):,} are accepted for a "
+                    "file of its size: if it is good, save it without compression, by numpy.savez."
+                )
+            return {name: _member(archive, member, f"the array '{name}' of {path}") for name, member in found.items()}
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
         raise DataError(f"{path} is damaged ({error}): save it again with numpy.savez.") from error
+
+
+def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> Array:
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise zipfile.BadZipFile(f"{name} is compressed in a way that NumPy has not")
+    with archive.open(member) as stream:
+        found = read_npy(cast(BinaryIO, stream), member.file_size, name)
+    require_samples(found, name)
     return found
+
+
+class _SmallReads:
+    """A file for `zipfile`, which reads the directory of an archive at once: one that is too large is refused."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
+
+    def read(self, size: int = -1) -> bytes:
+        if size > _MOST_DIRECTORY:
+            raise zipfile.BadZipFile(f"its directory has {size:,} bytes")
+        return self._file.read(_MOST_DIRECTORY if size < 0 else size)
 
 
 def _require_equal_length(X: Array, y: Array | None, of_X: Path, of_y: Path, which: str = "") -> None:
