@@ -161,12 +161,10 @@ def test_a_step_of_many_minutes_is_broken_off(world: Path, warm: Warm, capsys: p
 
 def test_a_signal_while_data_are_read_leaves_nothing(world: Path, warm: Warm) -> None:
     """Before there is anything to save."""
-    fifo = world / "slow.csv"
-    os.mkfifo(fifo)
-    out = world / "never"
-    child = warm.start("train", "--data", fifo, "--out", out)
-    time.sleep(0.5)
-    os.kill(child.pid, signal.SIGINT)
+    slow, out = world / "slow.csv", world / "never"
+    slow.write_text("1,0\n2,1\n")
+    child = warm.start("train", "--data", slow, "--out", out, pause="data")
+    child.send(signal.SIGINT)
     stopped = child.wait()
     assert stopped.code == 130 and "Traceback" not in stopped.err
     assert not out.exists()

@@ -146,6 +146,12 @@ MISTAKES = [
         ("codes to a folder", "encode runs/images images.npy --out full", ("full", ".npy or .csv")),
         ("a word for more epochs", "resume runs/a --epochs more", ("epochs is 'more'", "a whole number")),
         ("fewer epochs than it has", "resume runs/a --epochs 1", ("epochs is 1", "has 2 already", "ask for more")),
+        (
+            "early stopping for a run that was started without",
+            "resume runs/a --epochs 5 --patience 3",
+            ("--patience", "fixed when a run is started", "lifted train --config RUN/settings.toml --patience"),
+        ),
+        ("an option that no run has", "resume runs/a --patient", ("--patient", "--help")),
         ("a time limit for a run without", "resume runs/a --time-limit 5", ("time_limit", "leave it out")),
     ),
     *mistakes(

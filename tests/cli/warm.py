@@ -20,6 +20,7 @@ from lifted_bregman.cli import main
 
 # Where a run can be caught: module, name and attribute of what is called there.
 PLACES = {
+    "data": ("lifted_bregman.experiments.tables", None, "read_array"),
     "step": ("lifted_bregman.solvers.implicit_sgd", "ImplicitSGD", "step"),
     "inner loop": ("lifted_bregman.solvers.readings", None, "descend"),
     "evaluation": ("lifted_bregman.solvers._loop", None, "measured"),

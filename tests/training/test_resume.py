@@ -196,12 +196,32 @@ def test_other_callbacks_or_a_missing_history_are_told_as_such(tmp_path):
     stopping, saving = lb.callbacks.EarlyStopping(), lb.callbacks.Timer(1e9)
     train(case_in(torch.float64), solvers.ImplicitSGD(), 3, tmp_path / "run", stopping, saving, StopAt(4))
     others = (lb.callbacks.Timer(1e9), lb.callbacks.EarlyStopping(), StopAt())
-    with pytest.raises(errors.CheckpointError, match="another callback in the place of EarlyStopping"):
+    with pytest.raises(errors.CheckpointError, match="give them in that order"):
         train(case_in(torch.float64), solvers.ImplicitSGD(), 3, tmp_path / "run", *others, resume=True)
     (tmp_path / "run" / "history.jsonl").unlink()
     same = (lb.callbacks.EarlyStopping(), lb.callbacks.Timer(1e9), StopAt())
     with pytest.raises(errors.CheckpointError, match=r"history\.jsonl.*cannot be read"):
         train(case_in(torch.float64), solvers.ImplicitSGD(), 3, tmp_path / "run", *same, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        (
+            [],
+            ["EarlyStopping"],
+            "with the callbacks Checkpoint and this run has EarlyStopping, Checkpoint: leave EarlySt",
+        ),
+        (["EarlyStopping"], [], "give EarlyStopping too, or start a new run in another folder"),
+        (["EarlyStopping"], ["Timer"], "give EarlyStopping too and leave Timer out, or start"),
+    ],
+)
+def test_a_callback_that_comes_or_goes_when_a_run_is_resumed_is_named(tmp_path, before, now, said):
+    made = {"EarlyStopping": lb.callbacks.EarlyStopping, "Timer": lambda: lb.callbacks.Timer(1e9)}
+    train(case_in(torch.float64), solvers.ImplicitSGD(), 1, tmp_path / "run", *(made[name]() for name in before))
+    with pytest.raises(errors.CheckpointError, match=said):
+        later = [made[name]() for name in now]
+        train(case_in(torch.float64), solvers.ImplicitSGD(), 2, tmp_path / "run", *later, resume=True)
 
 
 @pytest.mark.parametrize("fault", ["fewer callbacks", "another callback", "no history", "another shape"])
@@ -220,9 +240,9 @@ def test_a_resume_that_is_refused_leaves_the_parameters_as_they_were(tmp_path, f
     lb.fit(problem(3), (X, Y), callbacks=callbacks, **settings)
     again, message = problem(4 if fault == "another shape" else 3), "does not fit this run"
     if fault == "fewer callbacks":
-        callbacks, message = callbacks[:1], "2 callbacks beside a Checkpoint and this run has 1"
+        callbacks, message = callbacks[:1], "give Timer too"
     elif fault == "another callback":
-        callbacks, message = callbacks[::-1], "another callback in the place of EarlyStopping"
+        callbacks, message = callbacks[::-1], "give them in that order"
     elif fault == "no history":
         (tmp_path / "run" / "history.jsonl").unlink()
         message = "cannot be read"

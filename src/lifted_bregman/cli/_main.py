@@ -94,8 +94,16 @@ def _ended(code: int) -> int:
 
 def _usage(error: Any) -> tuple[int, str]:
     """click's message, without its box; --help is where the remedy is."""
+    from lifted_bregman.experiments.settings import names
+
     context = getattr(error, "ctx", None)
     command = "lifted" if context is None else context.command_path
+    option = str(getattr(error, "option_name", ""))
+    if command == "lifted resume" and (option == "--set" or option.removeprefix("--").replace("-", "_") in names()):
+        return ExitCode.USAGE, (
+            f"{option} is fixed when a run is started: start a new run with it, 'lifted train --config "
+            f"RUN/settings.toml {option} ... --out FOLDER', or see 'lifted resume --help' for what can be changed."
+        )
     return ExitCode.USAGE, f"{error.format_message().rstrip('.')}; see '{command} --help'."
 
 

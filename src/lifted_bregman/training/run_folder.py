@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from io import FileIO
@@ -31,6 +32,7 @@ _IN_EVERY_ROW = ("epoch", "step", "seconds")
 _AT_THE_END = ("model.safetensors", "result.json")
 _OWN_PARTS = ("variables", "multipliers")  # entries of the solver's state with a file of their own
 _OF_EVERY_RUN = ("Signals", "RunFolder", "Checkpoint")  # the callbacks of a run with a folder to which none was given
+_UNSHOWN = ("Signals", "RunFolder", "_Description")  # those that no user gives
 
 
 class RunFolder(Callback):
@@ -140,7 +142,7 @@ class RunFolder(Callback):
         parts |= {"model": run.problem.model.state_dict(), "solver": solver}
         parts["callbacks"] = [callback.state_dict() for callback in run.callbacks]
         parts["generators"] = {"torch": torch.get_rng_state()}
-        state = {**entries, "history": self._history.position()}
+        state = {**entries, "history": self._history.position(), "callbacks": _names(run.callbacks)}
         return self.checkpoints.save(Snapshot(run.state.steps, parts, state, dict(self.settings)), best=best)
 
     def restore(self, run: Run, step: int | None = None) -> Loaded:
@@ -157,6 +159,7 @@ class RunFolder(Callback):
             solver = {**parts.pop("solver"), **parts}
             _require_same_shapes(parameters, run.problem.model.state_dict())
             rows = self._history.truncated(snapshot.state["history"])
+            _require_same_callbacks(snapshot.state.get("callbacks"), _names(run.callbacks), loaded.path)
             _load_callbacks(run, states, loaded.path)
             run.load_state_dict({**snapshot.state, "solver": solver})
             run.problem.model.load_state_dict(parameters)  # last: a checkpoint that is refused has changed none
@@ -296,20 +299,41 @@ def _require_same_shapes(saved: Mapping[str, Any], own: Mapping[str, Any]) -> No
             raise TypeError(f"{name} has the shape {before.get(name)} there and {now.get(name)} in the model")
 
 
+def _names(callbacks: Sequence[Callback]) -> list[str]:
+    return [type(callback).__name__ for callback in callbacks]
+
+
+def _require_same_callbacks(saved: Sequence[str] | None, own: Sequence[str], where: Path) -> None:
+    """CheckpointError, with what to do, unless a run has the callbacks it was started with.
+
+    saved  their classes; None in a checkpoint of an older version, whose callbacks are only counted
+    """
+    if saved is None or list(saved) == list(own):
+        return
+    before, now = Counter(saved), Counter(own)
+    missing, added = (before - now).elements(), (now - before).elements()
+    steps = [f"give {name} too" for name in missing] + [f"leave {name} out" for name in added]
+    shown = (", ".join(name for name in names if name not in _UNSHOWN) for names in (saved, own))
+    raise CheckpointError(
+        f"{where} was saved with the callbacks {next(shown)} and this run has {next(shown)}: "
+        f"{' and '.join(steps) or 'give them in that order'}, or start a new run in another folder."
+    )
+
+
 def _load_callbacks(run: Run, states: Sequence[Mapping[str, Any]], where: Path) -> None:
     if len(states) != len(run.callbacks):
         before, now = (len(given) - len(_OF_EVERY_RUN) for given in (states, run.callbacks))
         raise CheckpointError(
-            f"{where} was saved with {before} callbacks beside a Checkpoint and this run has {now}: continue with the "
-            "callbacks it was started with."
+            f"{where} was saved with {before} callbacks beside a Checkpoint and this run has {now}: give it those it "
+            "was started with, or start a new run in another folder."
         )
     for callback, state in zip(run.callbacks, states, strict=True):
         try:
             callback.load_state_dict(state)
         except (KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(
-                f"{where} has another callback in the place of {type(callback).__name__} ({error!r}): continue with "
-                "the callbacks it was started with, in their order."
+                f"{where} holds no state of the callback {type(callback).__name__} ({error!r}): give the run those it "
+                "was started with, in their order, or start a new run in another folder."
             ) from error
 
 
