@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import load_file
 from torch import nn
 
@@ -219,6 +221,25 @@ def test_a_run_is_extended_as_if_it_had_been_longer(world: Path, tmp_path: Path,
     assert extended.code == 0 and "4 of 4" in extended.out and "epoch 4/4" in extended.err
     assert parameters(short) == parameters(world / "a")
     assert experiments.read_settings(short / "settings.toml").epochs == 4
+
+
+def test_a_run_may_be_continued_on_another_device(world: Path, tmp_path: Path, capsys: Capture) -> None:
+    """The device is stored, but it is not part of what the run is."""
+    run = tmp_path / "run"
+    settings = ["train", "--config", world / "a" / "settings.toml", "--device", "cpu", "--quiet"]
+    assert call(capsys, *settings, "--epochs", 2, "--out", run).code == 0
+    stored = experiments.StoredRun.open(run)
+    assert stored.settings.device == "cpu"
+    elsewhere = dataclasses.replace(stored, settings=dataclasses.replace(stored.settings, device="cuda:99", epochs=4))
+    with pytest.raises(lb.errors.SettingError, match="device is 'cuda:99'"):
+        experiments.resume(elsewhere, Console(quiet=True))
+    experiments.resume(elsewhere.extended(device="cpu"), Console(quiet=True))
+    assert parameters(run) == parameters(world / "a")
+    for command, other in (("predict", "a"), ("encode", "ae"), ("reconstruct", "ae")):
+        files = [tmp_path / f"{command}-{number}.npy" for number in range(2)]
+        for device, file in zip(([], ["--device", "cpu"]), files, strict=True):
+            assert call(capsys, command, world / other, world / "images.npy", "--out", file, *device).code == 0
+        assert files[0].read_bytes() == files[1].read_bytes()
 
 
 def test_early_stopping_and_time_limit(world: Path, tmp_path: Path, capsys: Capture) -> None:

@@ -12,12 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from lifted_bregman import data
 from lifted_bregman.cli import main
 from tests.cli.program import call, program
 
 USAGE, DATA, CHECKPOINT = 2, 3, 4
+UNAVAILABLE = "cuda:99" if torch.cuda.is_available() else "cuda"
 TRAIN = "train --data table.npz --out runs/new "
 CLASSIFIER = "--data table.npz --hidden 5 --epochs 2 --batch-size 20 --quiet --out"
 
@@ -144,6 +146,22 @@ MISTAKES = [
             ("p.pkl", ".npy or .csv"),
         ),
         ("codes to a folder", "encode runs/images images.npy --out full", ("full", ".npy or .csv")),
+        *(
+            (f"a device that is not there, before {what}", f"{command} --device {UNAVAILABLE}", ("'cuda", "take 'cpu'"))
+            for what, command in (
+                ("data are read", "train --data nowhere.npz --out runs/new"),
+                ("a run is continued", "resume runs/a --epochs 5"),
+                ("a run is opened to predict", "predict runs/nowhere nowhere.npy"),
+                ("a run is opened to encode", "encode runs/nowhere nowhere.npy"),
+                ("a run is opened to reconstruct", "reconstruct runs/nowhere nowhere.npy"),
+            )
+        ),
+        ("a device that does not exist", TRAIN + "--device gpu", ("device is 'gpu'", "take 'cpu'")),
+        (
+            "another device for several processes",
+            TRAIN + "--parallel data=2 --device cuda",
+            ("device is 'cuda'", "parallel is 'data=2'", "lb.fit"),
+        ),
         ("a word for more epochs", "resume runs/a --epochs more", ("epochs is 'more'", "a whole number")),
         ("fewer epochs than it has", "resume runs/a --epochs 1", ("epochs is 1", "has 2 already", "ask for more")),
         (

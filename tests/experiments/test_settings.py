@@ -51,6 +51,7 @@ OTHER: dict[str, Any] = {
     "checkpoint_steps": 9,
     "checkpoint_seconds": 10.5,
     "threads": 1,
+    "device": "cuda:1",
     "parallel": "data=2,restarts=5",
 }
 

@@ -13,6 +13,7 @@ from lifted_bregman.experiments.array_files import require_array_file, write_arr
 
 Folder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of the run.")]
 Samples = Annotated[Path, typer.Argument(metavar="FILE", help="The samples: a .npy, .npz, .csv or .idx file.")]
+Device = Annotated[str, typer.Option(metavar="NAME", help="Where it is computed, such as cpu or cuda.")]
 
 
 def predict(
@@ -22,6 +23,7 @@ def predict(
         Path | None,
         typer.Option(help="A .npy or .csv file for the classes, numbered from 0, or numbers; else they are shown."),
     ] = None,
+    device: Device = "cpu",
 ) -> None:
     """Show the class, or the number, that a trained network gives to each sample: one line each.
 
@@ -34,7 +36,7 @@ def predict(
     """
     if out is not None:
         require_array_file(out)
-    trained = _opened(run)
+    trained = _opened(run, device)
     found = trained.predict(samples)
     if out is not None:
         _store(out, found, "predictions")
@@ -53,6 +55,7 @@ def encode(
     out: Annotated[
         Path | None, typer.Option(help="A .npy or .csv file for the codes.  [default: FILE-codes.npy]")
     ] = None,
+    device: Device = "cpu",
 ) -> None:
     """Write the code that an autoencoder gives to each sample, its middle hidden layer.
 
@@ -61,7 +64,7 @@ def encode(
     """
     out = out or Path(f"{samples.stem}-codes.npy")
     require_array_file(out)
-    codes = _opened(run).encode(samples)
+    codes = _opened(run, device).encode(samples)
     _store(out, codes, "codes", f", {100 * float((codes == 0).mean()):.1f} % zeros")
 
 
@@ -72,6 +75,7 @@ def reconstruct(
         Path | None,
         typer.Option(help="A .npy or .csv file for the reconstructions.  [default: FILE-reconstructed.npy]"),
     ] = None,
+    device: Device = "cpu",
 ) -> None:
     """Write each sample as an autoencoder gives it back, in the shape and on the scale of the inputs.
 
@@ -82,11 +86,11 @@ def reconstruct(
     """
     out = out or Path(f"{samples.stem}-reconstructed.npy")
     require_array_file(out)
-    _store(out, _opened(run).reconstruct(samples), "reconstructions")
+    _store(out, _opened(run, device).reconstruct(samples), "reconstructions")
 
 
-def _opened(run: Path) -> TrainedRun:
-    trained = TrainedRun(run)
+def _opened(run: Path, device: str) -> TrainedRun:
+    trained = TrainedRun(run, device)
     if trained.notice is not None:
         _console.say("warning", trained.notice, "bold yellow")
     if trained.stored.ending is None:

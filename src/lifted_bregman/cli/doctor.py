@@ -153,5 +153,5 @@ def _data_folder() -> str:
 
 def _accelerator() -> str:
     if torch.cuda.is_available():
-        return f"{torch.cuda.get_device_name()}, which the command line does not use yet"
+        return f"{torch.cuda.get_device_name()}, which --device cuda uses"
     return "none; the command line trains on the processor"

@@ -19,7 +19,7 @@ from lifted_bregman.cli._workers import in_workers, needs_workers, takes_part
 from lifted_bregman.distributed import Parallel
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments import Settings, StoredRun, from_entries, load_data, read_entries
-from lifted_bregman.experiments.runs import require_free, started_again
+from lifted_bregman.experiments.runs import require_device, require_free, started_again
 from lifted_bregman.experiments.settings import BATCH_SIZE, CODE, HIDDEN, NOISE, names
 from lifted_bregman.experiments.settings_file import check_entries, from_flag
 from lifted_bregman.experiments.solver_names import default_name
@@ -159,6 +159,10 @@ def train(
     threads: Annotated[
         str | None, _flag("Threads of torch.", default="as many as torch takes", metavar="NUMBER")
     ] = None,
+    device: Annotated[
+        str | None,
+        _flag("Where it is computed, such as cpu, cuda or cuda:1.", default="cpu", metavar="NAME"),
+    ] = None,
     parallel: Annotated[
         str | None,
         _flag("Processes that share the run, such as data=2; torchrun and SLURM may start them.", metavar="DEGREES"),
@@ -179,6 +183,7 @@ def train(
     """
     given = {name: from_flag(name, context.params[name]) for name in names() if context.params.get(name) is not None}
     settings = _merged(read_entries(config) if config is not None else {}, given, set_ or [], config)
+    require_device(settings)
     takes_part(settings, named=out is not None)
     folder = out if out is not None else _next_folder(settings)
     if not started_again(settings):
@@ -202,6 +207,9 @@ def resume(
     parallel: Annotated[
         str | None, _flag("Other processes than before, such as data=4; data=1 for one.", metavar="DEGREES")
     ] = None,
+    device: Annotated[
+        str | None, _flag("Another device than before.", default="the one it had", metavar="NAME")
+    ] = None,
     quiet: Annotated[bool, _flag("Show no progress.", "--quiet")] = False,
 ) -> int:
     """Continue a run as if it had never stopped.
@@ -224,8 +232,9 @@ def resume(
             f"'lifted resume {shlex.quote(str(run))} --epochs N' extends it to N epochs; it has {stored.epochs_done}."
         )
         return ExitCode.OK
-    extended = {"epochs": epochs, "time_limit": time_limit}
+    extended = {"epochs": epochs, "time_limit": time_limit, "device": device}
     stored = stored.extended(**{name: from_flag(name, text) for name, text in extended.items() if text is not None})
+    require_device(stored.settings)
     with _console.downloads() as progress:
         samples = load_data(stored.settings, progress)
     if needs_workers(stored.settings):

@@ -55,14 +55,14 @@ def hidden_activations(settings: Settings) -> tuple[Activation, ...]:
     return tuple(made)
 
 
-def build_problem(settings: Settings, inputs: int, outputs: int) -> LiftedProblem:
-    """The lifted problem of resolved settings."""
+def build_problem(settings: Settings, inputs: int, outputs: int, device: torch.device | None = None) -> LiftedProblem:
+    """The lifted problem of resolved settings, its parameters on a device, the CPU if None."""
     assert settings.hidden is not None
     loss: BregmanLoss = CrossEntropy() if settings.loss == "cross-entropy" else SquaredError()
     code = code_layer(len(settings.hidden) + 1)
     weights = settings.weights
     return lift(
-        build_model(settings, inputs, outputs),
+        build_model(settings, inputs, outputs).to(device or "cpu"),
         loss=loss,
         weights=weights[0] if weights is not None and len(weights) == 1 else weights,
         penalties={code: L1(settings.code_penalty)} if settings.code_penalty else {},

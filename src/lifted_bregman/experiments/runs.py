@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from lifted_bregman._device import resolve_device
 from lifted_bregman.distributed import Parallel
 from lifted_bregman.distributed.place import restarted
 from lifted_bregman.errors import CheckpointError, DataError, LiftedBregmanError, SettingError
@@ -48,6 +49,7 @@ def train(settings: Settings, out: Path, console: Console, data: RunData | None 
     torch has the settings' number of threads afterwards.  Where the processes of a run were lost and started again, the
     folder holds what they had reached.
     """
+    require_device(settings)
     if not started_again(settings):
         require_free(out)
     settings = settings.resolved()
@@ -57,6 +59,7 @@ def train(settings: Settings, out: Path, console: Console, data: RunData | None 
 def resume(stored: StoredRun, console: Console, data: RunData | None = None) -> Result:
     """Continues a run as if it had never stopped."""
     settings = stored.settings
+    require_device(settings)
     data = load_data(settings) if data is None else data
     if stored.record is not None and _digests(stored.record) != _digests(data.record):
         raise DataError(
@@ -68,6 +71,17 @@ def resume(stored: StoredRun, console: Console, data: RunData | None = None) -> 
 def started_again(settings: Settings) -> bool:
     """Whether processes that share the run were lost, and this is another attempt."""
     return settings.parallel is not None and restarted()
+
+
+def require_device(settings: Settings) -> torch.device:
+    """The device of a run; SettingError unless it can be used here, by one process or by all on the CPU."""
+    shared = settings.parallel is not None and Parallel.parse(settings.parallel).size > 1
+    if shared and settings.device is not None and settings.device.partition(":")[0] != "cpu":
+        raise SettingError(
+            f"device is '{settings.device}' and parallel is '{settings.parallel}', but several processes of the "
+            "command line train on the CPU: leave one of the two out, or call lb.fit in a program for torchrun."
+        )
+    return resolve_device(settings.device)
 
 
 def require_processes(settings: Settings, data: RunData) -> Parallel:
@@ -98,14 +112,18 @@ def require_free(out: Path) -> None:
 def _fit(settings: Settings, out: Path, data: RunData, console: Console, resume: bool) -> Result:
     assert settings.threads is not None
     torch.set_num_threads(settings.threads)
+    device = require_device(settings)
+    train, validation = (
+        None if pair is None else (pair[0].to(device), pair[1].to(device)) for pair in (data.train, data.validation)
+    )
     return fit(
-        build_problem(settings, data.inputs, data.outputs),
-        data.train,
+        build_problem(settings, data.inputs, data.outputs, device),
+        train,
         settings.make_solver(),
         epochs=settings.epochs,
         batch_size=settings.batch_size,
         seed=settings.seed,
-        validation=data.validation,
+        validation=validation,
         tolerance=settings.tolerance,
         record_every=settings.record_every,
         callbacks=[_Description(out, settings, data.record), *build_callbacks(settings, console)],
@@ -165,10 +183,15 @@ class StoredRun:
         return cls(path, settings.resolved(), _record(path / DATA), ending)
 
     def extended(
-        self, epochs: int | None = None, time_limit: float | None = None, parallel: str | None = None
+        self,
+        epochs: int | None = None,
+        time_limit: float | None = None,
+        parallel: str | None = None,
+        device: str | None = None,
     ) -> StoredRun:
-        """The run with more epochs, a longer time limit or other processes, to be continued with."""
+        """The run with more epochs, a longer time limit, other processes or another device, to be continued with."""
         settings = self.settings if parallel is None else replace(self.settings, parallel=parallel)
+        settings = settings if device is None else replace(settings, device=device)
         if epochs is not None:
             done = self.epochs_done
             if epochs <= done and not started_again(settings):

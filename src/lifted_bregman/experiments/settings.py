@@ -99,6 +99,9 @@ class Settings:
     """Also a checkpoint after so many seconds."""
     threads: int | None = None
     """Threads of torch, on which the last digits depend; torch's own choice if None."""
+    device: str | None = None
+    """Where the numbers are computed, a device of PyTorch such as cuda or cuda:1; the CPU if None.  A run may be
+    resumed on another, with other last digits."""
     parallel: str | None = None
     """Processes that share the run, such as "data=2": any number makes the same run, but for rounding; one if None."""
 

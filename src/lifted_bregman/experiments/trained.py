@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lifted_bregman._device import resolve_device
 from lifted_bregman.errors import CheckpointError, CompatibilityError
 from lifted_bregman.experiments.build import build_problem
 from lifted_bregman.experiments.run_data import NewInputs
@@ -21,14 +22,15 @@ _AT_ONCE = 4096  # samples
 
 
 class TrainedRun:
-    """The network of a run's folder with the preparation of its inputs."""
+    """The network of a run's folder, on a device, with the preparation of its inputs."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, device: str | torch.device | None = None) -> None:
+        self._device = resolve_device(device)
         self.stored = StoredRun.open(path)
         if self.stored.record is None:
             raise CheckpointError(f"{path} has no {DATA}: the run ended before it began; train again.")
         self.inputs = NewInputs(self.stored.record, self.stored.settings.dtype)
-        self._problem = build_problem(self.stored.settings, self.inputs.inputs, self.inputs.outputs)
+        self._problem = build_problem(self.stored.settings, self.inputs.inputs, self.inputs.outputs, self._device)
         folder = RunFolder(path)
         try:
             self._problem.model.load_state_dict(folder.model_parameters())
@@ -65,7 +67,7 @@ class TrainedRun:
     def _apply(self, function: Callable[[Tensor], Tensor], path: Path) -> Tensor:
         X = self.inputs.read(path)
         with torch.no_grad():
-            return torch.cat([function(piece) for piece in X.split(_AT_ONCE)])
+            return torch.cat([function(piece.to(self._device)).cpu() for piece in X.split(_AT_ONCE)])
 
     def _require(self, tasks: tuple[str, ...], command: str) -> None:
         task = self.stored.settings.task
