@@ -160,6 +160,22 @@ def damage(name: str, stored: dict[str, Any]) -> str:
             stored["heats"][0]["traces"][0]["rows"] = []
         case "budget":
             stored["budget"] = "much"
+        case "reference":
+            stored["problems"][0]["reference"] = "nobody"
+        case "heats":
+            stored["heats"] = []
+        case "load":
+            stored["heats"][0]["load"] = "much"
+        case "whole":
+            stored["heats"][0]["whole"] = None
+        case "huge":
+            stored["heats"][0]["traces"][0]["rows"][0]["objective"] = 10**400
+        case "value":
+            stored["problems"][0]["entries"][1]["value"] = "small"
+        case "grid":
+            stored["problems"][0]["entries"][1]["grid"] = "0.1"
+        case "epochs":
+            stored["provenance"] = {"seed": 1, "epochs": 3}
         case "list":
             return "[]"
         case "text":
@@ -167,7 +183,12 @@ def damage(name: str, stored: dict[str, Any]) -> str:
     return json.dumps(stored)
 
 
-@pytest.mark.parametrize("name", ["kind", "missing", "word", "entry", "problem", "empty", "budget", "list", "text"])
+DAMAGES = (
+    "kind missing word entry problem empty budget reference heats load whole huge value grid epochs list text".split()
+)
+
+
+@pytest.mark.parametrize("name", DAMAGES)
 def test_a_damaged_file_is_refused(name: str, tmp_path: Path) -> None:
     path = tmp_path / "race.json"
     write_race(path, by_hand())

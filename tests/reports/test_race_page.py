@@ -11,8 +11,8 @@ import pytest
 
 from lifted_bregman.errors import CheckpointError, SettingError
 from lifted_bregman.experiments.race import write_race
-from lifted_bregman.experiments.race.results import Trace
-from lifted_bregman.reports import Curve
+from lifted_bregman.experiments.race.results import Race, Trace
+from lifted_bregman.reports import Charts, Curve
 from lifted_bregman.reports.race_charts import BandChart
 from lifted_bregman.reports.race_page import race_page
 from lifted_bregman.reports.race_rules import rules
@@ -46,6 +46,19 @@ def test_the_report_of_a_folder_with_a_race_is_its_page(page: str, tmp_path: Pat
     with pytest.raises(CheckpointError, match="holds no race"):
         write_report(tmp_path)
     assert not written.exists()
+
+
+def test_a_row_without_sparsity_leaves_its_chart_out() -> None:
+    first, *rest = RACE.heats[0].traces
+    rows = (first.rows[0], {name: value for name, value in first.rows[1].items() if name != "sparsity"})
+    heat = replace(RACE.heats[0], traces=(replace(first, rows=rows), *rest))
+
+    def titles(race: Race) -> list[str]:
+        blocks = [block for section in race_page(race).sections for block in section.blocks]
+        return [chart.title for block in blocks if isinstance(block, Charts) for chart in block.charts]
+
+    whole, part = titles(RACE), titles(replace(RACE, heats=(heat, RACE.heats[1])))
+    assert whole == [*part, "Zeros in the code"]
 
 
 def test_every_rule_and_every_entry_is_on_the_page(page: str) -> None:

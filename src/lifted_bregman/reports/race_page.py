@@ -96,7 +96,7 @@ def _charts(race: Race, problem: ProblemRecord) -> Charts:
     heats = race.heats_of(problem.name)
     shown = [("Training objective", "objective", True)]
     shown.append(("Test error" if problem.classify else "Validation error", "validation_error", True))
-    if all("sparsity" in heat.trace(entry.name).rows[0] for heat in heats for entry in problem.entries):
+    if all("sparsity" in row for heat in heats for trace in heat.traces for row in trace.rows):
         shown.append(("Zeros in the middle layer" if problem.classify else "Zeros in the code", "sparsity", False))
     charts = []
     for title, name, log in shown:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import sys
+import types
+from collections import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 from lifted_bregman.errors import CheckpointError
 from lifted_bregman.experiments._write import write_whole
@@ -185,7 +188,7 @@ def _heat(entry: dict[str, Any]) -> Heat:
 
 def _row(row: dict[str, Any]) -> Row:
     for name in (*NEEDED, *row):
-        if isinstance(row[name], bool) or not isinstance(row[name], int | float):
+        if not _fits(row[name], float):
             raise ValueError(f"a row holds '{name}' that is no number")
     return row
 
@@ -196,16 +199,43 @@ def _tuples(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _require_consistent(race: Race) -> None:
-    kinds = {"environment": dict, "provenance": dict, "budget": int | float, "load_before": int | float | None}
-    for name, kind in kinds.items():
-        if not isinstance(getattr(race, name), kind):
-            raise ValueError(f"'{name}' is {getattr(race, name)!r}")
+    """ValueError unless every field is of its type, and problems, entries and repetitions belong together."""
+    records = (race, *race.problems, *race.heats)
+    entries = (entry for problem in race.problems for entry in problem.entries)
+    traces = (trace for heat in race.heats for trace in heat.traces)
+    for record in (*records, *entries, *traces):
+        for name, hint in get_type_hints(type(record)).items():
+            if not _fits(getattr(record, name), hint):
+                raise ValueError(f"'{name}' is {str(getattr(record, name))[:50]!r}")
+    for name, hint in {"epochs": dict, "environment": dict, "budget": float}.items():
+        if not _fits(race.provenance.get(name, hint()), hint):
+            raise ValueError(f"'{name}' of 'provenance' is {str(race.provenance[name])[:50]!r}")
     known = {problem.name: [entry.name for entry in problem.entries] for problem in race.problems}
+    for problem in race.problems:
+        if problem.reference not in [entry.competitor for entry in problem.entries]:
+            raise ValueError(f"the reference of '{problem.name}' is '{problem.reference}', which has no entry")
+        if problem.name not in [heat.problem for heat in race.heats]:
+            raise ValueError(f"'{problem.name}' has no repetition")
     for heat in race.heats:
         if [trace.entry for trace in heat.traces] != known[heat.problem]:
             raise ValueError(f"a repetition of '{heat.problem}' has other entries than the problem")
         if not all(trace.rows for trace in heat.traces):
             raise ValueError(f"a run of '{heat.problem}' has no rows")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of a type: a number that is finite, text, a bool, a record, a tuple or mapping of those."""
+    if hint is float:
+        return type(value) in (int, float) and abs(value) <= sys.float_info.max
+    if hint in (int, str, bool):
+        return type(value) is hint
+    if get_origin(hint) is tuple:
+        return isinstance(value, tuple) and all(_fits(entry, get_args(hint)[0]) for entry in value)
+    if get_origin(hint) is types.UnionType:
+        return any(_fits(value, option) for option in get_args(hint))
+    if get_origin(hint) is abc.Mapping:
+        return isinstance(value, dict) and all(_fits(entry, get_args(hint)[1]) for entry in value.values())
+    return hint is Any or isinstance(value, hint)
 
 
 def finite(value: Any) -> Any:
