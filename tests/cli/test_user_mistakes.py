@@ -235,7 +235,7 @@ MISTAKES = [
         ("a folder that is no run", "resume full", ("full", "no run", "--out")),
         ("a file that is no run", "predict table.npz images.npy", ("table.npz", "--out")),
         ("a run whose checkpoints are damaged", "resume runs/damaged", ("no sound checkpoint",)),
-        ("checkpoints of other settings", "resume runs/other", ("was saved with model", "same settings")),
+        ("settings that were changed", "resume runs/other", ("settings.toml is not what the run wrote", "restore it")),
         (
             "settings that were edited badly",
             "resume runs/edited",
@@ -266,6 +266,7 @@ def _write_data(folder: Path) -> None:
     generator = np.random.default_rng(0)
     X = generator.normal(size=(60, 6))
     np.savez(folder / "table.npz", X=X, y=(X[:, 0] > 0).astype(np.int64))
+    shutil.copy(folder / "table.npz", folder / "changing.npz")
     np.savez(folder / "inputs.npz", X=X)
     np.savez(folder / "one.npz", X=X[:1], y=np.ones(1))
     np.savez(folder / "untrained.npz", X=X, y=np.arange(60) % 2, X_test=X, y_test=np.arange(60) % 3)
@@ -316,18 +317,16 @@ def _write_runs(folder: Path) -> None:
     table = f"--data {folder}/table.npz --hidden 5 --epochs 2 --batch-size 20 --quiet --out"
     for command in (
         f"{table} {runs}/a",
+        f"{table.replace('table.npz', 'changing.npz')} {runs}/changed",
         f"--task autoencode --data {folder}/images.npy --hidden 5 --epochs 1 --quiet --out {runs}/images",
         f"--data digits --data-dir {folder}/sets --hidden 5 --epochs 1 --quiet --out {runs}/digits",
         f"--data {folder}/good.csv --hidden 5 --epochs 1 --quiet --out {runs}/table",
     ):
         assert main(["train", *command.split()]) == 0
-    for name in ("changed", "damaged", "one", "other", "edited", "record", "result", "model"):
+    for name in ("damaged", "one", "other", "edited", "record", "result", "model"):
         shutil.copytree(runs / "a", runs / name)
     for name in ("changed", "damaged", "other"):  # they have not ended
         (runs / name / "result.json").unlink()
-    shutil.copy(folder / "table.npz", folder / "changing.npz")
-    _edit(runs / "changed" / "settings.toml", lambda text: text.replace("table.npz", "changing.npz"))
-    shutil.copy(folder / "inputs.npz", folder / "changing.npz")
     np.savez(folder / "changing.npz", X=np.ones((60, 6)), y=np.arange(60) % 2)
     for step in sorted((runs / "damaged" / "checkpoints").glob("step-*")):
         _flip(step / "model.safetensors")

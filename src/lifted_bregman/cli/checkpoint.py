@@ -1,4 +1,4 @@
-"""`lifted checkpoint`: are the checkpoints of a run sound?"""
+"""`lifted checkpoint`: are the checkpoints of a run sound, and the other files that predictions depend on?"""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import typer
 from lifted_bregman.cli import _console
 from lifted_bregman.cli._errors import ExitCode
 from lifted_bregman.errors import CheckpointError
+from lifted_bregman.experiments import StoredRun
+from lifted_bregman.experiments.runs import DATA, SETTINGS
 from lifted_bregman.training import RunFolder
 from lifted_bregman.training._checkpoint_directory import step_name
 from lifted_bregman.training.checkpoints import verify as verify_checkpoint
@@ -25,7 +27,7 @@ def _checkpoint() -> None:
 
 @app.command()
 def verify(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of the run.")]) -> int:
-    """Check every byte of every checkpoint of a run; exit code 4 if one is damaged.
+    """Check every byte of every checkpoint of a run, of its model, settings and record; exit code 4 if one is damaged.
 
     \b
     lifted checkpoint verify runs/a
@@ -57,4 +59,10 @@ def verify(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder o
     if (run / "result.json").exists():
         folder.model_parameters()
         console.print("model.safetensors  sound")
+    if (run / SETTINGS).exists():
+        notice = StoredRun.open(run).notice
+        if notice is None:
+            console.print(f"{SETTINGS}, {DATA}  sound")
+        else:
+            _console.say("warning", notice, "bold yellow")
     return ExitCode.OK

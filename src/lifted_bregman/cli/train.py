@@ -239,6 +239,8 @@ def resume(
         samples = load_data(stored.settings, progress)
     if needs_workers(stored.settings):
         return in_workers(context.obj, stored.settings, samples)
+    if stored.notice is not None:
+        _console.say("warning", stored.notice, "bold yellow")
     result = guarded(run, lambda: experiments.resume(stored, _console.messages(quiet), samples))
     return report(result, run, stored.settings, samples)
 

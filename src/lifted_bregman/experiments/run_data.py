@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -100,10 +101,28 @@ class NewInputs:
                 self.columns = None if record["columns"] is None else tuple(record["columns"])
                 self._preparation = Scaling.from_record(record["scaling"], dtype)
                 self._target = None if record["target"] is None else Scaling.from_record(record["target"], dtype)
-        except (KeyError, TypeError, ValueError) as error:
+            self._require_consistent()
+        except (KeyError, TypeError, ValueError, OverflowError, RuntimeError) as error:
             raise DataError(
                 f"the record of the data is incomplete or wrong ({error!r}): it was not made here."
             ) from error
+
+    def _require_consistent(self) -> None:
+        """ValueError unless the entries of the record fit each other, as those of a record without a hash may not."""
+        outputs = self.outputs if self.classes is None else len(self.classes)
+        names = (*(self.classes or ()), *(self.columns or ()))
+        columns = self.inputs if self.columns is None else len(self.columns)
+        if min(self.inputs, self.outputs) < 1 or (outputs, columns) != (self.outputs, self.inputs):
+            raise ValueError("the numbers of inputs, columns, classes and outputs differ")
+        if not all(isinstance(name, str) for name in names):
+            raise ValueError("the name of a class or column is no text")
+        if math.prod(self._preparation.shape) != self.inputs:
+            raise ValueError("the shape of a sample is another")
+        for scaling, width in ((self._preparation, self.inputs), (self._target, self.outputs)):
+            if isinstance(scaling, Scaling):
+                _require_scaling(scaling, width)
+        if isinstance(self._preparation, Preparation):
+            self._preparation(np.zeros((1, self.inputs)))  # its transforms take a sample of this width
 
     def read(self, path: Path) -> Tensor:
         """The inputs in a file, (samples, features), ready for the network."""
@@ -119,6 +138,15 @@ class NewInputs:
     def targets(self, Y: Tensor) -> NDArray[Any]:
         """Outputs of a regression in the targets' own units."""
         return (Y if self._target is None else self._target.undo(Y)).numpy()
+
+
+def _require_scaling(scaling: Scaling, width: int) -> None:
+    mean = (0.0,) * width if scaling.mean is None else scaling.mean
+    deviation = (1.0,) * width if scaling.deviation is None else scaling.deviation
+    if not len(mean) == len(deviation) == width == math.prod(scaling.shape):
+        raise ValueError("mean, deviation and shape are not of one length")
+    if not all(map(math.isfinite, (scaling.divisor, *mean, *deviation))) or min(scaling.divisor, *deviation) <= 0.0:
+        raise ValueError("the divisor and each deviation must be finite and above 0, and each mean finite")
 
 
 _NAMED_TABLES = {"diabetes": tables.diabetes}

@@ -4,6 +4,7 @@ Besides what `fit` writes, the folder holds
 
     settings.toml    the resolved settings, which `lifted train --config` reads too
     data.json        what the data were, and what was done to them
+    manifest.json    size and sha256 of these two
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from lifted_bregman._device import resolve_device
 from lifted_bregman.distributed import Parallel
 from lifted_bregman.distributed.place import restarted
 from lifted_bregman.errors import CheckpointError, DataError, LiftedBregmanError, SettingError
-from lifted_bregman.experiments._write import write_whole
 from lifted_bregman.experiments.build import build_callbacks, build_problem
 from lifted_bregman.experiments.run_data import RunData, load_data
+from lifted_bregman.experiments.run_manifest import MANIFEST, RunFiles, write_files
 from lifted_bregman.experiments.settings import Settings
-from lifted_bregman.experiments.settings_file import as_toml, read_settings
+from lifted_bregman.experiments.settings_file import as_toml, parse_settings
 from lifted_bregman.solvers import Callback, Outcome, Result, Run
 from lifted_bregman.training import RunFolder, fit
 from lifted_bregman.training._company import require_parallel
@@ -34,7 +35,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 SETTINGS, DATA = "settings.toml", "data.json"
-_BEGUN = {SETTINGS, DATA, "lock", "checkpoints", "history.jsonl"}  # what a run has before its first checkpoint
+_BEGUN = {
+    SETTINGS,
+    DATA,
+    MANIFEST,
+    "lock",
+    "checkpoints",
+    "history.jsonl",
+}  # what a run has before its first checkpoint
 
 
 def train(settings: Settings, out: Path, console: Console, data: RunData | None = None) -> Result:
@@ -142,8 +150,7 @@ class _Description(Callback):
 
     def started(self, run: Run) -> None:
         try:
-            for name, text in self._files.items():
-                write_whole(self._out / name, text.encode())
+            write_files(self._out, {name: text.encode() for name, text in self._files.items()})
         except SettingError as error:
             raise CheckpointError(str(error)) from error
 
@@ -157,12 +164,14 @@ class StoredRun:
         settings: its resolved settings.
         record: what its data were; None where a run ended before it was written.
         ending: what `result.json` says; None for a run that has not ended.
+        notice: the sentence that settings and record could not be verified; None where they were.
     """
 
     path: Path
     settings: Settings
     record: Mapping[str, Any] | None
     ending: Mapping[str, Any] | None
+    notice: str | None = None
 
     @classmethod
     def open(cls, path: Path) -> StoredRun:
@@ -175,12 +184,15 @@ class StoredRun:
             raise CheckpointError(
                 f"{path} holds no run of 'lifted train', for it has no {SETTINGS}: name the folder given as --out."
             )
+        stored = RunFiles.read(path, (SETTINGS, DATA))
         try:
-            settings = read_settings(path / SETTINGS)
+            settings = parse_settings(path / SETTINGS, stored.files.get(SETTINGS, b""))
         except LiftedBregmanError as error:
             raise CheckpointError(f"the settings of the run are damaged: {error}") from error
+        record = _record(path / DATA, stored.files[DATA]) if DATA in stored.files else None
+        notice = stored.verify()
         ending = RunFolder(path).result() if (path / "result.json").exists() else None
-        return cls(path, settings.resolved(), _record(path / DATA), ending)
+        return cls(path, settings.resolved(), record, ending, notice)
 
     def extended(
         self,
@@ -217,12 +229,10 @@ class StoredRun:
         return int(rows[-1]["epoch"]) if rows else 0
 
 
-def _record(path: Path) -> Mapping[str, Any] | None:
-    if not path.exists():
-        return None
+def _record(path: Path, content: bytes) -> Mapping[str, Any]:
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        record = json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}): restore the file, or train again.") from error
     if not isinstance(record, dict):
         raise CheckpointError(f"{path} is not what a run writes: restore the file, or train again.")

@@ -20,13 +20,17 @@ def read_entries(path: Path) -> dict[str, Any]:
     """The entries of a TOML file, not yet checked."""
     try:
         with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
-        if len(content) > _MOST_BYTES:
-            raise SettingError(f"{path} is above {_MOST_BYTES:,} bytes: it is no file of settings.")
-        return tomllib.loads(content.decode("utf-8-sig"))
+            return _parse(path, file.read(_MOST_BYTES + 1))
     except OSError as error:
         raise SettingError(f"{path} cannot be read ({error.strerror}): name a TOML file of settings.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+
+
+def _parse(path: Path, content: bytes) -> dict[str, Any]:
+    if len(content) > _MOST_BYTES:
+        raise SettingError(f"{path} is above {_MOST_BYTES:,} bytes: it is no file of settings.")
+    try:
+        return tomllib.loads(content.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:  # also of text that is no UTF-8, and of thousands of digits
         raise SettingError(f"{path} is no TOML file: {error}; write lines such as epochs = 5.") from error
 
 
@@ -78,8 +82,17 @@ def to_entries(settings: Settings) -> dict[str, Any]:
 
 def read_settings(path: Path) -> Settings:
     """The settings in a TOML file."""
+    return _settings(path, read_entries(path))
+
+
+def parse_settings(path: Path, content: bytes) -> Settings:
+    """The settings in `content`, which was read from `path`."""
+    return _settings(path, _parse(path, content))
+
+
+def _settings(path: Path, entries: Mapping[str, Any]) -> Settings:
     try:
-        return from_entries(read_entries(path))
+        return from_entries(entries)
     except SettingError as error:
         raise type(error)(f"{path}: {error}") from error
 

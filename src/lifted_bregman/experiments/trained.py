@@ -36,8 +36,8 @@ class TrainedRun:
             self._problem.model.load_state_dict(folder.model_parameters())
         except RuntimeError as error:
             raise CheckpointError(f"the parameters in {path} do not fit its {DATA} and settings: {error}") from error
-        self.notice = folder.notice
-        """The sentence about damaged checkpoints that were passed over, if any were."""
+        self.notice = " ".join(filter(None, (self.stored.notice, folder.notice))) or None
+        """What could not be verified, and which damaged checkpoints were passed over; None for neither."""
 
     @property
     def classes(self) -> tuple[str, ...] | None:
