@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -323,6 +324,23 @@ def test_one_process_at_a_time(world: Path, tmp_path: Path, warm: Warm, capsys: 
     assert second.code == 4 and "another process is training" in second.err
     (first.folder / "sent").write_text("1")
     assert first.wait().code == 0
+
+
+def test_a_folder_in_which_another_process_starts_is_told_as_such(
+    world: Path, tmp_path: Path, warm: Warm, capsys: Capture
+) -> None:
+    """It is caught while it writes settings.toml; once it is killed, the folder is free."""
+    run = tmp_path / "run"
+    settings = ["train", "--config", world / "a" / "settings.toml", "--quiet", "--out", run]
+    first = warm.start(*settings, pause="rename")
+    wait_for(first.folder / "paused")
+    assert [path.name for path in run.glob(".settings.toml.*.part")]
+    second = call(capsys, *settings)
+    assert second.code == 4 and f"another process is training in {run}" in second.err
+    first.send(signal.SIGKILL)
+    assert first.wait().code == -signal.SIGKILL
+    assert call(capsys, *settings).code == 0
+    assert not list(run.glob(".*"))
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ PLACES = {
     "inner loop": ("lifted_bregman.solvers.readings", None, "descend"),
     "evaluation": ("lifted_bregman.solvers._loop", None, "measured"),
     "save": ("lifted_bregman.training._atomic", None, "write_file"),
+    "rename": ("os", None, "replace"),
 }
 
 

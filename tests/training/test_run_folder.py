@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import resource
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,7 +16,9 @@ import torch
 import lifted_bregman as lb
 from lifted_bregman import errors, solvers
 from lifted_bregman.experiments.reproduction.running import _locked
+from lifted_bregman.training._atomic import _start_time
 from lifted_bregman.training.checkpoints import Checkpoints
+from tests.training.test_checkpoint_processes import child, dead_pid
 from tests.training.runs import assert_same, assert_same_end, case_in, scrambled, train
 
 SOLVER = solvers.ImplicitSGD(inner_steps=2)
@@ -102,3 +105,54 @@ def test_rows_that_no_run_wrote_are_told_by_their_line(tmp_path, line):
     (tmp_path / "history.jsonl").write_text('{"step": 1, "epoch": 1, "seconds": 0.1, "objective": 2.0}\n' + line + "\n")
     with pytest.raises(errors.CheckpointError, match=r"line 2 of .*history\.jsonl is (damaged|no row of a history)"):
         lb.training.RunFolder(tmp_path).history()
+
+
+def test_what_a_kill_at_the_end_left_is_swept_by_the_next_start(tmp_path):
+    """The run is killed when the trained model is written and has not yet its name."""
+    killed = KilledAtTheEnd()
+    with child(lambda: train(case_in(torch.float64), SOLVER, 1, tmp_path / "run", killed)) as pid:
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    left = [path.name for path in (tmp_path / "run").iterdir() if path.suffix == ".part"]
+    assert len(left) == 1 and left[0].startswith(".model.safetensors.")
+    train(case_in(torch.float64), SOLVER, 1, tmp_path / "run", KilledAtTheEnd(), resume=True)
+    assert not list((tmp_path / "run").glob(".*"))
+
+
+class KilledAtTheEnd(lb.callbacks.Callback):
+    """Kills the process when it renames a file after the last step; not in the process of the tests."""
+
+    def __init__(self):
+        self.process = os.getpid()
+
+    def ended(self, run):
+        if os.getpid() != self.process:
+            os.replace = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_only_what_dead_processes_left_is_swept_from_the_folder_of_a_run(tmp_path):
+    run, dead, own = tmp_path / "run", dead_pid(), os.getpid()
+    run.mkdir()
+    left = [".model.safetensors.{}-{}-0123abcd.part", ".result.json.{}-{}-0123abcd.part"]
+    names = {name.format(dead, 5) for name in left} | {name.format(own, 5) for name in left}  # a number used again
+    names.add(f".settings.toml.{dead}-0123abcd.part")  # as older versions named it
+    living = {f".page.html.{own}-{_start_time(own)}-0123abcd.part", f".page.html.{own}-0123abcd.part"}
+    others = {".notes.part", "model.safetensors.part", f".a.{dead}-5-xyz.part"}
+    for name in names | living | others:
+        (run / name).write_bytes(b"half")
+    (run / f".a.{dead}-5-00000000.part").symlink_to(tmp_path)
+    train(case_in(torch.float64), SOLVER, 1, run)
+    hidden = {path.name for path in run.iterdir() if ".part" in path.name}
+    assert hidden == living | others | {f".a.{dead}-5-00000000.part"}
+
+
+def test_a_part_that_is_locked_is_not_swept(tmp_path):
+    """The process that writes it lives in another container, where it has a number that is nobody's here."""
+    run = tmp_path / "run"
+    run.mkdir()
+    part = run / f".model.safetensors.{dead_pid()}-5-0123abcd.part"
+    with part.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        train(case_in(torch.float64), SOLVER, 1, run)
+        assert part.exists()
+    train(case_in(torch.float64), SOLVER, 2, run, resume=True)
+    assert not part.exists()

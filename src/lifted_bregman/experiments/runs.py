@@ -29,6 +29,7 @@ from lifted_bregman.experiments.settings import Settings
 from lifted_bregman.experiments.settings_file import as_toml, parse_settings
 from lifted_bregman.solvers import Callback, Outcome, Result, Run
 from lifted_bregman.training import RunFolder, fit
+from lifted_bregman.training._atomic import is_leftover
 from lifted_bregman.training._company import require_parallel
 
 if TYPE_CHECKING:
@@ -110,11 +111,13 @@ def require_free(out: Path) -> None:
         held = {entry.name for entry in out.iterdir()} if out.exists() else set()
     except OSError as error:
         raise SettingError(f"out is {out}, which cannot be read ({error.strerror}): choose another folder.") from error
+    RunFolder(out).require_unused()
     if RunFolder(out).started_before or "result.json" in held:
         command = f"lifted resume {shlex.quote(str(out))}"
         raise SettingError(f"{out} holds a run already: continue it with '{command}', or choose another --out.")
-    if held - _BEGUN:
-        raise SettingError(f"{out} holds other files, such as {min(held - _BEGUN)}: choose a new folder for --out.")
+    others = {name for name in held - _BEGUN if not is_leftover(name)}
+    if others:
+        raise SettingError(f"{out} holds other files, such as {min(others)}: choose a new folder for --out.")
 
 
 def _fit(settings: Settings, out: Path, data: RunData, console: Console, resume: bool) -> Result:

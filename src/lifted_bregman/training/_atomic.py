@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 _WORKSPACE = re.compile(r"\.tmp-(\d{1,9})-(\d{1,18})-[0-9a-f]{16}")
+_PART = re.compile(r"\..+\.(\d{1,9})(?:-(\d{1,18}))?-[0-9a-f]{8}\.part")  # older versions gave no start time
 _PIECE = 1 << 22  # bytes hashed and written at a time
 _EXCHANGE = 2  # RENAME_EXCHANGE of linux/fs.h
 _HERE = -100  # AT_FDCWD of fcntl.h
@@ -32,8 +33,7 @@ class Workspace:
     """A private directory inside `folder`.  Nothing happens before `create`."""
 
     def __init__(self, folder: Path) -> None:
-        pid = os.getpid()
-        self.path = folder / f".tmp-{pid}-{_start_time(pid) or 0}-{secrets.token_hex(8)}"
+        self.path = folder / f".tmp-{_process()}-{secrets.token_hex(8)}"
         self._folder = folder
         self._moves: list[_Move] = []
         self._lock: int | None = None
@@ -132,6 +132,7 @@ def write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> tuple[int, s
     digest, size = hashlib.sha256(), 0
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
+        take_lock(descriptor)  # so that no other process sweeps a part that is being written
         with ThreadPoolExecutor(1) as hasher:  # a second core hashes while this one waits for the disk
             for whole in pieces:
                 for start in range(0, len(whole), _PIECE):
@@ -152,7 +153,7 @@ def write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> tuple[int, s
 
 def replace_file(path: Path, content: bytes | memoryview) -> None:
     """Writes a file beside its final name, then renames it: it is there whole or not at all."""
-    part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+    part = path.with_name(f".{path.name}.{_process()}-{secrets.token_hex(4)}.part")
     try:
         write_file(part, [memoryview(content).cast("B")])
         os.replace(part, path)
@@ -195,23 +196,38 @@ def take_lock(file: int | IO[Any]) -> bool:
 
 def sweep(folder: Path) -> list[Path]:
     """Removes the workspaces of dead processes; returns them."""
+    return _sweep(folder, _WORKSPACE, _remove_tree, os.O_DIRECTORY)
+
+
+def sweep_parts(folder: Path) -> list[Path]:
+    """Removes the unfinished files of `replace_file` that dead processes left; returns them."""
+    return _sweep(folder, _PART, os.unlink)
+
+
+def is_leftover(name: str) -> bool:
+    """Whether a file of this name is an unfinished one of `replace_file` whose process is dead."""
+    found = _PART.fullmatch(name)
+    return found is not None and not _is_alive(found)
+
+
+def _sweep(folder: Path, pattern: re.Pattern[str], remove: Callable[[Path], None], flags: int = 0) -> list[Path]:
     swept = []
     for name in sorted(os.listdir(folder)) if folder.is_dir() else []:
-        found = _WORKSPACE.fullmatch(name)
-        if found and not _is_alive(int(found[1]), int(found[2])) and _remove_unless_locked(folder / name):
+        found = pattern.fullmatch(name)
+        if found and not _is_alive(found) and _remove_unless_locked(folder / name, remove, flags):
             swept.append(folder / name)
     return swept
 
 
-def _remove_unless_locked(path: Path) -> bool:
+def _remove_unless_locked(path: Path, remove: Callable[[Path], None], flags: int) -> bool:
     # The lock tells what numbers cannot: that the process lives in another container.
     try:
-        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | flags)
     except OSError:
         return False
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _remove_tree(path)
+        remove(path)
         return True
     except OSError:
         return False
@@ -219,8 +235,14 @@ def _remove_unless_locked(path: Path) -> bool:
         os.close(lock)
 
 
-def _is_alive(pid: int, start: int) -> bool:
-    """Whether the process that began at `start` still runs; its number alone may by now be another's."""
+def _process() -> str:
+    """What the names of unfinished things say of the process that they belong to: its number and its start time."""
+    return f"{os.getpid()}-{_start_time(os.getpid()) or 0}"
+
+
+def _is_alive(name: re.Match[str]) -> bool:
+    """Whether the process that a name tells of still runs; its number alone may by now be another's."""
+    pid, start = int(name[1]), name[2]
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
@@ -228,7 +250,7 @@ def _is_alive(pid: int, start: int) -> bool:
     except PermissionError:
         pass
     now = _start_time(pid)
-    return now is None or now == start
+    return now is None or start is None or now == int(start)
 
 
 def _start_time(pid: int) -> int | None:

@@ -25,7 +25,7 @@ from torch import Tensor
 from lifted_bregman.errors import CheckpointError
 from lifted_bregman.solvers import Callback, Run
 from lifted_bregman.solvers._finite import finite
-from lifted_bregman.training._atomic import replace_file, take_lock
+from lifted_bregman.training._atomic import replace_file, sweep_parts, take_lock
 from lifted_bregman.training.checkpoints import Checkpoints, Loaded, Snapshot, remedy
 
 _IN_EVERY_ROW = ("epoch", "step", "seconds")
@@ -82,8 +82,25 @@ class RunFolder(Callback):
             ) from error
         if not take_lock(self._lock):
             self.close()
-            raise CheckpointError(f"another process is training in {self.path}: wait for it, or choose another folder.")
+            raise self._used()
         self.checkpoints.sweep()
+        with _told(self.path):
+            sweep_parts(self.path)
+
+    def require_unused(self) -> None:
+        """CheckpointError if another process is training here."""
+        try:
+            with (self.path / "lock").open() as lock:
+                free = take_lock(lock)
+        except OSError:
+            return  # there is none, or `open` says what is wrong with it
+        if not free:
+            raise self._used()
+
+    def _used(self) -> CheckpointError:
+        return CheckpointError(
+            f"another process is training in {self.path}: wait for it, or choose another folder."
+        )
 
     def close(self) -> None:
         self._history.close()
