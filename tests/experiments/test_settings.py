@@ -17,6 +17,7 @@ from lifted_bregman import solvers
 from lifted_bregman._text import from_text
 from lifted_bregman.errors import LiftedBregmanError, SettingError
 from lifted_bregman.experiments import Settings, as_toml, from_entries, read_settings, to_entries
+from lifted_bregman.experiments.build import build_model
 from lifted_bregman.experiments.settings import names
 from lifted_bregman.experiments.settings_file import from_flag
 from lifted_bregman.training import default_solver
@@ -177,6 +178,37 @@ def test_numbers_must_be_finite() -> None:
         for wrong in (float("nan"), float("inf"), 10**400):
             with pytest.raises(SettingError, match=name):
                 Settings(data="digits", task="denoise", **{name: wrong})
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("threads = 10000000", "threads is 10000000; .* at most 1024"),
+        (f"epochs = 1{'0' * 5000}", "no TOML file"),
+        (f"hidden = [1{'0' * 30}]", "hidden holds 1000.*; .* at most"),
+        (f"{'a.' * 100_000}a = 1", "names of at most 100 parts"),
+        (f"x = {{{'a.' * 100_000}a = 1}}", "names of at most 100 parts"),
+        ("[" * 100_000, "no TOML file"),
+    ],
+    ids=["threads", "thousands of digits", "width", "dotted key", "dotted key of a table", "nesting"],
+)
+def test_a_number_or_a_name_without_bound_is_refused_before_any_work(written: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "settings.toml").write_text(f'data = "digits"\n{written}\n')
+    with pytest.raises(SettingError, match=said):
+        read_settings(tmp_path / "settings.toml")
+
+
+def test_long_lists_of_decimal_numbers_and_paths_with_many_dots_are_read(tmp_path: Path) -> None:
+    layers = 500
+    text = f'data = "{"../" * 20}a.npz"\nhidden = {[4] * layers}\nweights = {[0.5] * layers}\n'
+    (tmp_path / "settings.toml").write_text(text)
+    assert read_settings(tmp_path / "settings.toml").weights == (0.5,) * layers
+
+
+def test_a_network_beyond_the_memory_is_refused_before_it_is_built() -> None:
+    settings = Settings(data="digits", hidden=(2**31, 2**31)).resolved()
+    with pytest.raises(SettingError, match=r"not enough memory.*narrower layers"):
+        build_model(settings, 64, 10)
 
 
 @pytest.mark.parametrize("written", ["inf", "Infinity", "+inf"])

@@ -20,6 +20,14 @@ def chart(*curves: Curve, **options: bool) -> Chart:
 
 
 @pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize("huge", [1.7e308, -1.7e308, math.inf, math.nan])
+def test_numbers_that_no_axis_can_hold_are_left_out(huge: float, log: bool) -> None:
+    drawn = chart(Curve("one", [1.0, 2.0, 3.0, huge], [4.0, huge, 6.0, 7.0]), log=log)
+    assert drawn.curves[0].points == ((1.0, 4.0), (3.0, 6.0))
+    assert drawn.svg() == chart(Curve("one", [1.0, 3.0], [4.0, 6.0]), log=log).svg()
+
+
+@pytest.mark.parametrize("log", [False, True])
 @pytest.mark.parametrize(
     ("x", "y"),
     [

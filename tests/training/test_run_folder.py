@@ -99,7 +99,17 @@ def test_a_file_system_without_locks_can_hold_a_run(tmp_path, monkeypatch, numbe
 
 
 @pytest.mark.parametrize(
-    "line", ['{"a": 1}', "5", "[" * 100_000, '{"step": 1, "epoch": "one", "seconds": 0, "objective": 1}']
+    "line",
+    [
+        '{"a": 1}',
+        "5",
+        "[" * 100_000,
+        '{"step": 1, "epoch": "one", "seconds": 0, "objective": 1}',
+        f'{{"step": 1, "epoch": 1{"0" * 400}, "seconds": 0, "objective": 1}}',
+        f'{{"step": 1, "epoch": 1, "seconds": 0, "objective": 1{"0" * 400}}}',
+        f'{{"step": 1, "epoch": 1, "seconds": 0, "objective": 1{"0" * 5000}}}',
+    ],
+    ids=["entries", "number", "nesting", "word", "huge epoch", "huge objective", "thousands of digits"],
 )
 def test_rows_that_no_run_wrote_are_told_by_their_line(tmp_path, line):
     (tmp_path / "history.jsonl").write_text('{"step": 1, "epoch": 1, "seconds": 0.1, "objective": 2.0}\n' + line + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 from lifted_bregman.activations import Activation, Identity, SoftThreshold
+from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments import specs
 from lifted_bregman.experiments.settings import Settings
 from lifted_bregman.losses import BregmanLoss, CrossEntropy, SquaredError
@@ -28,6 +30,7 @@ def build_model(settings: Settings, inputs: int, outputs: int) -> nn.Sequential:
     assert settings.hidden is not None
     widths = (inputs, *settings.hidden, outputs)
     dtype = getattr(torch, settings.dtype)
+    _require_memory(widths, dtype)
     modules: list[nn.Module] = []
     activations = hidden_activations(settings)
     for layer, (width, wider) in enumerate(pairwise(widths), start=1):
@@ -42,6 +45,17 @@ def build_model(settings: Settings, inputs: int, outputs: int) -> nn.Sequential:
         if layer <= len(activations):
             modules.append(activations[layer - 1].as_module())
     return nn.Sequential(*modules)
+
+
+def _require_memory(widths: tuple[int, ...], dtype: torch.dtype) -> None:
+    """SettingError if the parameters of dense layers of these widths are more than the memory of the machine."""
+    needed = sum(wider * (width + 1) for width, wider in pairwise(widths)) * dtype.itemsize
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > memory:
+        raise SettingError(
+            f"hidden is {','.join(map(str, widths[1:-1]))}, a network of {needed:,} bytes, and this machine has "
+            f"{memory:,}: there is not enough memory; take narrower layers."
+        )
 
 
 def hidden_activations(settings: Settings) -> tuple[Activation, ...]:

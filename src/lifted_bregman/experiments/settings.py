@@ -33,6 +33,8 @@ NOISE = 0.3
 BATCH_SIZE = 100
 _POSITIVE = ("noise", "tolerance", "time_limit", "checkpoint_seconds")
 _AT_LEAST_1 = ("epochs", "batch_size", "record_every", "patience", "checkpoint_epochs", "checkpoint_steps", "threads")
+_MOST_THREADS = 1024  # more than any machine has cores; starting millions takes minutes
+_MOST = 2**63 - 1  # the largest whole number that torch takes
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,8 @@ class Settings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise SettingError(f"{name} is {value}; it must be a whole number of at least 1.")
+        if self.threads is not None and self.threads > _MOST_THREADS:
+            raise SettingError(f"threads is {self.threads}; it must be a whole number of at most {_MOST_THREADS}.")
         for name in _POSITIVE:
             value = getattr(self, name)
             if value is not None and not 0.0 < value < math.inf:
@@ -224,6 +228,8 @@ class Settings:
         for width in self.hidden or ():
             if width < 1:
                 raise SettingError(f"hidden holds {width}; each width must be a whole number of at least 1.")
+            if width > _MOST:
+                raise SettingError(f"hidden holds {width}; each width must be a whole number of at most {_MOST}.")
         if self.hidden == ():
             raise SettingError("hidden is empty; give the width of at least one hidden layer, such as 64,64.")
         for spec in self.activation:

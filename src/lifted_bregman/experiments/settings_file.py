@@ -14,6 +14,7 @@ from lifted_bregman.experiments._typed import members, typed, unknown
 from lifted_bregman.experiments.settings import Settings, names
 
 _MOST_BYTES = 1 << 20
+_MOST_PARTS = 100  # of a dotted name; settings have one, those of the solver two
 
 
 def read_entries(path: Path) -> dict[str, Any]:
@@ -29,9 +30,22 @@ def _parse(path: Path, content: bytes) -> dict[str, Any]:
     if len(content) > _MOST_BYTES:
         raise SettingError(f"{path} is above {_MOST_BYTES:,} bytes: it is no file of settings.")
     try:
-        return tomllib.loads(content.decode("utf-8-sig"))
+        text = content.decode("utf-8-sig")
+        _require_short_names(path, text)
+        return tomllib.loads(text)
+    except SettingError:
+        raise
     except (ValueError, RecursionError) as error:  # also of text that is no UTF-8, and of thousands of digits
         raise SettingError(f"{path} is no TOML file: {error}; write lines such as epochs = 5.") from error
+
+
+def _require_short_names(path: Path, text: str) -> None:
+    """SettingError if a name has very many parts, as a.a.a.a: the time that tomllib takes grows with their square."""
+    parts = 0
+    for piece in text.split("."):  # what stands between two dots of a name holds none of these
+        parts = 1 if any(mark in piece for mark in ",=\n") else parts + 1
+        if parts > _MOST_PARTS:
+            raise SettingError(f"{path} is no file of settings: it may have names of at most {_MOST_PARTS} parts.")
 
 
 def check_entries(entries: Mapping[str, Any]) -> None:

@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _DASHES: dict[str, tuple[float, ...]] = {"solid": (), "dashed": (4.5, 1.8), "dotted": (1.1, 1.6)}
+_LARGEST = 1e300  # an axis needs room beyond its largest number
 _SIZE = (4.7, 3.1)  # inches: what is 10.5 points in them is 11 pixels on a telephone
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Points joined by a line; those that are not finite are left out.  `name` is for the legend."""
+    """Points joined by a line; those that are not finite, or beyond 1e300, are left out.  `name` is for the legend."""
 
     name: str
     x: Sequence[float]
@@ -34,9 +35,9 @@ class Curve:
 
     @property
     def points(self) -> tuple[tuple[float, float], ...]:
-        """(x, y) of the finite points."""
+        """(x, y) of the points that are drawn."""
         pairs = zip(self.x, self.y, strict=True)
-        return tuple((x, y) for x, y in pairs if math.isfinite(x) and math.isfinite(y))
+        return tuple((x, y) for x, y in pairs if abs(x) <= _LARGEST and abs(y) <= _LARGEST)  # NaN is not
 
 
 @dataclass(frozen=True)

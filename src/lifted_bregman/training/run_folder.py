@@ -98,9 +98,7 @@ class RunFolder(Callback):
             raise self._used()
 
     def _used(self) -> CheckpointError:
-        return CheckpointError(
-            f"another process is training in {self.path}: wait for it, or choose another folder."
-        )
+        return CheckpointError(f"another process is training in {self.path}: wait for it, or choose another folder.")
 
     def close(self) -> None:
         self._history.close()
@@ -291,14 +289,7 @@ class _HistoryFile:
         rows = []
         lines = self.path.read_bytes().split(b"\n")
         for number, line in enumerate(lines[:-1], start=1):  # what follows the last line end is unfinished
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise CheckpointError(f"line {number} of {self.path} is damaged: {error}") from error
-            numbers = isinstance(row, dict) and all(isinstance(value, int | float) for value in row.values())
-            if not numbers or not all(math.isfinite(row.get(name, math.nan)) for name in _IN_EVERY_ROW):
-                raise CheckpointError(f"line {number} of {self.path} is no row of a history: restore the file.")
-            rows.append(row)
+            rows.append(_row(line, f"line {number} of {self.path}"))
         return rows
 
     def close(self) -> None:
@@ -306,6 +297,31 @@ class _HistoryFile:
             file, self._file = self._file, None
             with suppress(OSError):  # its rows are on the disk
                 file.close()
+
+
+def _row(line: bytes, where: str) -> dict[str, float]:
+    """The row that a line of a history holds: numbers by name, each of which a float can hold."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{where} is damaged: {error}") from error
+    if not isinstance(row, dict) or not all(isinstance(value, int | float) and _fits(value) for value in row.values()):
+        raise CheckpointError(f"{where} is no row of a history, which holds numbers by name: restore the file.")
+    if not all(math.isfinite(row.get(name, math.nan)) for name in _IN_EVERY_ROW):
+        raise CheckpointError(
+            f"{where} is no row of a history, for one of {', '.join(_IN_EVERY_ROW)} is missing or not finite: restore "
+            "the file."
+        )
+    return row
+
+
+def _fits(value: float) -> bool:
+    """Whether a float can hold the number, be it infinite or NaN; a whole number may have any number of digits."""
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
 
 
 def _require_same_shapes(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
