@@ -156,6 +156,16 @@ def test_a_folder_without_manifest_is_used_with_a_warning_until_it_is_resumed(
     assert not call(capsys, "predict", run, images).err
 
 
+def test_a_deleted_history_does_not_make_a_run_shorter(world: Path, tmp_path: Path, capsys: Capture) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(world / "classify", run)
+    (run / "history.jsonl").unlink()
+    assert "has 1 already: ask for more" in call(capsys, "resume", run, "--epochs", 1).err
+    resumed = call(capsys, "resume", run, "--epochs", 2, "--quiet")
+    assert resumed.code == 0 and "1 of 1 rows are lost, and the run goes on" in resumed.err
+    assert [row["epoch"] for row in map(json.loads, (run / "history.jsonl").read_text().splitlines())] == [2]
+
+
 def test_the_manifest_lists_size_and_sha256_of_settings_and_record(world: Path) -> None:
     run = world / "classify"
     listed = json.loads((run / "manifest.json").read_text())["files"]
@@ -163,6 +173,19 @@ def test_the_manifest_lists_size_and_sha256_of_settings_and_record(world: Path) 
         content = (run / name).read_bytes()
         assert listed.pop(name) == {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     assert not listed
+
+
+def test_a_manifest_that_was_changed_together_with_a_file_is_refused(world: Path, tmp_path: Path) -> None:
+    """It has a hash of its own content."""
+    run = tmp_path / "run"
+    shutil.copytree(world / "classify", run)
+    before = (run / "data.json").read_bytes()
+    (run / "data.json").write_bytes(before.replace(b'"0"', b'"5"'))
+    manifest = (run / "manifest.json").read_text()
+    hashes = [hashlib.sha256(content).hexdigest() for content in (before, (run / "data.json").read_bytes())]
+    (run / "manifest.json").write_text(manifest.replace(*hashes))
+    with pytest.raises(CheckpointError, match=r"manifest\.json is damaged .*restore it"):
+        TrainedRun(run)
 
 
 def test_a_kill_while_the_description_is_written_leaves_a_run_that_loads(

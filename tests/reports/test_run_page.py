@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 import re
 from pathlib import Path
 
@@ -12,8 +13,12 @@ from torch import nn
 
 import lifted_bregman as lb
 from lifted_bregman.errors import CheckpointError, SettingError
+from lifted_bregman.reports import Charts
 from lifted_bregman.reports.report import write_report
+from lifted_bregman.reports.run_page import run_page
+from tests.experiments.test_damaged_runs import another_line, another_number
 from tests.reports.svg import read_chart
+from tests.training.test_checkpoint_mutations import IN_A_FILE
 
 EPOCHS = 6
 
@@ -136,6 +141,38 @@ def test_a_damaged_history_is_refused(tmp_path: Path, content: str, sentence: st
     (tmp_path / "history.jsonl").write_text(content)
     with pytest.raises(CheckpointError, match=sentence):
         write_report(tmp_path)
+
+
+def test_names_that_are_no_layers_are_not_drawn_as_such(loose: Path) -> None:
+    stored = history(loose)
+    stored[-1] |= {f"energy_{name}": 1.0 for name in ("9" * 5000, "²", "01", "x", "")}
+    (loose / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in stored))
+    html = write_report(loose).read_text(encoding="utf-8")
+    assert "layer 3" in html and "layer 9" not in html and "layer ²" not in html
+
+
+def test_a_mutated_history_is_a_page_or_a_named_error(loose: Path) -> None:
+    """Its charts hold finite numbers that can be drawn."""
+    path, draw, refused = loose / "history.jsonl", random.Random(20240603), 0
+    sound = path.read_bytes()
+    for mutation in (*IN_A_FILE, another_number, another_number, another_line) * 20:
+        damaged = bytearray(sound)
+        mutation(damaged, draw)
+        path.write_bytes(damaged)
+        try:
+            page = run_page(loose)
+        except CheckpointError:
+            refused += 1
+            continue
+        charts = [
+            chart
+            for part in page.sections
+            for block in part.blocks
+            if isinstance(block, Charts)
+            for chart in block.charts
+        ]
+        assert charts and all(math.isfinite(v) for c in charts for curve in c.curves for p in curve.points for v in p)
+    assert 60 < refused < 240
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ wrong parameters, so that all it knows comes from the checkpoint.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from rich.console import Console
 
 import lifted_bregman as lb
 from lifted_bregman import errors, solvers
@@ -21,6 +23,7 @@ from lifted_bregman.solvers import Outcome
 from lifted_bregman.training._company import described
 from lifted_bregman.training.fit import run_settings
 from tests.cases import name, solver_cases
+from tests.training.checkpoint_helpers import sign
 from tests.training.runs import Recorder, StopAt, assert_same, assert_same_end, case_in, scrambled, train
 
 EVERY = [(solver, dtype) for solver in solver_cases() for dtype in (torch.float64, torch.float32)]
@@ -192,39 +195,121 @@ def test_what_a_run_without_checkpoints_left_is_not_overwritten(tmp_path, name, 
     assert (tmp_path / "run" / name).read_bytes() == b"precious"
 
 
-def test_other_callbacks_or_a_missing_history_are_told_as_such(tmp_path):
-    stopping, saving = lb.callbacks.EarlyStopping(), lb.callbacks.Timer(1e9)
-    train(case_in(torch.float64), solvers.ImplicitSGD(), 3, tmp_path / "run", stopping, saving, StopAt(4))
-    others = (lb.callbacks.Timer(1e9), lb.callbacks.EarlyStopping(), StopAt())
-    with pytest.raises(errors.CheckpointError, match="give them in that order"):
-        train(case_in(torch.float64), solvers.ImplicitSGD(), 3, tmp_path / "run", *others, resume=True)
-    (tmp_path / "run" / "history.jsonl").unlink()
-    same = (lb.callbacks.EarlyStopping(), lb.callbacks.Timer(1e9), StopAt())
-    with pytest.raises(errors.CheckpointError, match=r"history\.jsonl.*cannot be read"):
-        train(case_in(torch.float64), solvers.ImplicitSGD(), 3, tmp_path / "run", *same, resume=True)
+def test_callbacks_in_another_order_take_their_own_states(tmp_path):
+    solver, whole, case = lb.baselines.SGD(learning_rate=0.3), case_in(torch.float64), case_in(torch.float64)
+
+    def stopper() -> lb.callbacks.EarlyStopping:
+        return lb.callbacks.EarlyStopping(patience=4)
+
+    expected = train(whole, solver, 60, None, stopper(), StopAt())
+    cut = int(expected.history[-1]["step"]) - 5
+    train(case, solver, 60, tmp_path / "run", stopper(), StopAt(cut))
+    result = train(case, solver, 60, tmp_path / "run", lb.callbacks.Timer(1e9), StopAt(), stopper(), resume=True)
+    assert_same_end(case, result, whole, expected)
 
 
-@pytest.mark.parametrize(
-    ("before", "now", "said"),
-    [
-        (
-            [],
-            ["EarlyStopping"],
-            "with the callbacks Checkpoint and this run has EarlyStopping, Checkpoint: leave EarlySt",
-        ),
-        (["EarlyStopping"], [], "give EarlyStopping too, or start a new run in another folder"),
-        (["EarlyStopping"], ["Timer"], "give EarlyStopping too and leave Timer out, or start"),
-    ],
-)
-def test_a_callback_that_comes_or_goes_when_a_run_is_resumed_is_named(tmp_path, before, now, said):
-    made = {"EarlyStopping": lb.callbacks.EarlyStopping, "Timer": lambda: lb.callbacks.Timer(1e9)}
-    train(case_in(torch.float64), solvers.ImplicitSGD(), 1, tmp_path / "run", *(made[name]() for name in before))
-    with pytest.raises(errors.CheckpointError, match=said):
-        later = [made[name]() for name in now]
-        train(case_in(torch.float64), solvers.ImplicitSGD(), 2, tmp_path / "run", *later, resume=True)
+def test_a_callback_that_is_added_at_a_resume_starts_afresh_and_is_named(tmp_path):
+    """It sees the rows from there on; the run is the one that it was, and the next resume has nothing to say."""
+    solver, whole, case = solvers.ImplicitSGD(inner_steps=2), case_in(torch.float64), case_in(torch.float64)
+    expected = train(whole, solver, 6)
+    train(case, solver, 2, tmp_path / "run")
+    stopping = lb.callbacks.EarlyStopping(patience=9, restore_best=False)
+    stopping.best, stopping.waited = -1.0, 8  # as another run has left it
+    with pytest.warns(RuntimeWarning, match="^EarlyStopping starts afresh"):
+        train(case, solver, 6, tmp_path / "run", stopping, StopAt(7), resume=True)
+    stopping = lb.callbacks.EarlyStopping(patience=9, restore_best=False)
+    result = train(case, solver, 6, tmp_path / "run", stopping, StopAt(), resume=True)
+    assert_same_end(case, result, whole, expected)
+    assert stopping.best == min(row["objective"] for row in expected.history[2:])
 
 
-@pytest.mark.parametrize("fault", ["fewer callbacks", "another callback", "no history", "another shape"])
+def test_callbacks_without_a_memory_may_come_and_go(tmp_path):
+    solver, whole, case = solvers.ImplicitSGD(inner_steps=2), case_in(torch.float64), case_in(torch.float64)
+    expected = train(whole, solver, 4)
+    train(case, solver, 2, tmp_path / "run", lb.callbacks.Timer(1e9), StopAt())
+    result = train(case, solver, 4, tmp_path / "run", lb.callbacks.Progress(Console(quiet=True)), resume=True)
+    assert_same_end(case, result, whole, expected)
+
+
+def test_the_last_checkpoint_has_a_callback_that_was_added_before_the_first_step(tmp_path):
+    """A kill in the first interval does not lose that it was there."""
+    train(case_in(torch.float64), solvers.ImplicitSGD(), 1, tmp_path / "run")
+    with pytest.warns(RuntimeWarning, match="starts afresh"), pytest.raises(ZeroDivisionError):
+        added = (lb.callbacks.EarlyStopping(), Broken())
+        train(case_in(torch.float64), solvers.ImplicitSGD(), 2, tmp_path / "run", *added, resume=True)
+    with pytest.raises(errors.CheckpointError, match=r"holds the state of EarlyStopping.*give it one"):
+        train(case_in(torch.float64), solvers.ImplicitSGD(), 2, tmp_path / "run", resume=True)
+
+
+class Broken(lb.callbacks.Callback):
+    def stepped(self, run):
+        raise ZeroDivisionError
+
+
+def test_the_callbacks_of_a_checkpoint_of_an_older_version_must_be_those_of_the_run(tmp_path):
+    """It has no names of them."""
+    train(case_in(torch.float64), solvers.ImplicitSGD(), 1, tmp_path / "run", lb.callbacks.EarlyStopping(), StopAt(2))
+    for path in (tmp_path / "run" / "checkpoints").glob("step-*"):
+        state = json.loads((path / "state.json").read_text())
+        del state["state"]["callbacks"]
+        (path / "state.json").write_text(json.dumps(state))
+        sign(path)
+    with pytest.raises(errors.CheckpointError, match="2 callbacks beside a Checkpoint, and this run has 1"):
+        train(case_in(torch.float64), solvers.ImplicitSGD(), 2, tmp_path / "run", StopAt(), resume=True)
+    with pytest.raises(errors.CheckpointError, match="a state that EarlyStopping cannot take"):
+        others = (StopAt(), lb.callbacks.EarlyStopping())
+        train(case_in(torch.float64), solvers.ImplicitSGD(), 2, tmp_path / "run", *others, resume=True)
+    same = (lb.callbacks.EarlyStopping(), StopAt())
+    result = train(case_in(torch.float64), solvers.ImplicitSGD(), 2, tmp_path / "run", *same, resume=True)
+    assert result.outcome is Outcome.FINISHED
+
+
+@pytest.mark.parametrize("kept", [0, 2, None], ids=["cut to nothing", "cut in a row", "deleted"])
+def test_rows_that_the_history_has_lost_are_told_and_the_run_goes_on(tmp_path, kept):
+    """The rest is the run that was never cut: parameters, later rows, and what early stopping knows of earlier ones."""
+    solver, whole, case = lb.baselines.SGD(learning_rate=0.3), case_in(torch.float64), case_in(torch.float64)
+
+    def stopper() -> lb.callbacks.EarlyStopping:
+        return lb.callbacks.EarlyStopping(patience=4)
+
+    expected = train(whole, solver, 60, None, stopper(), StopAt())
+    assert expected.outcome is Outcome.STOPPED
+    train(case, solver, 60, tmp_path / "run", stopper(), StopAt(11))  # three epochs of three steps, and two steps
+    path = tmp_path / "run" / "history.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert len(lines) == 3
+    path.unlink()
+    if kept is not None:
+        path.write_bytes(b"".join(lines[:kept]) + lines[kept][:10])
+    lost = 3 - (kept or 0)
+    where = "ends with the row of epoch 2" if kept else "is missing or empty"
+    with pytest.warns(
+        RuntimeWarning, match=rf"history\.jsonl {where}, and 3 epochs are done: {lost} of 3 rows are lost"
+    ):
+        train(case, solver, 60, tmp_path / "run", stopper(), StopAt(12), resume=True)
+    result = train(case, solver, 60, tmp_path / "run", stopper(), StopAt(), resume=True)  # which has nothing to say
+    expected.history[3 - lost : 3] = []
+    assert_same_end(case, result, whole, expected)
+    assert_same(lb.training.RunFolder(tmp_path / "run").history(), expected.history)
+
+
+@pytest.mark.parametrize("change", ["another number", "other rows", "rows in another order", "a damaged row"])
+def test_a_shorter_history_that_is_not_the_beginning_of_the_old_one_is_refused(tmp_path, change):
+    train(case_in(torch.float64), solvers.ImplicitSGD(), 4, tmp_path / "run", StopAt(11))
+    path = tmp_path / "run" / "history.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    changed = {
+        "another number": [json.dumps(json.loads(lines[0]) | {"objective": 1}).encode() + b"\n", *lines[1:]],
+        "other rows": [lines[0], lines[1].replace(b'"step": 6', b'"step": 60')],
+        "rows in another order": [lines[2], lines[0]],
+        "a damaged row": [lines[0], b"{}\n"],
+    }
+    path.write_bytes(b"".join(changed[change]))
+    with pytest.raises(errors.CheckpointError, match=r"history\.jsonl is (not the history|no row of a history)"):
+        train(case_in(torch.float64), solvers.ImplicitSGD(), 4, tmp_path / "run", StopAt(), resume=True)
+
+
+@pytest.mark.parametrize("fault", ["fewer callbacks", "another callback", "another history", "another shape"])
 def test_a_resume_that_is_refused_leaves_the_parameters_as_they_were(tmp_path, fault):
     class Own(torch.nn.Linear):
         def __repr__(self):
@@ -240,18 +325,24 @@ def test_a_resume_that_is_refused_leaves_the_parameters_as_they_were(tmp_path, f
     lb.fit(problem(3), (X, Y), callbacks=callbacks, **settings)
     again, message = problem(4 if fault == "another shape" else 3), "does not fit this run"
     if fault == "fewer callbacks":
-        callbacks, message = callbacks[:1], "give Timer too"
+        callbacks, message = callbacks[1:], "holds the state of EarlyStopping, and this run has no such callback"
     elif fault == "another callback":
-        callbacks, message = callbacks[::-1], "give them in that order"
-    elif fault == "no history":
-        (tmp_path / "run" / "history.jsonl").unlink()
-        message = "cannot be read"
+        namesake = type("EarlyStopping", (OfOther,), {})
+        callbacks, message = [namesake()], "a state that EarlyStopping cannot take"
+    elif fault == "another history":
+        (tmp_path / "run" / "history.jsonl").write_text("{}\n" * 1000)
+        message = "not the history"
     with torch.no_grad():
         for p in again.model.parameters():
             p.fill_(0.5)
     with pytest.raises(errors.CheckpointError, match=message):
         lb.fit(again, (X, Y), callbacks=callbacks, resume=True, **settings)
     assert all(bool((p == 0.5).all()) for p in again.model.parameters())
+
+
+class OfOther(lb.callbacks.Callback):
+    def load_state_dict(self, entries):
+        raise KeyError("something else")
 
 
 def test_a_layer_that_was_frozen_since_is_another_run(tmp_path):

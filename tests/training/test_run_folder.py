@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import resource
+import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,8 +19,8 @@ from lifted_bregman import errors, solvers
 from lifted_bregman.experiments.reproduction.running import _locked
 from lifted_bregman.training._atomic import _start_time
 from lifted_bregman.training.checkpoints import Checkpoints
-from tests.training.test_checkpoint_processes import child, dead_pid
 from tests.training.runs import assert_same, assert_same_end, case_in, scrambled, train
+from tests.training.test_checkpoint_processes import child, dead_pid
 
 SOLVER = solvers.ImplicitSGD(inner_steps=2)
 
@@ -115,6 +116,33 @@ def test_rows_that_no_run_wrote_are_told_by_their_line(tmp_path, line):
     (tmp_path / "history.jsonl").write_text('{"step": 1, "epoch": 1, "seconds": 0.1, "objective": 2.0}\n' + line + "\n")
     with pytest.raises(errors.CheckpointError, match=r"line 2 of .*history\.jsonl is (damaged|no row of a history)"):
         lb.training.RunFolder(tmp_path).history()
+
+
+@pytest.mark.parametrize("epoch", [2, 4], ids=["between rows", "after the last row"])
+@pytest.mark.parametrize("change", ["deleted", "replaced", "cut", "folder deleted"])
+def test_a_history_that_is_deleted_or_cut_under_the_run_is_written_again(tmp_path, change, epoch):
+    class Meddling(lb.callbacks.Callback):
+        def stepped(self, run):
+            if (run.epoch, run.batch) == (3, 1) and epoch == 2:
+                self.meddle()
+
+        def ended(self, run):
+            if epoch == 4:
+                self.meddle()
+
+        def meddle(self):
+            path = tmp_path / "run" / "history.jsonl"
+            content = path.read_bytes()
+            path.unlink()
+            if change == "folder deleted":
+                shutil.rmtree(path.parent)
+            elif change != "deleted":
+                path.write_bytes(content if change == "replaced" else content[:20])
+
+    with pytest.warns(RuntimeWarning, match=rf"was deleted or cut short .* its {epoch} rows are written again"):
+        result = train(case_in(torch.float64), SOLVER, 4, tmp_path / "run", Meddling())
+    assert result.outcome is solvers.Outcome.FINISHED
+    assert_same(lb.training.RunFolder(tmp_path / "run").history(), result.history)
 
 
 def test_what_a_kill_at_the_end_left_is_swept_by_the_next_start(tmp_path):

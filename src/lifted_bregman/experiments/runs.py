@@ -227,9 +227,10 @@ class StoredRun:
 
     @property
     def epochs_done(self) -> int:
-        """Whole epochs in its history."""
+        """Whole epochs by its history, or by how it ended, should the history have lost rows."""
         rows = RunFolder(self.path).history()
-        return int(rows[-1]["epoch"]) if rows else 0
+        ended = None if self.ending is None else self.ending.get("epochs")
+        return max(int(rows[-1]["epoch"]) if rows else 0, ended if isinstance(ended, int) else 0)
 
 
 def _record(path: Path, content: bytes) -> Mapping[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -27,6 +28,7 @@ _NAMES = {
     "energy": "lifted energy",
     "certificate": "largest certificate",
 }
+_LAYER = re.compile("energy_([1-9][0-9]{0,5})")
 _FRACTIONS = {"accuracy", "validation_accuracy", "sparsity"}
 # title, entries of the rows that it shows, whether it has a logarithmic axis
 _CHARTS = (
@@ -108,8 +110,8 @@ def _charts(rows: Rows, against: str) -> list[Block]:
 
 
 def _layers(rows: Rows) -> tuple[str, ...]:
-    numbers = (name.removeprefix("energy_") for name in rows[-1] if name.startswith("energy_"))
-    return tuple(f"energy_{number}" for number in sorted(map(int, filter(str.isdigit, numbers))))
+    numbers = (int(found[1]) for name in rows[-1] if (found := _LAYER.fullmatch(name)))
+    return tuple(f"energy_{number}" for number in sorted(numbers))
 
 
 def _curve(rows: Rows, against: str, name: str) -> Curve:

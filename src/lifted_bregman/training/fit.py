@@ -209,8 +209,9 @@ def _prepare(run: Run, folder: RunFolder, resume: bool, others: Company, solver:
             saver.attach(folder)
         if others.first(folder.started_before):
             _restore(run, folder, others)
-            for saver in savers:
-                saver.resumed(run)
+            if not others.first(folder.differs):  # else the first save is before the first step, as of a new run
+                for saver in savers:
+                    saver.resumed(run)
             if folder.notice is not None:
                 warnings.warn(folder.notice, RuntimeWarning, stacklevel=4)
     except BaseException:

@@ -10,12 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-import os
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from io import FileIO
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,13 +21,12 @@ from lifted_bregman.errors import CheckpointError
 from lifted_bregman.solvers import Callback, Run
 from lifted_bregman.solvers._finite import finite
 from lifted_bregman.training._atomic import replace_file, sweep_parts, take_lock
-from lifted_bregman.training.checkpoints import Checkpoints, Loaded, Snapshot, remedy
+from lifted_bregman.training._history_file import HistoryFile, written
+from lifted_bregman.training.checkpoints import Checkpoints, Loaded, Snapshot
 
-_IN_EVERY_ROW = ("epoch", "step", "seconds")
 _AT_THE_END = ("model.safetensors", "result.json")
 _OWN_PARTS = ("variables", "multipliers")  # entries of the solver's state with a file of their own
 _OF_EVERY_RUN = ("Signals", "RunFolder", "Checkpoint")  # the callbacks of a run with a folder to which none was given
-_UNSHOWN = ("Signals", "RunFolder", "_Description")  # those that no user gives
 
 
 class RunFolder(Callback):
@@ -50,9 +44,13 @@ class RunFolder(Callback):
         self.settings: Mapping[str, Any] = {}
         """What a continuation must agree with; hashed into every checkpoint."""
         self.notice: str | None = None
-        """The sentence that says which damaged checkpoints were passed over, if any were."""
+        """What a continuation should know: damaged checkpoints that were passed over, rows of the history that are
+        lost, callbacks that are new.  None for nothing.
+        """
+        self.differs = False
+        """Whether a continuation has another history, or other callbacks, than its checkpoint was saved with."""
         self._lock: IO[str] | None = None
-        self._history = _HistoryFile(self.path / "history.jsonl")
+        self._history = HistoryFile(self.path / "history.jsonl")
 
     @property
     def started_before(self) -> bool:
@@ -84,7 +82,7 @@ class RunFolder(Callback):
             self.close()
             raise self._used()
         self.checkpoints.sweep()
-        with _told(self.path):
+        with written(self.path):
             sweep_parts(self.path)
 
     def require_unused(self) -> None:
@@ -110,7 +108,7 @@ class RunFolder(Callback):
         if run.agreement.rank > 0:
             return
         for name in _AT_THE_END:  # those of an earlier end are no longer true
-            with _told(self.path / name):
+            with written(self.path / name):
                 (self.path / name).unlink(missing_ok=True)
 
     def recorded(self, run: Run, row: dict[str, float]) -> None:
@@ -129,9 +127,10 @@ class RunFolder(Callback):
     def _write_end(self, run: Run) -> None:
         from safetensors.torch import save
 
+        self._history.repair()
         parameters = {name: value.detach().clone() for name, value in run.problem.model.state_dict().items()}
         path, content = self.path / "model.safetensors", None
-        with _told(path):
+        with written(path):
             if all(finite(value) for value in parameters.values()):
                 content = save(parameters)
                 replace_file(path, content)
@@ -146,7 +145,7 @@ class RunFolder(Callback):
             "seconds": run.seconds,
             "model_sha256": None if content is None else hashlib.sha256(content).hexdigest(),
         }
-        with _told(self.path / "result.json"):
+        with written(self.path / "result.json"):
             replace_file(self.path / "result.json", (json.dumps(ending, indent=1) + "\n").encode())
 
     def save(self, run: Run, best: bool = False) -> Path:
@@ -173,21 +172,33 @@ class RunFolder(Callback):
             parameters, states, generators = parts.pop("model"), parts.pop("callbacks"), parts.pop("generators")
             solver = {**parts.pop("solver"), **parts}
             _require_same_shapes(parameters, run.problem.model.state_dict())
-            rows = self._history.truncated(snapshot.state["history"])
-            _require_same_callbacks(snapshot.state.get("callbacks"), _names(run.callbacks), loaded.path)
-            _load_callbacks(run, states, loaded.path)
+            rows, lost = self._history.go_back(snapshot.state["history"], snapshot.step)
+            saved = snapshot.state.get("callbacks", _names(run.callbacks))  # older versions kept no names
+            new = _load_callbacks(run.callbacks, states, saved, loaded.path)
             run.load_state_dict({**snapshot.state, "solver": solver})
             run.problem.model.load_state_dict(parameters)  # last: a checkpoint that is refused has changed none
         except (KeyError, TypeError, RuntimeError) as error:
             raise CheckpointError(f"{loaded.path} does not fit this run: {error}") from error
         torch.set_rng_state(generators["torch"])
         run.history[:] = rows
-        if (
-            step is None and self.checkpoints.steps()[-1] > snapshot.step
-        ):  # damaged ones, which this run will pass again
-            self.checkpoints.rewind(snapshot.step)
-        self.notice = loaded.warning
+        self.differs = bool(lost) or _names(run.callbacks) != saved
+        if step is None:
+            if self.checkpoints.steps()[-1] > snapshot.step:  # damaged ones, which this run will pass again
+                self.checkpoints.rewind(snapshot.step)
+            remarks = (loaded.warning, self._lost(rows, lost, run.epoch - 1), _fresh(new))
+            self.notice = " ".join(filter(None, remarks)) or None
         return loaded
+
+    def _lost(self, rows: Sequence[Mapping[str, float]], lost: int, epochs: int) -> str | None:
+        """The sentence that rows of the history are lost."""
+        if not lost:
+            return None
+        path = self._history.path
+        found = f"ends with the row of epoch {int(rows[-1]['epoch'])}" if rows else "is missing or empty"
+        return (
+            f"{path} {found}, and {epochs} epochs are done: {lost} of {len(rows) + lost} rows are lost, and the run "
+            "goes on without them."
+        )
 
     def model_parameters(self) -> dict[str, Tensor]:
         """The trained parameters: those of the end, or of the newest sound checkpoint of a run that has not ended."""
@@ -238,92 +249,6 @@ class RunFolder(Callback):
                 )
 
 
-class _HistoryFile:
-    """history.jsonl: rows are appended and fsynced; a continuation cuts off those after its checkpoint."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file: FileIO | None = None
-        self._hash = hashlib.sha256()
-        self._rows = self._bytes = 0
-
-    def append(self, row: Mapping[str, float]) -> None:
-        line = json.dumps(row).encode() + b"\n"
-        with _told(self.path):
-            if self._file is None:
-                self._file = self.path.open("r+b" if self._rows else "wb", buffering=0)
-            self._file.seek(self._bytes)
-            self._file.truncate()
-            rest = memoryview(line)
-            while rest:
-                rest = rest[self._file.write(rest) :]
-            os.fsync(self._file.fileno())
-        self._hash.update(line)
-        self._rows, self._bytes = self._rows + 1, self._bytes + len(line)
-
-    def position(self) -> dict[str, Any]:
-        return {"rows": self._rows, "bytes": self._bytes, "sha256": self._hash.hexdigest()}
-
-    def truncated(self, position: Mapping[str, Any]) -> list[dict[str, float]]:
-        """The rows up to `position`, which new ones will follow; the rest is cut off with the next row."""
-        self.close()
-        try:
-            content = self.path.read_bytes()[: position["bytes"]] if position["rows"] else b""
-        except OSError as error:
-            raise CheckpointError(
-                f"{self.path}, the history of the run, cannot be read ({error.strerror}): restore the file, or start a "
-                "new run in another folder."
-            ) from error
-        digest = hashlib.sha256(content)
-        if digest.hexdigest() != position["sha256"]:
-            raise CheckpointError(
-                f"{self.path} is not the history that the checkpoint was saved with: restore the file, or start a new "
-                "run in another folder."
-            )
-        self._hash, self._rows, self._bytes = digest, position["rows"], len(content)
-        return [json.loads(line) for line in content.splitlines()]
-
-    def rows(self) -> list[dict[str, float]]:
-        if not self.path.exists():
-            return []
-        rows = []
-        lines = self.path.read_bytes().split(b"\n")
-        for number, line in enumerate(lines[:-1], start=1):  # what follows the last line end is unfinished
-            rows.append(_row(line, f"line {number} of {self.path}"))
-        return rows
-
-    def close(self) -> None:
-        if self._file is not None:
-            file, self._file = self._file, None
-            with suppress(OSError):  # its rows are on the disk
-                file.close()
-
-
-def _row(line: bytes, where: str) -> dict[str, float]:
-    """The row that a line of a history holds: numbers by name, each of which a float can hold."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{where} is damaged: {error}") from error
-    if not isinstance(row, dict) or not all(isinstance(value, int | float) and _fits(value) for value in row.values()):
-        raise CheckpointError(f"{where} is no row of a history, which holds numbers by name: restore the file.")
-    if not all(math.isfinite(row.get(name, math.nan)) for name in _IN_EVERY_ROW):
-        raise CheckpointError(
-            f"{where} is no row of a history, for one of {', '.join(_IN_EVERY_ROW)} is missing or not finite: restore "
-            "the file."
-        )
-    return row
-
-
-def _fits(value: float) -> bool:
-    """Whether a float can hold the number, be it infinite or NaN; a whole number may have any number of digits."""
-    try:
-        float(value)
-    except OverflowError:
-        return False
-    return True
-
-
 def _require_same_shapes(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     """PyTorch itself loads what fits before it says what does not."""
     before, now = ({name: tuple(getattr(v, "shape", ())) for name, v in e.items()} for e in (saved, own))
@@ -336,44 +261,48 @@ def _names(callbacks: Sequence[Callback]) -> list[str]:
     return [type(callback).__name__ for callback in callbacks]
 
 
-def _require_same_callbacks(saved: Sequence[str] | None, own: Sequence[str], where: Path) -> None:
-    """CheckpointError, with what to do, unless a run has the callbacks it was started with.
+def _load_callbacks(
+    callbacks: Sequence[Callback], states: Sequence[Mapping[str, Any]], names: Sequence[str], where: Path
+) -> list[Callback]:
+    """Gives each callback the state of its class in the checkpoint; returns those that find none there.
 
-    saved  their classes; None in a checkpoint of an older version, whose callbacks are only counted
+    Several of one class take theirs in order.  A state that no callback takes is an error, unless it is empty.
+
+    names  the class of each saved state
     """
-    if saved is None or list(saved) == list(own):
-        return
-    before, now = Counter(saved), Counter(own)
-    missing, added = (before - now).elements(), (now - before).elements()
-    steps = [f"give {name} too" for name in missing] + [f"leave {name} out" for name in added]
-    shown = (", ".join(name for name in names if name not in _UNSHOWN) for names in (saved, own))
-    raise CheckpointError(
-        f"{where} was saved with the callbacks {next(shown)} and this run has {next(shown)}: "
-        f"{' and '.join(steps) or 'give them in that order'}, or start a new run in another folder."
-    )
-
-
-def _load_callbacks(run: Run, states: Sequence[Mapping[str, Any]], where: Path) -> None:
-    if len(states) != len(run.callbacks):
-        before, now = (len(given) - len(_OF_EVERY_RUN) for given in (states, run.callbacks))
+    if len(states) != len(names):  # the checkpoint is of an older version, and the names are those of this run
+        before, now = (len(given) - len(_OF_EVERY_RUN) for given in (states, names))
         raise CheckpointError(
-            f"{where} was saved with {before} callbacks beside a Checkpoint and this run has {now}: give it those it "
-            "was started with, or start a new run in another folder."
+            f"{where} is of an older version, with {before} callbacks beside a Checkpoint, and this run has {now}: "
+            "give it those it was started with."
         )
-    for callback, state in zip(run.callbacks, states, strict=True):
+    left = list(zip(names, states, strict=True))
+    pairs, new = [], []
+    for callback in callbacks:
+        place = next((i for i, (name, _) in enumerate(left) if name == type(callback).__name__), None)
+        if place is None:
+            new.append(callback)
+        else:
+            pairs.append((callback, left.pop(place)[1]))
+    dropped = sorted({name for name, state in left if state})
+    if dropped:
+        raise CheckpointError(
+            f"{where} holds the state of {' and '.join(dropped)}, and this run has no such callback: give it one, or "
+            "start a new run in another folder."
+        )
+    for callback, state in pairs:
         try:
             callback.load_state_dict(state)
         except (KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(
-                f"{where} holds no state of the callback {type(callback).__name__} ({error!r}): give the run those it "
-                "was started with, in their order, or start a new run in another folder."
+                f"{where} holds a state that {type(callback).__name__} cannot take ({error!r}): give the callback that "
+                "the run was started with, or start a new run in another folder."
             ) from error
+    return new
 
 
-@contextmanager
-def _told(path: Path) -> Iterator[None]:
-    """A file that cannot be changed is a `CheckpointError` with what to do."""
-    try:
-        yield
-    except OSError as error:
-        raise CheckpointError(f"{path} was not written ({error.strerror}). {remedy(error)}") from error
+def _fresh(new: Sequence[Callback]) -> str | None:
+    """The sentence about callbacks with a memory of which the checkpoint has none."""
+    names = [type(callback).__name__ for callback in new if callback.state_dict()]
+    verb = "starts" if len(names) == 1 else "start"
+    return f"{' and '.join(names)} {verb} afresh, for the checkpoint was saved without." if names else None

@@ -71,6 +71,7 @@ class EarlyStopping(Callback):
         if not 0.0 <= min_delta < math.inf:
             raise SettingError(f"min_delta is {min_delta!r}; it must be a finite number of at least 0.")
         self.monitor, self.patience, self.min_delta, self.restore_best = monitor, patience, min_delta, restore_best
+        self._resumed = False  # whether the state is that of a checkpoint
         self._begin()
 
     def _begin(self) -> None:
@@ -83,8 +84,9 @@ class EarlyStopping(Callback):
 
     def started(self, run: Run) -> None:
         require_monitor(self.monitor, run)
-        if not run.history:  # a new run; what another one left is not its own
+        if not self._resumed or run.state.steps == 0:  # what another run left is not its own
             self._begin()
+        self._resumed = False
 
     def recorded(self, run: Run, row: dict[str, float]) -> None:
         name = monitored(self.monitor, row)
@@ -117,6 +119,7 @@ class EarlyStopping(Callback):
     def load_state_dict(self, entries: Mapping[str, Any]) -> None:
         self.best, self.best_epoch, self.waited = entries["best"], entries["best_epoch"], entries["waited"]
         self._parameters = {name: value.clone() for name, value in entries["parameters"].items()}
+        self._resumed = True
 
     def _copy(self, run: Run) -> None:
         run.collect(state=False)
