@@ -184,7 +184,7 @@ MUTATIONS = [
     Mutation("history: a file that was deleted under the run is not missed", "training/_history_file.py", "            return False\n        opened", "            return True\n        opened", "tests/training/test_run_folder.py -k under_the_run"),
     Mutation("history: a file that was cut under the run is not missed", "training/_history_file.py", " and found.st_size >= self._bytes", "", "tests/training/test_run_folder.py -k under_the_run"),
     Mutation("history: any shorter file is taken for the beginning", "training/_history_file.py", " and len(lines) < position[\"rows\"]", "", RESUME + " -k shorter_history"),
-    Mutation("manifest: files are not compared", "experiments/run_manifest.py", "            if listed.get(name) != _listed(self.files[name]):", "            if False:", "tests/experiments/test_damaged_runs.py"),
+    Mutation("manifest: files are not compared", "experiments/run_manifest.py", "            if name in self.files and listed.get(name) != _listed(self.files[name]):", "            if False:", "tests/experiments/test_damaged_runs.py"),
     Mutation("manifest: kept while files change", "experiments/run_manifest.py", "        (folder / MANIFEST).unlink(missing_ok=True)\n", "        pass\n", "tests/experiments/test_damaged_runs.py -k kill"),
     Mutation("manifest: changed by hand", "experiments/run_manifest.py", "        if digest != sha256_of(entries):", "        if False:", "tests/experiments/test_damaged_runs.py -k changed_together"),
     Mutation("folder: history not cut at the checkpoint", "training/_history_file.py", "            self._file.truncate()\n", "", RESUME),

@@ -283,10 +283,10 @@ def test_rows_that_the_history_has_lost_are_told_and_the_run_goes_on(tmp_path, k
         path.write_bytes(b"".join(lines[:kept]) + lines[kept][:10])
     lost = 3 - (kept or 0)
     where = "ends with the row of epoch 2" if kept else "is missing or empty"
-    with pytest.warns(
-        RuntimeWarning, match=rf"history\.jsonl {where}, and 3 epochs are done: {lost} of 3 rows are lost"
-    ):
-        train(case, solver, 60, tmp_path / "run", stopper(), StopAt(12), resume=True)
+    said, resumed = rf"history\.jsonl {where}, and 3 epochs are done: {lost} of 3 rows are lost", stopper()
+    with pytest.warns(RuntimeWarning, match=said):
+        train(case, solver, 60, tmp_path / "run", resumed, StopAt(12), resume=True)
+    assert resumed.best == min(row["objective"] for row in expected.history[:3])
     result = train(case, solver, 60, tmp_path / "run", stopper(), StopAt(), resume=True)  # which has nothing to say
     expected.history[3 - lost : 3] = []
     assert_same_end(case, result, whole, expected)

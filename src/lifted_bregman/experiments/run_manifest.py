@@ -49,11 +49,13 @@ class RunFiles:
 
     Args:
         folder: of the run.
-        files: the content of each file that is there.
+        names: of the files that were asked for.
+        files: the content of each of them that is there.
         manifest: the content of `manifest.json`; None where there is none.
     """
 
     folder: Path
+    names: tuple[str, ...]
     files: Mapping[str, bytes]
     manifest: bytes | None
 
@@ -66,7 +68,7 @@ class RunFiles:
             found = {name: content for name in names if (content := _content(folder / name)) is not None}
             if manifest == _content(folder / MANIFEST):
                 break
-        return cls(folder, found, manifest)
+        return cls(folder, names, found, manifest)
 
     def verify(self) -> str | None:
         """CheckpointError unless the files are those that the manifest lists.
@@ -77,11 +79,11 @@ class RunFiles:
         if self.manifest is None:
             return f"{self.folder} has no {MANIFEST}, so {' and '.join(self.files)} could not be verified."
         listed = _listed_files(self.manifest, self.folder / MANIFEST)
-        for name in sorted({*listed, *self.files}):
+        for name in self.names:
             path = self.folder / name
-            if name not in self.files:
+            if name in listed and name not in self.files:
                 raise CheckpointError(f"{path} is missing, which {MANIFEST} lists: restore it, or train again.")
-            if listed.get(name) != _listed(self.files[name]):
+            if name in self.files and listed.get(name) != _listed(self.files[name]):
                 raise CheckpointError(
                     f"{path} is not what the run wrote (sha256): restore it, or train again; if it was changed on "
                     f"purpose, remove {MANIFEST}."
