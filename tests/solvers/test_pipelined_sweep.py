@@ -67,6 +67,22 @@ def test_it_trains():
     assert result.history[-1]["accuracy"] > 0.9
 
 
+@pytest.mark.parametrize("hidden", [1, 2])
+def test_no_epoch_with_the_default_steps_ends_above_the_start(hidden: int):
+    """With a squared error, where steps of 1.9/L end above it."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    torch.manual_seed(0)
+    inner = [module for _ in range(hidden - 1) for module in (torch.nn.Linear(32, 32), torch.nn.ReLU())]
+    model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), *inner, torch.nn.Linear(32, 10))
+    problem = lb.lift(model.double(), loss=lb.SquaredError())
+    X, Y = torch.tensor(digits.data[:600] / 16), torch.eye(10, dtype=torch.float64)[digits.target[:600]]
+    start = float(problem.objective(X, Y))
+    result = lb.fit(problem, (X, Y), PipelinedSweep(), epochs=4, batch_size=50)
+    assert max(row["objective"] for row in result.history) < 0.75 * start
+
+
 @pytest.mark.parametrize("settings", [{"micro_batches": 0}, {"micro_batches": 1.5}, {"step_parameter": -1.0}])
 def test_bad_settings(settings: dict):
     with pytest.raises(errors.SettingError):

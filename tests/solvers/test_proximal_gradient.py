@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -38,6 +39,36 @@ def test_curvature_steps_never_increase_the_energy(name, sweep, smooth_quadratic
     solver = solvers.ProximalGradient(sweep=sweep, smooth_quadratic=smooth_quadratic)
     values = energies(make(name), solver, 25)
     assert never_increases(values) and values[-1] < 0.9 * values[0]
+
+
+@pytest.mark.parametrize("smooth_quadratic", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_default_steps_of_simultaneous_sweeps_never_increase_the_energy(name, smooth_quadratic):
+    solver = solvers.ProximalGradient(sweep=solvers.Jacobi(), smooth_quadratic=smooth_quadratic)
+    values = energies(make(name), solver, 40)
+    assert never_increases(values) and values[-1] < 0.9 * values[0]
+
+
+@pytest.mark.parametrize("hidden", [(32,), (32, 32)], ids=["two layers", "three layers"])
+def test_simultaneous_sweeps_never_increase_the_energy_of_a_digits_classifier(hidden):
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    torch.manual_seed(0)
+    widths = [64, *hidden, 10]
+    modules = [module for pair in itertools.pairwise(widths) for module in (nn.Linear(*pair), nn.ReLU())]
+    problem = lb.lift(nn.Sequential(*modules[:-1]).double(), loss=lb.SquaredError())
+    X, Y = torch.tensor(digits.data[:600] / 16), torch.eye(10, dtype=torch.float64)[digits.target[:600]]
+    start = float(problem.objective(X, Y))
+    result = solvers.run(problem, (X, Y), solvers.ProximalGradient(sweep=solvers.Jacobi()), epochs=40)
+    assert never_increases([start, *(row["energy"] for row in result.history)])
+    assert result.history[-1]["objective"] < 0.75 * start
+
+
+def test_the_coupling_of_a_sweep_counts_what_moves_at_once():
+    """By hand: n of Θ_l and x_{l-1} in a group, twice that if x_l is in it; the largest of them."""
+    counted = {sweep: [sweep.coupling(depth) for depth in (1, 2, 3, 4)] for sweep in (solvers.Jacobi(), *GAUSS_SEIDEL)}
+    assert counted == {solvers.Jacobi(): [1, 2, 4, 4]} | {sweep: [1, 1, 1, 1] for sweep in GAUSS_SEIDEL}
 
 
 @pytest.mark.parametrize("sweep", [solvers.Jacobi(), solvers.TopDown()], ids=repr)
@@ -101,6 +132,42 @@ def test_monotone_acceleration_never_increases_the_energy(name, acceleration):
     values = energies(make(name), solver, 40)
     plain = energies(make(name), solvers.ProximalGradient(step_rule=solvers.CurvatureStep(factor=1.0)), 40)
     assert never_increases(values) and values[-1] < 1.05 * plain[-1]
+
+
+FISTA = {"acceleration": solvers.Nesterov(restart_on_increase=False), "monotone": False}
+
+
+@pytest.mark.parametrize("settings", [FISTA, {"acceleration": solvers.Nesterov()}], ids=["FISTA", "default"])
+def test_nesterov_keeps_the_rate_of_fista(settings):
+    """E(x_k) - E* <= 2L‖x_0 - x*‖²/(k + 1)² with L = ‖X‖²/s = 1/60, for 200 steps; x* by NumPy."""
+    generator = np.random.default_rng(0)
+    U, V = (np.linalg.qr(generator.normal(size=(rows, 20)))[0] for rows in (60, 20))
+    X, Y = U * np.geomspace(1.0, 0.01, 20) @ V.T, generator.normal(size=(60, 3))
+    W = np.linalg.lstsq(X, Y, rcond=None)[0]
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 3, bias=False)).double()
+    distance = np.square(model[0].weight.detach().numpy() - W.T).sum()
+    problem = lb.lift(model, loss=lb.SquaredError())
+    solver = solvers.ProximalGradient(**settings)
+    result = solvers.run(problem, (torch.tensor(X), torch.tensor(Y)), solver, epochs=200)
+    gap = np.array([row["energy"] for row in result.history]) - 0.5 * np.square(X @ W - Y).sum() / 60
+    assert (gap <= 1.02 * 2.0 / 60.0 * distance / np.arange(2, 202) ** 2).all()  # the bound on L has room for rounding
+
+
+@pytest.mark.parametrize("monotone", [True, False])
+@pytest.mark.parametrize("acceleration", [solvers.HeavyBall(), solvers.HeavyBall(0.9), solvers.Nesterov()], ids=repr)
+def test_an_acceleration_with_its_default_step_ends_below_the_plain_sweep_with_the_same_step(acceleration, monotone):
+    """On a network of 20, 15 and 3 units; with the step of the plain sweep the energy exceeds 1e20."""
+
+    def end(**settings):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(20, 15), nn.ReLU(), nn.Linear(15, 3)).double()
+        X, Y = torch.randn(100, 20, dtype=torch.float64), torch.randn(100, 3, dtype=torch.float64)
+        problem = lb.lift(model, loss=lb.SquaredError())
+        return solvers.run(problem, (X, Y), solvers.ProximalGradient(**settings), epochs=200).history[-1]["energy"]
+
+    plain = end(step_rule=solvers.CurvatureStep(acceleration.factor))
+    assert end(acceleration=acceleration, monotone=monotone) < plain
 
 
 @pytest.mark.parametrize("acceleration", ACCELERATIONS, ids=repr)
@@ -208,6 +275,10 @@ def test_counters_by_hand():
     assert problem.work.as_dict() == {"forward_maps": 3, "adjoints": 1, "parameter_gradients": 2, "prox_maps": 4}
 
 
+def accelerated(acceleration, factor):
+    return solvers.ProximalGradient(acceleration=acceleration, step_rule=solvers.CurvatureStep(factor), monotone=False)
+
+
 @pytest.mark.parametrize(
     ("make_setting", "says"),
     [
@@ -220,6 +291,8 @@ def test_counters_by_hand():
         (lambda: solvers.Backtracking(floor=0.0), "floor"),
         (lambda: solvers.HeavyBall(1.0), "momentum"),
         (lambda: solvers.Anderson(0), "history"),
+        (lambda: accelerated(solvers.Nesterov(), 1.01), r"factor .* is 1.01 .* at most 1 .* monotone=True"),
+        (lambda: accelerated(solvers.HeavyBall(0.6), 0.8), "at most 0.796"),
     ],
 )
 def test_settings_that_are_refused(make_setting, says):

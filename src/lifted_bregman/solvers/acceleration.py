@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -22,6 +22,17 @@ Energy = Callable[[], float]
 
 class Acceleration:
     """Hooks around a sweep.  `memory` belongs to the acceleration and is part of the solver's state."""
+
+    descends: ClassVar[bool] = False
+    """Whether E falls with it wherever the sweep alone decreases E."""
+
+    @property
+    def factor(self) -> float:
+        """The largest c for which it admits steps of c/M, where M bounds the curvature of what moves at once.
+
+        1.99 for the sweep alone, which decreases E for every c below 2.
+        """
+        return 1.99
 
     def before(self, problem: LiftedProblem, point: Evaluation, memory: Memory) -> dict[str, Values] | None:
         """Called before the sweep; may move the point, or return a shift of each block by its repr."""
@@ -40,10 +51,15 @@ class Acceleration:
 class NoAcceleration(Acceleration):
     """The sweep alone."""
 
+    descends: ClassVar[bool] = True
+
 
 @dataclass(frozen=True)
 class Nesterov(Acceleration):
-    """FISTA: the sweep starts from x_k + ((θ_{k-1} - 1)/θ_k)(x_k - x_{k-1}), θ_k = (1 + √(1 + 4θ_{k-1}²))/2.
+    """FISTA: the sweep starts from x_k + ((θ_{k-1} - 1)/θ_k)(x_k - x_{k-1}), θ_k = (1 + √(1 + 4θ_{k-1}²))/2, θ_0 = 1.
+
+    It admits steps of at most 1/M.  With those, one layer and no restart, E(x_k) - E* <= 2M‖x_0 - x*‖²/(k + 1)².  With
+    longer steps it diverges, unless `ProximalGradient` has monotone=True.
 
     (Beck and Teboulle 2009, for proximal gradient steps.)
 
@@ -52,14 +68,20 @@ class Nesterov(Acceleration):
 
     restart_on_increase: bool = True
 
+    @property
+    def factor(self) -> float:
+        """1."""
+        return 1.0
+
     def before(self, problem: LiftedProblem, point: Evaluation, memory: Memory) -> dict[str, Values] | None:
         current = _iterate(problem, point)
-        theta = memory.get("theta", 1.0)
-        following = 0.5 * (1.0 + math.sqrt(1.0 + 4.0 * theta * theta))
-        if "previous" in memory:
-            _extrapolate(problem, point, current, memory["previous"], (theta - 1.0) / following)
-        else:
+        if "previous" not in memory:  # the first sweep starts from x_0
             _remember(memory, _whole(problem, current))
+            memory["theta"] = 1.0
+            return None
+        theta = memory["theta"]
+        following = 0.5 * (1.0 + math.sqrt(1.0 + 4.0 * theta * theta))
+        _extrapolate(problem, point, current, memory["previous"], (theta - 1.0) / following)
         memory["theta"] = following
         return None
 
@@ -73,12 +95,26 @@ class Nesterov(Acceleration):
 
 @dataclass(frozen=True)
 class HeavyBall(Acceleration):
-    """Polyak's momentum in the proximal step, as in iPiano: prox(x_k - t∇ + momentum (x_k - x_{k-1})).
+    """Polyak's momentum in the proximal step, as in iPiano (Ochs et al. 2014).
 
-    (Ochs et al. 2014.)
+        x_{k+1} = prox(x_k - t∇ + β (x_k - x_{k-1}))
+
+    A block whose curvature is at most M moves by Δ_{k+1} and E changes by at most
+
+        -(1/t - M/2 - β/2t)‖Δ_{k+1}‖² + (β/2t)‖Δ_k‖² .
+
+    So E + (β/2t)‖Δ_k‖² falls for t < 2(1 - β)/M, as long as t does not shrink from step to step.  With longer steps it
+    diverges on deep networks, unless `ProximalGradient` has monotone=True.
+
+    momentum  β in [0, 1)
     """
 
     momentum: float = 0.5
+
+    @property
+    def factor(self) -> float:
+        """1.99(1 - β)."""
+        return 1.99 * (1.0 - self.momentum)
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.momentum < 1.0:
@@ -104,6 +140,8 @@ class Anderson(Acceleration):
     With residuals f_i = T(x_i) - x_i it takes Σ α_i T(x_i), Σ α_i = 1, where α minimises
     ‖Σ α_i f_i‖² + ridge ‖α‖² Σ‖f_i‖² (Anderson 1965).
     """
+
+    descends: ClassVar[bool] = True
 
     history: int = 5
     ridge: float = 1e-10

@@ -37,11 +37,15 @@ class PipelinedSweep(Solver[PowerState]):
 
         Θ_l ← prox_{tP_l}( Θ_l - t g_l ) .
 
+    Θ_l and x_{l-1} move from the same point, and x_l before them.  For steps below 2/2L the energy of the batch falls
+    below that of the forward pass, up to terms of third order (`Sweep.coupling` with n = 2).  The objective of the
+    network at the new Θ can be larger than that energy, and falls in practice.
+
     M changes the result by rounding alone.  Where processes share the layers, one works on a micro-batch while the next
     works on the one before: of p processes each waits for (p - 1)/(M + p - 1) of the time, if all take the same.
 
     step_parameter  t of Θ_l: a number, a schedule of the step number, or `CurvatureStep` for the Lipschitz constant of
-                    the batch
+                    the batch; by default 1/L
     step_variable   t of x_l, in the same forms
     micro_batches   M >= 1
     """
@@ -50,8 +54,8 @@ class PipelinedSweep(Solver[PowerState]):
     weighted: ClassVar[bool] = True
     data_parallel: ClassVar[bool] = True
 
-    step_parameter: StepSize = field(default_factory=lambda: CurvatureStep(1.9, upper=False))
-    step_variable: StepSize = field(default_factory=lambda: CurvatureStep(1.9, upper=False))
+    step_parameter: StepSize = field(default_factory=lambda: CurvatureStep(1.0, upper=False))
+    step_variable: StepSize = field(default_factory=lambda: CurvatureStep(1.0, upper=False))
     micro_batches: int = 4
 
     def __post_init__(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import Evaluation, LiftedProblem
 from lifted_bregman.problem.blocks import all_blocks
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState
@@ -30,30 +31,49 @@ class ProximalGradient(Solver[ProximalGradientState]):
 
     One step is one sweep over all blocks.  E never increases for Gauss-Seidel sweeps with `CurvatureStep` over affine
     maps, and for any sweep with `Backtracking`; with `monotone`, for any acceleration too.  Limit points are
-    stationary.
+    stationary.  For `Jacobi` sweeps with the default step, E falls up to terms of third order in the step.
 
     sweep             the order of the blocks: `Jacobi`, `TopDown`, `BottomUp`, `OddEven`, `Permutation`
-    step_rule         the step-size rule: `CurvatureStep` (the paper's 1.99/L), `FixedStep`, `Backtracking`
+    step_rule         the step-size rule: `CurvatureStep`, `FixedStep`, `Backtracking`.  None for `CurvatureStep(c/m)`
+                      with c = `acceleration.factor` and m = `sweep.coupling`: the paper's 1.99/L for Gauss-Seidel
+                      sweeps, 1/L with `Nesterov`, 1.99(1 - β)/L with `HeavyBall`, and 1.99/2L or 1.99/4L for `Jacobi`
+                      sweeps over two or more than two layers
     acceleration      `NoAcceleration`, `Nesterov`, `HeavyBall`, `Anderson`
     smooth_quadratic  False: ½‖x‖² belongs to G (the paper's choice); True: to H (Remark 12)
-    monotone          an accelerated step that increases E is taken back and replaced by a plain one
+    monotone          an accelerated step that increases E is taken back and replaced by a plain one.  Without it a
+                      `CurvatureStep` whose factor exceeds `acceleration.factor` is refused
     """
 
     weighted: ClassVar[bool] = True
     data_parallel: ClassVar[bool] = True
 
     sweep: Sweep = field(default_factory=TopDown)
-    step_rule: StepRule = field(default_factory=CurvatureStep)
+    step_rule: StepRule | None = None
     acceleration: Acceleration = field(default_factory=NoAcceleration)
     smooth_quadratic: bool = False
-    monotone: bool = False
+    monotone: bool = True
+
+    def __post_init__(self) -> None:
+        rule, most = self.step_rule, self.acceleration.factor
+        unguarded = not self.monotone and not self.acceleration.descends
+        if unguarded and isinstance(rule, CurvatureStep) and rule.factor > most:
+            raise SettingError(
+                f"the factor of step_rule is {rule.factor!r} and monotone is False; {self.acceleration!r} needs a "
+                f"factor of at most {most:g} to converge: leave step_rule out, or take monotone=True."
+            )
+
+    def _rule(self, depth: int) -> StepRule:
+        """The step-size rule; by default the longest steps that the acceleration and the sweep admit."""
+        if self.step_rule is not None:
+            return self.step_rule
+        return CurvatureStep(self.acceleration.factor / self.sweep.coupling(depth))
 
     @property
     def layer_parallel(self) -> bool:
         """With `Jacobi` sweeps and steps that are known before they are tried."""
         return (
             isinstance(self.sweep, Jacobi)
-            and isinstance(self.step_rule, FixedStep | CurvatureStep)
+            and isinstance(self.step_rule, FixedStep | CurvatureStep | None)
             and isinstance(self.acceleration, NoAcceleration)
         )
 
@@ -66,7 +86,7 @@ class ProximalGradient(Solver[ProximalGradientState]):
     def step(self, problem: LiftedProblem, state: ProximalGradientState, batch: Batch) -> ProximalGradientState:
         assert state.variables is not None
         point = problem.point(own_variables(problem, state.variables), batch.X, batch.Y, batch.weights)
-        guarded = self.monotone and not isinstance(self.acceleration, NoAcceleration)
+        guarded = self.monotone and not self.acceleration.descends
         if guarded:
             before = float(problem.energy_at(point))
             kept = [(block, _copies(problem, point, block)) for block in all_blocks(problem.depth)]
@@ -85,8 +105,9 @@ class ProximalGradient(Solver[ProximalGradientState]):
     ) -> None:
         memory = state.acceleration_memory
         inertia = acceleration.before(problem, point, memory)
+        rule = self._rule(problem.depth)
         for group in self.sweep.groups(problem.depth):
-            self.step_rule.update(problem, point, group, state.step_memory, self.smooth_quadratic, inertia)
+            rule.update(problem, point, group, state.step_memory, self.smooth_quadratic, inertia)
         acceleration.after(problem, point, memory, lambda: float(problem.energy_at(point)))
 
 

@@ -6,7 +6,18 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from lifted_bregman.errors import SettingError
-from lifted_bregman.problem.blocks import Block, all_blocks, bottom_up, odd_even, top_down
+from lifted_bregman.problem.blocks import (
+    Block,
+    ParameterBlock,
+    VariableBlock,
+    all_blocks,
+    below,
+    bottom_up,
+    hidden_layers,
+    layers,
+    odd_even,
+    top_down,
+)
 
 Groups = tuple[tuple[Block, ...], ...]
 
@@ -18,12 +29,35 @@ class Sweep(ABC):
     def groups(self, depth: int) -> Groups:
         """The groups of one sweep over a network of `depth` layers, in order."""
 
+    def coupling(self, depth: int) -> int:
+        """The largest m with which a block of curvature L counts as one of curvature mL, since others move with it.
+
+        The move of a group changes z_l by Δz_l = A + B, where A is due to Θ_l and B to x_{l-1}.  As φ_l* is 1-smooth,
+        E changes by its first-order part and at most
+
+            Σ_l λ_l ( ½‖Δz_l‖² - <Δx_l, Δz_l> )
+
+        in the mean over samples.  If both Θ_l and x_{l-1} move, ‖Δz_l‖² <= n(‖A‖² + ‖B‖²) with n = 2, else n = 1.  If
+        x_l moves too, -<Δx_l, Δz_l> <= ½‖Δz_l‖² + ½‖Δx_l‖², and the last term is the strong convexity of λ_l φ_l, which
+        the proximal step of x_l gains.  So m = n, and 2n if x_l moves.  The third-order product of ΔΘ_l and Δx_{l-1} is
+        left out; it vanishes where they do not move at once.
+        """
+        return max(_coupling(group, layer, depth) for group in self.groups(depth) for layer in layers(depth))
+
+
+def _coupling(group: tuple[Block, ...], layer: int, depth: int) -> int:
+    """m of one term of the energy."""
+    movers = (ParameterBlock(layer) in group) + (VariableBlock(below(layer)) in group)
+    follows = layer in hidden_layers(depth) and VariableBlock(layer) in group
+    return movers * (2 if follows else 1)
+
 
 @dataclass(frozen=True)
 class Jacobi(Sweep):
     """All blocks at once, from the same point: what layer-parallel runs do.
 
-    Block-wise step sizes do not guarantee descent here; `Backtracking` does.
+    Its `coupling` is 1 for one layer, 2 for two and 4 for more: steps below 2/4L decrease E up to terms of third order.
+    `Backtracking` guarantees that it falls.
     """
 
     def groups(self, depth: int) -> Groups:

@@ -81,7 +81,7 @@ ALGORITHMS: Mapping[str, Callable[[], Solver[Any]]] = {
     "back-propagation": lambda: SGD(1e-3),
     "Gram sweep": GramSweep,
     "Gram sweep in parts": lambda: GramSweep(micro_batches=MICRO_BATCHES),
-    "implicit SGD": lambda: ImplicitSGD(inner_steps=5),
+    "implicit SGD": lambda: ImplicitSGD(prox_weight=100.0, inner_steps=5),
     "simultaneous sweep": _simultaneous,
     "pipelined sweep": lambda: PipelinedSweep(micro_batches=MICRO_BATCHES),
     "averaging every sweep": lambda: _averaging(1),

@@ -16,7 +16,7 @@ from lifted_bregman.experiments.environment import threads
 from lifted_bregman.experiments.scale.results import Arrival
 from lifted_bregman.losses import CrossEntropy
 from lifted_bregman.problem import LiftedProblem, lift
-from lifted_bregman.solvers import Callback, GramSweep, Outcome, PipelinedSweep, Run, Solver
+from lifted_bregman.solvers import Callback, CurvatureStep, GramSweep, Outcome, PipelinedSweep, Run, Solver
 from lifted_bregman.solvers.baselines import Adam
 from lifted_bregman.training.fit import fit
 
@@ -36,10 +36,12 @@ class Competitor:
     parallel: Parallel | None = None
 
 
+_LONG = CurvatureStep(1.9, upper=False)  # the steps of the pipelined sweep whose times are stored
+
 COMPETITORS: Mapping[str, Competitor] = {
     "Gram sweep, one process": Competitor(GramSweep),
     "Gram sweep, layers shared": Competitor(lambda: GramSweep(micro_batches=4), Parallel(layer=2)),
-    "pipelined sweep, layers shared": Competitor(PipelinedSweep, Parallel(layer=2)),
+    "pipelined sweep, layers shared": Competitor(lambda: PipelinedSweep(_LONG, _LONG), Parallel(layer=2)),
     "Adam (1e-4), one process": Competitor(lambda: Adam(1e-4)),
 }
 
