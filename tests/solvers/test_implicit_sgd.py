@@ -236,3 +236,11 @@ def test_the_residual_of_a_step_is_that_before_the_last_move_of_the_top_layer(sp
         d = problem.evaluate(state.variables, X, Y).residual(4)
         found[N] = (state.metrics["residual_4"], float(torch.linalg.vector_norm(d)) / len(X) ** 0.5)
     assert found[2][0] == pytest.approx(found[1][1], rel=1e-12) and found[2][0] != pytest.approx(found[1][0], rel=1e-3)
+
+
+def test_the_default_weight_trains_a_digits_classifier():
+    """Beside the mean over batches of 100 a weight of 100 leaves it where it started, at 1 of 10 classes."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
+    result = lb.fit(lb.lift(model, loss=lb.CrossEntropy()), "digits", ImplicitSGD(), epochs=2, batch_size=100)
+    assert result.history[-1]["accuracy"] > 0.85

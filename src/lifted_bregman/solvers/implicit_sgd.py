@@ -87,10 +87,14 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
 
     The explicit variant replaces the squared norm by the distance of J_k = (τ_k/2)‖Θ‖² - (1/|B|) Σ E_i.  Then N steps
     are taken on X_B alone, at Θ^{k-1}, and Θ_l ← prox_{P_l/τ}( Θ_l - ∇_{Θ_l}H/τ ) follows.  Where X_B is the minimiser
-    this is a gradient step on min_X E_B(Θ, X).  The term -(1/2τ)‖∇_Θ E_B(Θ^{k-1}, X)‖² that the paper's J_k also gives
-    to X_B is left out, since it would need derivatives of activations.  The paper prints J_k without the ½.
+    this is a gradient step on min_X E_B(Θ, X).  The paper's J_k asks for more: with it X_B would have to minimise
+    E_B(Θ^{k-1}, X) - (1/2τ)‖∇_Θ E_B(Θ^{k-1}, X)‖².  The second term is left out.  With ReLU and a squared error it
+    grows like ‖X‖⁴ and E_B like ‖X‖², so that there is no minimum; and its gradient would need derivatives of
+    activations.  The paper prints J_k without the ½.
 
-    prox_weight  τ_k >= 0, a number or a schedule of the batch number k (> 0 for the explicit variant)
+    prox_weight  τ_k >= 0, a number or a schedule of the batch number k (> 0 for the explicit variant), beside the mean
+                 over the batch: beside the sum the same step has the weight |B|τ_k.  The default 1 is the paper's 100
+                 for classification, read as a weight beside the sum over its batches of 100 samples
     inner_steps  N >= 1
     order        `Sweeps` (N sweeps) or `LayerByLayer` (N steps on a layer before the next)
     reading      `Corrected` or `Literal` gradient steps (the metric "literal" says which), or `Majorised` ones
@@ -106,7 +110,7 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
     minibatch: ClassVar[bool] = True
     batch_variables: ClassVar[bool] = True
 
-    prox_weight: float | Schedule = 100.0
+    prox_weight: float | Schedule = 1.0
     inner_steps: int = 15
     order: LoopOrder = field(default_factory=Sweeps)
     reading: Reading = field(default_factory=Corrected)
