@@ -1,4 +1,4 @@
-"""`lifted train` with settings of the solver that are infinite, and its help."""
+"""`lifted train` with settings of the solver that are infinite or let it diverge, and its help."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from safetensors.torch import load_file
 
 from lifted_bregman.experiments.solver_names import default_name
+from lifted_bregman.training import RunFolder
 from tests.cli.program import call
 
 Capture = pytest.CaptureFixture[str]
@@ -36,6 +37,16 @@ def test_what_is_no_number_there_is_refused(wrong: str, tmp_path: Path, capsys: 
     called = call(capsys, "train", "--data", "digits", "--set", wrong, "--out", tmp_path / "run")
     assert called.code == 2 and called.err.count("\n") == 1 and wrong.partition("=")[0] in called.err
     assert not (tmp_path / "run").exists()
+
+
+def test_printed_steps_that_end_far_above_the_start_are_exit_code_5(tmp_path: Path, capsys: Capture) -> None:
+    """The printed steps with τ = 100 beside the mean over the batch: the cross-entropy rises from 2.3 to about 60."""
+    pytest.importorskip("sklearn")
+    printed = ["--solver", "implicit-sgd", "--set", "reading=literal", "--set", "prox_weight=100"]
+    called = call(capsys, "train", "--data", "digits", *printed, "--epochs", 3, "--quiet", "--out", tmp_path / "run")
+    assert called.code == 5 and "take smaller steps" in called.err
+    folder = RunFolder(tmp_path / "run")
+    assert folder.result()["outcome"] == "DIVERGED" and len(folder.history()) == 3
 
 
 def test_the_help_begins_with_the_default_solver(capsys: Capture) -> None:

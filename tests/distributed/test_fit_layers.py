@@ -161,6 +161,21 @@ def test_nan_names_rank_and_layer_and_the_last_finite_parameters_stay(tmp_path: 
         assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
+def test_a_run_that_ends_far_above_its_start_is_cut_and_ends_as_in_one_process(tmp_path: Path) -> None:
+    """Only the first row is good, so that the checkpoint of step 7 has the parameters of epoch 1 beside its own."""
+    solver, alone = lb.PipelinedSweep(2.2, 0.1, micro_batches=2), make(NAME, samples=13)
+    parts, rows, outcome, message, work = ended(alone, train(alone, solver, 3))
+    assert outcome is Outcome.DIVERGED and len(rows) == 3 and "the parameters of epoch 1;" in message
+
+    def work_on(rank: int) -> Ended:
+        train(make(NAME, samples=13), solver, 3, parallel=TWO, out=tmp_path / "run", callbacks=[StopAt(7)])
+        case, more = make(NAME, samples=13), {"out": tmp_path / "run", "resume": True, "callbacks": [StopAt()]}
+        return ended(case, train(case, solver, 3, parallel=TWO, **more))
+
+    for answer in forked(2, work_on):
+        require_bits(answer, (parts, rows, outcome, message.removesuffix(".") + " on rank 0.", work))
+
+
 class FailingDisk(Callback):
     """The folder of the run cannot be written from a step on, by whoever writes."""
 

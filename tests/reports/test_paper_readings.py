@@ -50,7 +50,7 @@ def test_a_stand_in_that_diverged_is_called_by_its_own_name() -> None:
     assert verdict.sentence == "the run tiny-other/0 diverged: W is inf after step 2" and verdict.brief == "diverged"
     silent = OTHERWISE.verdict(TEST, Evidence((*every_run(), replace(lost, message=Outcome.DIVERGED.value))))
     assert silent is not None and silent.sentence.endswith(
-        "diverged: The run diverged and was stopped; the last finite parameters were kept"
+        "diverged: The run diverged; the last good parameters were kept"
     )
 
 

@@ -44,9 +44,7 @@ def test_divergence_names_the_place_and_keeps_the_last_finite_parameters():
     solver = solvers.ProximalGradient(sweep=solvers.Jacobi(), step_rule=solvers.FixedStep(parameter=1e9, variable=1e9))
     result = solvers.run(case.problem, case.data, solver, epochs=500)
     assert result.outcome is solvers.Outcome.DIVERGED
-    assert "finite" in result.message and (
-        "model" in result.message or "x_" in result.message or "objective" in result.message
-    )
+    assert "objective" in result.message and "its initial parameters" in result.message
     assert all(bool(p.isfinite().all()) for p in case.problem.model.parameters())
 
 

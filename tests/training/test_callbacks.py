@@ -40,8 +40,11 @@ class Scripted(solvers.Solver):
 
 
 def scripted(objectives, *callbacks, **more):
+    """They are numbers up to 100, with which the run starts; far above the start it would have diverged."""
     case = make("relu")
     data = (case.X, torch.zeros_like(case.Y))
+    with torch.no_grad():
+        case.problem.model[-1].bias[0] = math.sqrt(200.0)
     solver = Scripted(tuple(objectives))
     return case, lb.fit(case.problem, data, solver, epochs=len(objectives), callbacks=callbacks, **more)
 
@@ -100,7 +103,7 @@ def test_a_monitor_of_a_metric_or_of_an_unknown_name():
     """A solver's metrics are known after its first row, and so is that there is none of this name."""
     case = make("relu")
     watching = lb.callbacks.EarlyStopping("prox_weight", patience=2)
-    result = lb.fit(case.problem, case.data, lb.ImplicitSGD(), epochs=9, callbacks=[watching])
+    result = lb.fit(case.problem, case.data, lb.ImplicitSGD(100.0), epochs=9, callbacks=[watching])
     assert result.outcome is Outcome.STOPPED and watching.best == 100.0
     with pytest.raises(errors.SettingError, match="'happiness', which the history does not have"):
         scripted([1.0, 2.0], lb.callbacks.EarlyStopping("happiness"))

@@ -1,4 +1,4 @@
-"""Divergence is not silent: NaN or infinity anywhere stops the run before parameters or checkpoints are touched."""
+"""Divergence is not silent: no NaN or infinity anywhere, and no objective that explodes or ends far above its start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import lifted_bregman as lb
 from lifted_bregman import errors, solvers
 from lifted_bregman.solvers import Outcome
 from tests.solvers.problems import make
-from tests.training.runs import Recorder, assert_same, parameters, train
+from tests.training.runs import Recorder, StopAt, assert_same, assert_same_end, case_in, parameters, scrambled, train
 
 BAD = [math.nan, math.inf, -math.inf]
 
@@ -64,19 +64,106 @@ def test_a_callback_that_spoils_the_end_leaves_no_model(tmp_path):
         train(make("relu"), solvers.ImplicitSGD(), 2, tmp_path / "run")
 
 
-@pytest.mark.parametrize("rate", [1e3, 1e6, 1e150])
-def test_the_model_keeps_the_parameters_of_the_last_row(rate):
-    """Also where the parameters are finite and the objective is what is not."""
-    case, seen = make("relu"), [parameters(make("relu"))]
+@pytest.mark.parametrize("rate", [3.0, 5.0, 1e3, 1e6, 1e150])
+def test_a_run_that_explodes_keeps_its_history_and_the_parameters_of_the_last_good_row(rate):
+    """A row is good up to ten times the larger of the objective at the start and the mean of ½‖y‖²."""
+    case = make("relu")
+    start = float(case.problem.objective(*case.data))
+    seen = [(0, start, parameters(case))]
 
     class Rows(lb.callbacks.Callback):
         def recorded(self, run, row):
-            seen.append([p.detach().clone() for p in run.problem.model.parameters()])
+            seen.append((row["epoch"], row["objective"], parameters(case)))
 
     result = lb.fit(case.problem, case.data, lb.baselines.SGD(rate), epochs=60, batch_size=12, callbacks=[Rows()])
-    assert result.outcome is Outcome.DIVERGED and len(result.history) == len(seen) - 1
-    assert_same(parameters(case), seen[-1])
-    assert math.isfinite(float(case.problem.objective(*case.data)))
+    limit = 10 * max(start, 0.5 * float(case.Y.square().sum(1).mean()))
+    epoch, objective, expected = [entry for entry in seen if entry[1] <= limit][-1]
+    assert result.outcome is Outcome.DIVERGED and "the objective is " in result.message
+    assert [row["epoch"] for row in result.history] == [e for e, _, _ in seen[1:] or seen]
+    assert_same(parameters(case), expected)
+    assert float(case.problem.objective(*case.data)) == pytest.approx(objective)
+    if rate < 1e150:
+        assert result.message.endswith("take smaller steps or a larger prox_weight.")
+        assert ("its initial parameters" if epoch == 0 else f"the parameters of epoch {epoch};") in result.message
+
+
+def test_an_explosion_of_a_solver_of_the_whole_set_is_no_finished_run():
+    """A gradient step of 2.5/L on a quadratic multiplies the error along the steepest direction by -1.5."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 2, bias=False)).double()
+    X, Y = torch.randn(20, 4, dtype=torch.float64), torch.randn(20, 2, dtype=torch.float64)
+    step = solvers.FixedStep(parameter=2.5 * 20 / float(torch.linalg.matrix_norm(X, 2)) ** 2, variable=1.0)
+    problem = lb.lift(model, loss=lb.SquaredError())
+    result = lb.fit(problem, (X, Y), solvers.ProximalGradient(step_rule=step), epochs=200)
+    assert result.outcome is Outcome.DIVERGED and 10 < len(result.history) < 100
+    assert float(problem.objective(X, Y)) <= 10 * max(result.history[0]["objective"], 0.5 * float((Y**2).sum(1).mean()))
+
+
+@dataclass(frozen=True)
+class Scripted(solvers.Solver):
+    """Sets the last bias so that the objective is a given list of numbers; all other parameters become 0."""
+
+    objectives: tuple[float, ...] = ()
+
+    def init(self, problem, batch):
+        return solvers.SolverState()
+
+    def step(self, problem, state, batch):
+        with torch.no_grad():
+            for p in problem.model.parameters():
+                p.zero_()
+            problem.model[-1].bias[0] = 1.0 + math.sqrt(2 * self.objectives[state.steps])
+        state.steps += 1
+        return state
+
+
+@pytest.mark.parametrize(
+    ("objectives", "outcome", "rows"),
+    [
+        ((1e-3, 4.9), Outcome.FINISHED, 2),
+        ((1e-3, 4e10, 4.9), Outcome.FINISHED, 3),
+        ((1e-3, 4e10, 5.1), Outcome.DIVERGED, 3),
+        ((1e-3, 6e11, 1e-3), Outcome.DIVERGED, 1),
+    ],
+    ids=["below ten times", "there and back", "ends above", "explodes"],
+)
+def test_rows_are_compared_with_the_start_or_with_outputs_0(objectives, outcome, rows):
+    """The start is 0, as good as it gets; the targets (1, 0, 0) have ½‖y‖² = ½, which outputs of 0 would cost."""
+    case = make("relu")
+    with torch.no_grad():
+        for p in case.problem.model.parameters():
+            p.zero_()
+        case.problem.model[-1].bias[0] = 1.0
+    Y = torch.zeros_like(case.Y)
+    Y[:, 0] = 1.0
+    assert float(case.problem.objective(case.X, Y)) == 0.0
+    result = lb.fit(case.problem, (case.X, Y), Scripted(objectives), epochs=len(objectives))
+    assert result.outcome is outcome and len(result.history) == rows
+    good = [value for value in objectives[:rows] if value <= 5.0]
+    assert float(case.problem.objective(case.X, Y)) == pytest.approx(good[-1])
+
+
+@pytest.mark.parametrize("steps", [1, 3, 4, 8, 12])
+def test_a_run_that_ends_far_above_its_start_is_resumed_exactly(tmp_path, steps):
+    """Cut before its first row, at a good one, and after rows that are not; it ends with the parameters of epoch 1."""
+    solver = lb.baselines.SGD(3.0)
+    whole, case = case_in(torch.float64), case_in(torch.float64)
+    expected = train(whole, solver, 5, None, StopAt())
+    assert expected.outcome is Outcome.DIVERGED and len(expected.history) == 5, expected.message
+    assert train(case, solver, 5, tmp_path / "run", StopAt(steps)).outcome is Outcome.INTERRUPTED
+    case = scrambled(case_in(torch.float64))
+    result = train(case, solver, 5, tmp_path / "run", StopAt(), resume=True)
+    assert_same_end(case, result, whole, expected)
+
+
+def test_a_run_that_diverges_in_its_first_epoch_has_the_row_of_its_start(tmp_path):
+    case = make("relu")
+    start = float(case.problem.objective(*case.data))
+    result = train(case, lb.baselines.SGD(learning_rate=1e200), 5, tmp_path / "run")
+    assert result.outcome is Outcome.DIVERGED and 0 < result.state.steps < 3
+    (row,) = result.history
+    assert (row["step"], row["epoch"], row["objective"]) == (0, 0, pytest.approx(start))
+    assert lb.training.RunFolder(tmp_path / "run").history() == result.history
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from lifted_bregman.distributed.place import follows
 from lifted_bregman.experiments import RunData, Settings
 from lifted_bregman.experiments.runs import SETTINGS
 from lifted_bregman.solvers import Outcome, Result
+from lifted_bregman.solvers._growth import ADVICE
 
 _FRACTIONS = ("accuracy", "validation_accuracy", "sparsity")
 _SHOWN = {
@@ -51,7 +52,9 @@ def report(result: Result, run: Path, settings: Settings, samples: RunData) -> i
     if settings.parallel is not None and follows():
         return ExitCode.OK  # the first process tells how it ended
     if result.outcome is Outcome.DIVERGED:
-        _console.say("lifted", f"{result.message} Take a smaller step, a larger prox_weight, or float64.")
+        known = ADVICE in result.message
+        advice = "" if known else " Take a smaller step, a larger prox_weight, or float64."
+        _console.say("lifted", f"{result.message}{advice}")
         return ExitCode.DIVERGED
     return ExitCode.INTERRUPTED if result.outcome is Outcome.INTERRUPTED else ExitCode.OK
 

@@ -63,7 +63,7 @@ class Continuation(Callback):
         run.load_state_dict(entries)
 
     def ended(self, run: Run) -> None:
-        entries = run.state_dict()
+        entries = {name: entry for name, entry in run.state_dict().items() if name not in ("start", "kept")}
         broken_off = run.batch > 0
         self.left = entries | {"epoch": run.epoch + broken_off, "batch": 0, "solver": None, "of": None}
         if self._portable:

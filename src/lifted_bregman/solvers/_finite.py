@@ -1,40 +1,66 @@
-"""Whether a run is still finite, and the last parameters that were."""
+"""Whether a run is still finite, and the last good parameters."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
-from lifted_bregman.problem import LiftedProblem
+from lifted_bregman.problem.span import Span
+from lifted_bregman.solvers._anchor import Anchor, copied, live, overwrite
 
 if TYPE_CHECKING:
     from lifted_bregman.solvers._loop import Run
 
 
 class Diverged(Exception):
-    """Something is not finite; the message names layer and quantity."""
+    """Something is not finite, or has exploded; the message names the quantity, and layer or row."""
 
     since: int | None = None
     """Among several processes, a smaller number where it began; None where that is not known."""
 
 
 class Keeper:
-    """A copy of the parameters of the last row, or of the beginning: those and the objective are finite."""
+    """A copy of the parameters of the last good row, or of the beginning: those and the objective are finite.
+
+    A new one has the present parameters.
+    """
 
     def __init__(self, run: Run) -> None:
-        self._copies = [p.detach().clone() for p in run.problem.model.parameters()]
+        self._copies: Anchor = copied(run.problem)
+        self.steps = run.state.steps
+        """Steps taken when the copy was made."""
+        self.epoch = int(run.history[-1]["epoch"]) if run.history else None
+        """The epoch of its row; None where it has none."""
+        self.behind = False
+        """Whether the last row was not good, so that the copy is older."""
+
+    @property
+    def meaning(self) -> str:
+        """Which parameters the copy has."""
+        if self.epoch is None:
+            return "its initial parameters" if self.steps == 0 else f"the parameters of step {self.steps}"
+        return f"the parameters of epoch {self.epoch}"
 
     def keep(self, run: Run) -> None:
-        """Copies the parameters; `require_finite` comes first, in all processes."""
-        with torch.no_grad():
-            torch._foreach_copy_(self._copies, [p.detach() for p in run.problem.model.parameters()])
+        """Copies the parameters of a good row; `require_finite` comes first, in all processes."""
+        overwrite(self._copies, live(run.problem))
+        self.steps, self.epoch, self.behind = run.state.steps, run.epoch, False
 
-    def restore(self, problem: LiftedProblem) -> None:
+    def restore(self, run: Run) -> None:
         """Puts the copy back."""
-        with torch.no_grad():
-            torch._foreach_copy_([p.detach() for p in problem.model.parameters()], self._copies)
+        overwrite(live(run.problem), self._copies)
+
+    def state_dict(self, span: Span) -> dict[str, Any]:
+        """The copy of the layers in `span`, and when it was made.  Not copied again."""
+        parameters = {layer: own for layer, own in self._copies.items() if layer in span.layers}
+        return {"steps": self.steps, "epoch": self.epoch, "behind": self.behind, "parameters": parameters}
+
+    def load_state_dict(self, entries: Mapping[str, Any]) -> None:
+        """Takes over what `state_dict` returned, for the layers that are in it."""
+        self.steps, self.epoch, self.behind = entries["steps"], entries["epoch"], entries["behind"]
+        overwrite({layer: self._copies[layer] for layer in entries["parameters"]}, entries["parameters"])
 
 
 def require_finite(run: Run) -> None:

@@ -20,6 +20,7 @@ from lifted_bregman.solvers._batches import epoch_order
 from lifted_bregman.solvers._by_layer import added_up, collected, own_part
 from lifted_bregman.solvers._callbacks import Callback, callback_error, close_all
 from lifted_bregman.solvers._finite import Diverged, Keeper, require_finite
+from lifted_bregman.solvers._growth import ADVICE, EXPLODED, GOOD, Reference, reference, row_value, zero_loss
 from lifted_bregman.solvers._history import largest_certificate, lifted_energies, measured, require_certificates
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking, on_device
 from lifted_bregman.solvers.agreement import Agreement, Stop
@@ -57,10 +58,12 @@ class Run:
     or of the layers; what follows differs from it by rounding alone.  Those that share a batch have the same parameters
     and the same state.  Those that share the layers have them for their own layers, and `collect` brings them together.
 
-    drop_last  whether an epoch leaves out its last batch where that has fewer samples than batch_size
-    peers      who shares each batch with this process; those of the problem by default
-    span       which layers this process has; that of the problem by default
-    agreement  who has to agree on the end of the run; by default this process decides
+    drop_last      whether an epoch leaves out its last batch where that has fewer samples than batch_size
+    measure_start  whether the initial parameters are evaluated, to compare rows with; without, rows are compared with
+                   the loss of outputs 0 alone
+    peers          who shares each batch with this process; those of the problem by default
+    span           which layers this process has; that of the problem by default
+    agreement      who has to agree on the end of the run; by default this process decides
     """
 
     history: list[Row]
@@ -68,6 +71,7 @@ class Run:
     of the nested network on the training set, its "sparsity" in the middle layer and, for integer labels, "accuracy";
     "energy" of the lifted problem and its parts "energy_1" .. "energy_L"; "validation", the objective on the validation
     set, and "validation_accuracy"; "certificate" if a tolerance was given; the work of this run; the solver's metrics.
+    If the run diverged before its first row, the history has the row of the initial parameters, with epoch 0.
     """
 
     def __init__(
@@ -85,6 +89,7 @@ class Run:
         validation: Batch | None = None,
         classify: bool = False,
         callbacks: Sequence[Callback] = (),
+        measure_start: bool = True,
         peers: Peers | None = None,
         span: Span | None = None,
         agreement: Agreement | None = None,
@@ -127,13 +132,20 @@ class Run:
         self._whole_state: dict[str, Any] | None = None
         self.validation, self.tolerance, self.record_every = validation, tolerance, record_every
         self.classify = classify
-        self.callbacks = list(callbacks)
+        self.callbacks, self._measure_start = list(callbacks), measure_start
         self.epoch = 1
         """The epoch under way, from 1."""
         self.batch = 0
         """Batches of this epoch that are done."""
         self.seconds = 0.0
         self.history = []
+        self.start: Row | None = None
+        """The row of the initial parameters, with step and epoch 0, from the beginning of the run on; None where they
+        were not measured.
+        """
+        self._reference: Reference | None = None
+        self._keeper: Keeper | None = None
+        self._kept: dict[str, Any] | None = None  # of a state that was loaded
         self.phase = Phase.BETWEEN
         self.outcome: Outcome | None = None
         self.message = ""
@@ -158,12 +170,19 @@ class Run:
     def state_dict(self) -> dict[str, Any]:
         """Position, solver state and counters of work: with parameters and history, all of a run.  Not copied.
 
-        Where processes share the layers, `collect` comes first, in all of them.
+        "start" is the row of the initial parameters, and "kept" has those of the last good row, unless the parameters
+        are still the same.  Where processes share the layers, `collect` comes first, in all of them.
         """
-        position = {"epoch": self.epoch, "batch": self.batch, "seconds": self.seconds}
+        position = {"epoch": self.epoch, "batch": self.batch, "seconds": self.seconds, "start": self.start}
         if self._whole_state is not None:
             return position | self._whole_state
-        return position | {"work": self.problem.work.as_dict(), "solver": self.state.state_dict()}
+        own = {"work": self.problem.work.as_dict(), "solver": self.state.state_dict()}
+        return position | own | self._kept_state()
+
+    def _kept_state(self) -> dict[str, Any]:
+        if self._keeper is None:
+            return {} if self._kept is None else {"kept": self._kept}
+        return {} if self._keeper.steps == self.state.steps else {"kept": self._keeper.state_dict(self.span)}
 
     def collect(self, state: bool = True) -> None:
         """Brings together what processes that share the layers have: nothing where this one has all of them.
@@ -176,8 +195,9 @@ class Run:
         network = self.problem.network
         self.span.spread({l: [p.detach() for p in network[l].map.parameters.values()] for l in layers(len(network))})
         if state:
-            whole = collected(self.state.state_dict(), self.span, self.solver.counts)
-            self._whole_state = {"work": self._work(), "solver": whole}
+            whole = collected(self.state.state_dict() | self._kept_state(), self.span, self.solver.counts)
+            kept = {"kept": whole.pop("kept")} if "kept" in whole else {}
+            self._whole_state = {"work": self._work(), "solver": whole} | kept
 
     def _work(self) -> dict[str, float]:
         """What all processes that share the layers have done."""
@@ -188,17 +208,27 @@ class Run:
         """Continues where `state_dict` was taken; parameters and history are put back by the caller."""
         self.epoch, self.batch, self.seconds = entries["epoch"], entries["batch"], entries["seconds"]
         self.problem.work.reset(entries["work"] if self.span.rank == 0 else dict.fromkeys(entries["work"], 0))
-        own = entries["solver"] if self.span.count == 1 else own_part(entries["solver"], self.span, self.solver.counts)
-        own = on_device(own, self.data.X.device)  # a checkpoint's tensors are on the CPU
+        self.start, self._kept = entries.get("start"), entries.get("kept")
+        own = entries["solver"]
+        if self.span.count > 1:
+            own = own_part(own | ({} if self._kept is None else {"kept": self._kept}), self.span, self.solver.counts)
+            self._kept = own.pop("kept", None)
+        device = self.data.X.device  # a checkpoint's tensors are on the CPU
+        own, self._kept = on_device(own, device), on_device(self._kept, device)
         self.state.load_state_dict(own)
         self.solver.attach(self._shared, self.state)
 
     def execute(self) -> Result:
         """Runs to the end, which is an outcome and not an exception."""
-        keeper = Keeper(self)
+        keeper = self._keeper = Keeper(self)
+        if self._kept is not None:
+            keeper.load_state_dict(self._kept)
+            self._kept = None
         try:
-            if self._together(self._start, keeper):
+            if self._together(partial(require_finite, self), keeper) and self._together(self._start, keeper):
                 self._epochs(keeper)
+                if self.outcome is None:
+                    self._together(partial(self._judge_end, keeper), keeper)
                 self._end(Outcome.FINISHED, "")
             self._together(self._ended, keeper, interruptible=False)
             if self.outcome is not Outcome.DIVERGED:
@@ -211,11 +241,18 @@ class Run:
         return Result(self.outcome, self.message, self.state, self.history)
 
     def _start(self) -> None:
-        require_finite(self)
+        if self.start is None and self._measure_start:
+            row = self._row(self._batch(self._order(self.epoch), 0)) | {"epoch": 0}
+            self.start = {name: value for name, value in row.items() if math.isfinite(value)}
+        if self._reference is None:
+            zero = zero_loss(self.problem, self.data)
+            self._reference = reference((self.start or {}).get("objective", math.inf), zero)
         self._call("started")
 
     def _ended(self) -> None:
         self.collect(state=False)
+        if self.outcome is Outcome.DIVERGED and not self.history and self.start and "objective" in self.start:
+            self.history.append(dict(self.start))
         self._call("ended")
 
     def _epochs(self, keeper: Keeper) -> None:
@@ -244,7 +281,7 @@ class Run:
             self.phase = Phase.BETWEEN
             self._end(Outcome.STALLED, f" {stalled}")
         except Diverged as diverged:
-            keeper.restore(self.problem)
+            keeper.restore(self)
             since = diverged.since
             where = "" if self.agreement.size == 1 else f" on rank {self.agreement.rank}"
             self._end(Outcome.DIVERGED, f" {diverged}{where}.")
@@ -266,7 +303,7 @@ class Run:
         if agreed is None:
             return True
         if agreed.outcome is Outcome.DIVERGED and self.outcome is not Outcome.DIVERGED:
-            keeper.restore(self.problem)
+            keeper.restore(self)
         self.outcome, self.message, self._record_at_stop = agreed.outcome, agreed.message, agreed.record
         return not agreed.failed
 
@@ -287,7 +324,13 @@ class Run:
         row = self._row(self._batch(order, max(self.batch, 1) - 1))
         if not math.isfinite(row["objective"]):
             raise Diverged(f"the objective is {row['objective']} after epoch {self.epoch}")
-        keeper.keep(self)
+        assert self._reference is not None
+        times = self._reference.times(row_value(row, self.state, len(self.data)))
+        if times > EXPLODED:
+            raise self._grown(row, times, keeper)
+        if times <= GOOD:
+            keeper.keep(self)
+        keeper.behind = times > GOOD
         self.phase = Phase.ROW
         self.history.append(row)
         if self.batch == len(order):
@@ -319,6 +362,20 @@ class Run:
                 row["validation_accuracy"] = reached["accuracy"]
         certificate = None if self.tolerance is None else largest_certificate(self._shared, self.state, self.data)
         return row if certificate is None else row | {"certificate": certificate}
+
+    def _judge_end(self, keeper: Keeper) -> None:
+        """A run that took all its steps has diverged if its last row is not good."""
+        assert self._reference is not None
+        if keeper.behind:
+            row = self.history[-1]
+            raise self._grown(row, self._reference.times(row_value(row, self.state, len(self.data))), keeper)
+
+    def _grown(self, row: Row, times: float, keeper: Keeper) -> Diverged:
+        assert self._reference is not None
+        return Diverged(
+            f"the objective is {row['objective']:.4g} after epoch {int(row['epoch'])}, {times:.3g} times the "
+            f"{self._reference.value:.4g} {self._reference.meaning}; the model has {keeper.meaning}; {ADVICE}"
+        )
 
     def _judge(self, row: Row) -> None:
         if self.tolerance is not None and row.get("certificate", math.inf) <= self.tolerance:
@@ -368,9 +425,10 @@ def run(
 
     The bare loop; `lifted_bregman.fit` adds other forms of data, validation, callbacks and checkpoints.  Stops early
     when the largest certificate, max over blocks of the prox-gradient residual, is at most `tolerance` (solvers with
-    variables of the whole set only).  Every `record_every` epochs a row is added to the history, parameters and
-    solver state are scanned, and a copy of the parameters is kept; if anything is not finite the run ends as DIVERGED
-    with that copy.
+    variables of the whole set only).  Every `record_every` epochs a row is added to the history, and parameters and
+    solver state are scanned.  The run ends as DIVERGED, with the parameters of the last good row, if anything is not
+    finite, if the objective exceeds 1e12 times its reference at a row, or 10 times at the last one.  The reference is
+    the larger of the objective at the start and the loss of outputs 0; rows of at most 10 times are good.
 
     Args:
         problem: what to minimise.

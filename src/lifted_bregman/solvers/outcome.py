@@ -14,7 +14,7 @@ class Outcome(Enum):
     CONVERGED = "The run converged: every block's certificate is below the tolerance."
     FINISHED = "The run took all the steps it was asked for."
     STALLED = "The run stalled: no step size above its floor decreases the energy."
-    DIVERGED = "The run diverged and was stopped; the last finite parameters were kept."
+    DIVERGED = "The run diverged; the last good parameters were kept."
     STOPPED = "The run was stopped early by a callback."
     INTERRUPTED = "The run was interrupted; what was reached is kept."
 
@@ -30,7 +30,9 @@ class Result:
     message: str
     state: SolverState
     history: list[dict[str, float]] = field(default_factory=list)
-    """One row an epoch with the entries that `Run.history` lists."""
+    """One row an epoch with the entries that `Run.history` lists.  A run that diverged before its first row has
+    that of the initial parameters, with epoch 0.
+    """
 
     def __repr__(self) -> str:
         last = self.history[-1] if self.history else {}

@@ -136,6 +136,8 @@ class RunFolder(Callback):
                 replace_file(path, content)
             else:
                 path.unlink(missing_ok=True)
+        if run.history and self._history.position()["rows"] == 0:  # that of the start, where a run reached no other
+            self._history.append(run.history[0])
         assert run.outcome is not None
         ending = {
             "outcome": run.outcome.name,
@@ -153,6 +155,8 @@ class RunFolder(Callback):
         entries = run.state_dict()
         solver = dict(entries.pop("solver"))
         parts = {name: solver.pop(name) for name in _OWN_PARTS if name in solver}
+        if "kept" in entries:  # the parameters of the last good row
+            parts["kept"] = entries.pop("kept")
         parts |= {"model": run.problem.model.state_dict(), "solver": solver}
         parts["callbacks"] = [callback.state_dict() for callback in run.callbacks]
         parts["generators"] = {"torch": torch.get_rng_state()}
@@ -170,12 +174,13 @@ class RunFolder(Callback):
         parts = dict(snapshot.parts)
         try:
             parameters, states, generators = parts.pop("model"), parts.pop("callbacks"), parts.pop("generators")
+            kept = parts.pop("kept", None)
             solver = {**parts.pop("solver"), **parts}
             _require_same_shapes(parameters, run.problem.model.state_dict())
             rows, lost = self._history.go_back(snapshot.state["history"], snapshot.step)
             saved = snapshot.state.get("callbacks", _names(run.callbacks))  # older versions kept no names
             new = _load_callbacks(run.callbacks, states, saved, loaded.path)
-            run.load_state_dict({**snapshot.state, "solver": solver})
+            run.load_state_dict({**snapshot.state, "kept": kept, "solver": solver})
             run.problem.model.load_state_dict(parameters)  # last: a checkpoint that is refused has changed none
         except (KeyError, TypeError, RuntimeError) as error:
             raise CheckpointError(f"{loaded.path} does not fit this run: {error}") from error

@@ -56,6 +56,7 @@ class Lane:
             seed=seed,
             record_every=epochs + 1,
             callbacks=[self._turn, *callbacks],
+            measure_start=False,
         )
         self.epochs = epochs
         self.rows: list[dict[str, float]] = []

@@ -67,8 +67,9 @@ class RecipeRun:
 
     @property
     def reason(self) -> str:
-        """What `message` says beyond the outcome, without the full stop; all of it where it says no more."""
-        return (self.message.removeprefix(Outcome[self.outcome].value).strip() or self.message).removesuffix(".")
+        """The sentence of `message` after that of the outcome, or that one where it is alone; without the full stop."""
+        sentences = self.message.split(". ")
+        return sentences[min(1, len(sentences) - 1)].removesuffix(".")
 
     def column(self, name: str) -> list[float]:
         """One entry of every row; CheckpointError if the rows have none of this name."""
