@@ -59,7 +59,7 @@ class Nesterov(Acceleration):
     """FISTA: the sweep starts from x_k + ((θ_{k-1} - 1)/θ_k)(x_k - x_{k-1}), θ_k = (1 + √(1 + 4θ_{k-1}²))/2, θ_0 = 1.
 
     It admits steps of at most 1/M.  With those, one layer and no restart, E(x_k) - E* <= 2M‖x_0 - x*‖²/(k + 1)².  With
-    longer steps it diverges, unless `ProximalGradient` has monotone=True.
+    longer steps it can diverge, unless `ProximalGradient` has monotone=True.
 
     (Beck and Teboulle 2009, for proximal gradient steps.)
 
@@ -104,7 +104,7 @@ class HeavyBall(Acceleration):
         -(1/t - M/2 - β/2t)‖Δ_{k+1}‖² + (β/2t)‖Δ_k‖² .
 
     So E + (β/2t)‖Δ_k‖² falls for t < 2(1 - β)/M, as long as t does not shrink from step to step.  With longer steps it
-    diverges on deep networks, unless `ProximalGradient` has monotone=True.
+    can diverge, unless `ProximalGradient` has monotone=True.
 
     momentum  β in [0, 1)
     """
