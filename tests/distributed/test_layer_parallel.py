@@ -19,7 +19,7 @@ from tests.distributed.numbers import differences, digest
 
 ESTIMATED = solvers.CurvatureStep(0.9, upper=False)
 JACOBI = solvers.ProximalGradient(sweep=solvers.Jacobi(), step_rule=solvers.FixedStep(0.02, 0.05))
-CURVED = solvers.ProximalGradient(sweep=solvers.Jacobi(), step_rule=solvers.CurvatureStep(0.9))
+CURVED = solvers.ProximalGradient(sweep=solvers.Jacobi())
 SIMULTANEOUS = solvers.StochasticProximalGradient(0.02, order=solvers.Simultaneous())
 PIPELINED = solvers.PipelinedSweep(micro_batches=2)
 GRAM = solvers.GramSweep(step_size=0.02, micro_batches=3)
