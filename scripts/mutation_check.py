@@ -165,7 +165,7 @@ MUTATIONS = [
     Mutation("energies: objective by layer without the weights' penalty", "problem/energies.py", "means.get(layer, nothing) + _on_parameters(problem, layer)", "means.get(layer, nothing)", "tests/solvers/test_loop.py"),
     Mutation("history: sparsity of another layer", "problem/blocks.py", "return depth // 2", "return 1", "tests/training/test_fit.py tests/problem"),
     Mutation("batches: places stay on the CPU", "solvers/_interface.py", "        places = places.to(self.X.device)\n", "", "tests/solvers/test_other_devices.py"),
-    Mutation("loop: a loaded state stays on the CPU", LOOP, "own = on_device(own, self.data.X.device)", "pass", "tests/solvers/test_other_devices.py"),
+    Mutation("loop: a loaded state stays on the CPU", LOOP, "own, self._kept = on_device(own, device), on_device(self._kept, device)", "pass", "tests/solvers/test_other_devices.py"),
     Mutation("batches: drop_last is ignored", "solvers/_batches.py", "end = samples - samples % batch_size if drop_last else samples", "end = samples", "tests/training/test_fit.py -k drop_last"),
     Mutation("fit: drop_last does not reach the workers", "training/fit.py", "            data=inputs,", "            data=(inputs.X, inputs.Y),", "tests/training/test_fit.py -k drop_last"),
     Mutation("inputs: a Dataset is read by its attributes", "training/inputs.py", "if isinstance(data, Dataset):", 'if isinstance(data, Dataset) and not hasattr(data, "X"):', "tests/training/test_fit.py -k every_form"),

@@ -184,8 +184,9 @@ def counted(mate: Any) -> Any:
 
 
 def test_errors_cost_no_message_of_their_own(crew: Any) -> None:
-    """Two at the start and two a row (finite numbers, then the row), one a step, one whether the last row is good, one at
-    the end, and one behind it.
+    """Two at the start and two a row (finite numbers, then the row), one a step, one whether the last row is good.
+
+    One more at the end, and one behind it.
     """
     steps, rows = 4 * 3, 2
     assert crew.run(2, counted) == [(Outcome.FINISHED, steps, rows, 2 + steps + 2 * rows + 1 + 1 + 1)] * 2
