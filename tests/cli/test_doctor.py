@@ -25,7 +25,12 @@ def test_doctor(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
 
 @pytest.mark.parametrize(
     ("attribute", "check"),
-    [("_phi_star", "identities"), ("_prox", "identities"), ("_map", "gradients"), ("_map", "training")],
+    [
+        ("_phi_star", "identities"),
+        ("compute_prox", "identities"),
+        ("compute_map", "gradients"),
+        ("compute_map", "training"),
+    ],
 )
 def test_doctor_finds_wrong_mathematics(
     attribute: str, check: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture

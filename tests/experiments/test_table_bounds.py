@@ -17,14 +17,15 @@ from lifted_bregman.experiments.tables import read_inputs, read_table
 
 MEGABYTE = 1 << 20
 MEASURE = """
-import json, resource, sys
+import json, sys
 from pathlib import Path
 import numpy as np
 from lifted_bregman.errors import DataError
 from lifted_bregman.experiments.tables import read_inputs, read_table
 
 def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    # not getrusage: its maximum includes that of the process that started this one
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
 
 readers = {
     "table": lambda path: read_table(path, None, True, True),

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from lifted_bregman.errors import CheckpointError
 
-JSON_LIMIT = 1 << 22
+JSON_LIMIT = 3 << 20
 """Bytes of the largest JSON text that is written or read; parsing takes some thirty times as much memory."""
 _DEPTH_LIMIT = 64
 _INTEGER_BITS = 4096
