@@ -26,9 +26,9 @@ help:
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml lab/pyproject.toml constraints.txt
 	@test -x $(BIN)/python || { echo 'setting up .venv (a few minutes the first time)'; $(PYTHON) -m venv .venv; }
-	@$(PIP) install -c constraints.txt -e '.[dev,plot,data,sklearn,track,onnx,docs]'
+	@$(PIP) install -c constraints.txt -e '.[dev,plot,data,sklearn,track,onnx,docs]' -e ./lab
 	@touch $@
 
 demo: $(STAMP)
@@ -61,7 +61,7 @@ report: $(STAMP)
 
 # The paper's theory figures; one of them is the picture in the README.
 figures: $(STAMP)
-	@$(BIN)/python -m lifted_bregman_paper.theory --out out/figures
+	@$(BIN)/python -m lifted_bregman_lab.paper.theory --out out/figures
 	@cp out/figures/bregman_losses.png docs/figures/bregman_losses.png
 
 format: $(STAMP)
@@ -70,4 +70,4 @@ format: $(STAMP)
 
 clean:
 	rm -rf out docs/_build mutants .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
-	find src tests docs scripts benchmarks -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+	find src lab tests docs scripts benchmarks -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

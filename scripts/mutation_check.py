@@ -22,17 +22,25 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = "src/lifted_bregman/"
+LAB = "lab/src/lifted_bregman_lab/"
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """Replace the only occurrence of `old` in `file` by `new`; `tests` must then fail."""
+    """Replace the only occurrence of `old` in `file` by `new`; `tests` must then fail.
+
+    file  of the library, or of the lab where it begins with `LAB`
+    """
 
     name: str
     file: str
     old: str
     new: str
     tests: str
+
+    def path(self, tree: Path) -> Path:
+        """The file in a copy of the repository."""
+        return tree / (self.file if self.file.startswith(LAB) else LIBRARY + self.file)
 
 
 PIECEWISE, SMOOTH, EXPONENTIAL = ("activations/piecewise.py", "activations/smooth.py", "activations/exponential.py")
@@ -156,7 +164,7 @@ MUTATIONS = [
     Mutation("loop: work of the history counted", LOOP, "        self.problem.work.reset(own_work)", "        pass", "tests/solvers/test_loop.py"),
     Mutation("loop: the problem is not told of a loaded state", LOOP, "        self.state.load_state_dict(own)\n        self.solver.attach(self._shared, self.state)", "        self.state.load_state_dict(own)", RESUME),
     Mutation("history: objective of the last piece only", "solvers/_history.py", "objective += float(energies.objective(problem, point)) * share", "objective = float(energies.objective(problem, point))", "tests/training/test_fit.py"),
-    Mutation("store: pictures are not looked at", "experiments/reproduction/store.py", 'require_shown(ending["pictures"])', "pass", "tests/experiments/test_reproduction_store.py"),
+    Mutation("store: pictures are not looked at", LAB + "reproduction/store.py", 'require_shown(ending["pictures"])', "pass", "tests/lab/test_reproduction_store.py"),
     Mutation("preparation: whole zeros and ones are raw pixels", "data/preparation.py", "bool(array.max() > 1) and is_whole(array)", "bool(array.max() > 0) and array.dtype.kind in 'ui'", "tests/data/test_transforms.py"),
     Mutation("scaling: another scale is not looked for", "experiments/run_data.py", "self._preparation.warn_of_another_scale(array)", "pass", "tests/experiments/test_run_data.py"),
     Mutation("csv: lines of any number of cells", "data/_csv.py", 'line.count(",") >= MOST_CELLS or ', "", "tests/experiments/test_table_bounds.py -k lines"),
@@ -179,10 +187,10 @@ MUTATIONS = [
     Mutation("early stopping: remembers another run", "training/callbacks/early_stopping.py", "        if not self._resumed or run.state.steps == 0:", "        if False:", "tests/training/test_callbacks.py"),
     Mutation("checkpoint: remembers another run", "training/callbacks/checkpoint.py", "        self._folder = folder\n        self._begin()\n", "        self._folder = folder\n", "tests/training/test_callbacks.py"),
     Mutation("fit: addresses are compared", "training/_company.py", 're.sub(r" at 0x[0-9a-f]+", "", repr(value))', "repr(value)", RESUME),
-    Mutation("readings: runs of the main reading stand in", "experiments/reproduction/store.py", "recipe if self.stand_ins is None else self.stand_ins.get(recipe)", "recipe", "tests/reports/test_paper_readings.py"),
-    Mutation("report: every note is repeated", "reports/paper_claims.py", "noted.setdefault(note, claim.name)", "claim.name", "tests/reports/test_paper_page.py"),
-    Mutation("readings: what does not change is judged again", "experiments/reproduction/paper.py", " or all(self.recipes[name] == name for name in claim.recipes)", "", "tests/reports/test_paper_readings.py"),
-    Mutation("readings: claims that say nothing are judged", "experiments/reproduction/paper.py", "if claim.name in self.silent:", "if False:", "tests/reports/test_paper_readings.py"),
+    Mutation("readings: runs of the main reading stand in", LAB + "reproduction/store.py", "recipe if self.stand_ins is None else self.stand_ins.get(recipe)", "recipe", "tests/lab/test_paper_readings.py"),
+    Mutation("report: every note is repeated", LAB + "reproduction/report/claims.py", "noted.setdefault(note, claim.name)", "claim.name", "tests/lab/test_paper_page.py"),
+    Mutation("readings: what does not change is judged again", LAB + "reproduction/paper.py", " or all(self.recipes[name] == name for name in claim.recipes)", "", "tests/lab/test_paper_readings.py"),
+    Mutation("readings: claims that say nothing are judged", LAB + "reproduction/paper.py", "if claim.name in self.silent:", "if False:", "tests/lab/test_paper_readings.py"),
     Mutation("folder: callbacks not restored", "training/run_folder.py", "            callback.load_state_dict(state)\n", "            pass\n", RESUME),
     Mutation("early stopping: a lost history makes it forget", "training/callbacks/early_stopping.py", "        if not self._resumed or run.state.steps == 0:", "        if not run.history:", RESUME + " -k lost_are_told"),
     Mutation("folder: lost rows are not told", "training/run_folder.py", "        if not lost:\n", "        if True:\n", RESUME + " -k lost_are_told"),
@@ -204,7 +212,7 @@ MUTATIONS = [
     Mutation("checkpoint: saved before the others have seen the row", "training/fit.py", "[*rest, folder, *savers]", "[*savers, folder, *rest]", RESUME),
     Mutation("signals: a long step is not broken off", "training/signals.py", "                self._wait(_GRACE)", "                pass", "tests/training/test_interruption.py"),
     Mutation("signals: a second Ctrl-C waits", "training/signals.py", "            raise StopNow", "            pass", "tests/training/test_interruption.py"),
-    Mutation("race: a whole one takes the present load", "experiments/race/running.py", "[beginning if stored is None else stored.load_before]", "[beginning]", "tests/experiments/test_race_running.py -k stored_part"),
+    Mutation("race: a whole one takes the present load", LAB + "race/running.py", "[beginning if stored is None else stored.load_before]", "[beginning]", "tests/lab/test_race_running.py -k stored_part"),
     Mutation("sub-problem: the outer proximal term forgotten", "solvers/_proximal_problem.py", "(*terms(problem), (anchor, weight)) if weight", "((anchor, weight),) if weight", "tests/solvers/test_implicit_sgd_variants.py -k both_terms"),
     Mutation("MAC-QP: steps tried without the proximal term", "solvers/baselines/mac_qp.py", " + proximal_value(problem)", "", "tests/solvers/test_baselines_mac_qp.py -k sub_problem"),
     Mutation("schedules: not looked at before a run", LOOP, "        solver.require_steps(problem, epochs * len(order))\n", "", SCHEDULES + "refused"),
@@ -313,7 +321,7 @@ def passes(tests: str, tree: Path) -> bool:
 
 def caught(mutation: Mutation, tree: Path) -> bool:
     """Whether the mutation's tests fail on the mutated tree; the tree is restored."""
-    path = tree / LIBRARY / mutation.file
+    path = mutation.path(tree)
     original = path.read_text()
     if original.count(mutation.old) != 1:
         sys.exit(f"mutation {mutation.name!r}: its line stands {original.count(mutation.old)} times in {mutation.file}")
@@ -329,7 +337,7 @@ def caught(mutation: Mutation, tree: Path) -> bool:
 def outcome(tests: str, tree: Path) -> int:
     """0 if the tests pass, 1 if one fails; anything else ends the script."""
     environment = os.environ | {
-        "PYTHONPATH": str(tree / "src"),
+        "PYTHONPATH": os.pathsep.join([str(tree / "src"), str(tree / "lab" / "src")]),
         "OMP_NUM_THREADS": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
@@ -351,7 +359,7 @@ def main() -> None:
     survivors = []
     with tempfile.TemporaryDirectory() as directory:
         tree = Path(directory)
-        for part in ("src", "tests"):
+        for part in ("src", "lab", "tests"):
             shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", tree)
         for mutation in chosen:

@@ -14,10 +14,10 @@ import pytest
 
 from lifted_bregman import reports
 from lifted_bregman.reports.demo_page import HEADER
-from lifted_bregman.reports.report import write_paper_report
-from lifted_bregman_paper.paper import paper
+from lifted_bregman_lab.paper.paper import paper
+from lifted_bregman_lab.reports import write_paper_report
+from tests.lab.paper_stores import whole_world
 from tests.reports.chromium import Browser, browser, executable
-from tests.reports.paper_stores import whole_world
 from tests.reports.short_demo import ShortDemo, one_short_demo
 
 CHROMIUM = executable()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 LIBRARY = "lifted_bregman"
-PAPER = "lifted_bregman_paper"
+LAB = "lifted_bregman_lab"
 ROOT = Path(__file__).parents[1] / "src" / LIBRARY
 
 # The way data flows: what a line names may be imported by the lines below it, never by those above.
@@ -59,8 +59,8 @@ def violations(source: str, module: str, is_package: bool = False) -> list[str]:
         return [f"{module}: '{own}' has no place in the order; the parts are {', '.join(ORDER)}"]
     for line, name in imported_modules(source, module, is_package):
         top, *rest = name.split(".")
-        if top == PAPER:
-            found.append(f"{module}:{line} imports {name}; the library never imports the paper's package")
+        if top == LAB:
+            found.append(f"{module}:{line} imports {name}; the library never imports the lab")
         elif top == LIBRARY and own is not None:
             if not rest or rest[0] not in ORDER:
                 found.append(f"{module}:{line} imports {name}; import from the part that defines it")
@@ -99,8 +99,8 @@ def test_the_walk_sees_the_library() -> None:
         ("losses._base", "def late():\n    from lifted_bregman.networks import lift", "networks"),
         ("losses._base", "if TYPE_CHECKING:\n    from lifted_bregman.solvers import ADMM", "solvers"),
         ("errors", "try:\n    import lifted_bregman.cli\nexcept ImportError:\n    pass", "cli"),
-        ("reports.page", "from lifted_bregman_paper import theory", "lifted_bregman_paper"),
-        ("cli.main", "import lifted_bregman_paper.recipes", "lifted_bregman_paper"),
+        ("reports.page", "from lifted_bregman_lab.paper import theory", "lifted_bregman_lab"),
+        ("cli.main", "import lifted_bregman_lab.paper.recipes", "lifted_bregman_lab"),
         ("networks.dense", "from lifted_bregman import BregmanLoss", "the part that defines it"),
         ("networks.dense", "import lifted_bregman", "the part that defines it"),
         ("misc.helpers", "", "no place in the order"),
@@ -127,8 +127,8 @@ def test_the_checker_lets_the_right_order_pass(module: str, source: str, is_pack
     assert violations(source, module, is_package) == []
 
 
-def test_the_top_level_may_not_import_the_paper_either() -> None:
-    assert violations("import lifted_bregman_paper", LIBRARY, is_package=True)
+def test_the_top_level_may_not_import_the_lab_either() -> None:
+    assert violations("import lifted_bregman_lab.paper", LIBRARY, is_package=True)
 
 
 def test_importing_the_library_imports_nothing_heavy() -> None:

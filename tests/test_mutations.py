@@ -29,7 +29,7 @@ def test_names_are_unique():
 @pytest.mark.parametrize("mutation", SCRIPT.MUTATIONS, ids=lambda mutation: mutation.name)
 def test_a_mutation_fits_the_library(mutation):
     """Its line stands once in the file, what replaces it is Python, and what it names of the tests is there."""
-    source = (ROOT / SCRIPT.LIBRARY / mutation.file).read_text()
+    source = mutation.path(ROOT).read_text()
     assert source.count(mutation.old) == 1 and mutation.new != mutation.old
     compile(source.replace(mutation.old, mutation.new), mutation.file, "exec")
     paths, _, word = mutation.tests.partition(" -k ")

@@ -3,49 +3,52 @@
 problem = lb.lift(model, loss=lb.SquaredError())      # reads an nn.Sequential and shares its parameters
 result = lb.fit(problem, (X, Y), epochs=5)             # trains it in place
 result.history, result.outcome, result.message         # a row an epoch, and how it ended
+
+A name is imported when it is first used, so that `import lifted_bregman` and `lifted --help` take no time.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from lifted_bregman import activations, errors
-from lifted_bregman.activations import forbid_activation_derivatives
-from lifted_bregman.activations.checks import check_bregman, check_conjugate, check_prox
-from lifted_bregman.distributed import Parallel
-from lifted_bregman.losses import BregmanLoss, CrossEntropy, QuadraticPenalty, SquaredError, bregman_loss
-from lifted_bregman.networks import Map
-from lifted_bregman.networks.checks import check_map
-from lifted_bregman.networks.prune import prune
-from lifted_bregman.problem import LiftedProblem, LiftedState, gradient_agreement, lift, penalties
-from lifted_bregman.problem.checks import check_penalty
-from lifted_bregman.problem.composite import composite_prox
-from lifted_bregman.solvers import (
-    ADMM,
-    PIAG,
-    SAG,
-    SAGA,
-    AdaBreg,
-    AsynchronousPIAG,
-    BregmanCoordinateDescent,
-    BregmanIterations,
-    Constrained,
-    CoordinateDescent,
-    GramSweep,
-    ImplicitParallel,
-    ImplicitSGD,
-    LinBreg,
-    ModelAveraging,
-    PipelinedSweep,
-    ProximalGradient,
-    StochasticProximalGradient,
-    TargetSparsity,
-    baselines,
-)
-from lifted_bregman.training import callbacks, fit
-
 if TYPE_CHECKING:
-    from lifted_bregman import data
+    from lifted_bregman import activations, data, errors
+    from lifted_bregman.activations import forbid_activation_derivatives
+    from lifted_bregman.activations.checks import check_bregman, check_conjugate, check_prox
+    from lifted_bregman.distributed import Parallel
     from lifted_bregman.estimators import LiftedAutoencoder, LiftedClassifier, LiftedRegressor
+    from lifted_bregman.losses import BregmanLoss, CrossEntropy, QuadraticPenalty, SquaredError, bregman_loss
+    from lifted_bregman.networks import Map
+    from lifted_bregman.networks.checks import check_map
+    from lifted_bregman.networks.prune import prune
+    from lifted_bregman.problem import LiftedProblem, LiftedState, penalties
+    from lifted_bregman.problem.checks import check_penalty
+    from lifted_bregman.problem.composite import composite_prox
+    from lifted_bregman.problem.gradient_agreement import gradient_agreement
+    from lifted_bregman.problem.lift import lift
+    from lifted_bregman.solvers import (
+        ADMM,
+        PIAG,
+        SAG,
+        SAGA,
+        AdaBreg,
+        AsynchronousPIAG,
+        BregmanCoordinateDescent,
+        BregmanIterations,
+        Constrained,
+        CoordinateDescent,
+        GramSweep,
+        ImplicitParallel,
+        ImplicitSGD,
+        LinBreg,
+        ModelAveraging,
+        PipelinedSweep,
+        ProximalGradient,
+        StochasticProximalGradient,
+        TargetSparsity,
+        baselines,
+    )
+    from lifted_bregman.training import callbacks
+    from lifted_bregman.training.fit import fit
 
 __version__ = "0.1.0"
 
@@ -100,21 +103,35 @@ __all__ = [
     "prune",
 ]
 
-# Imported when first asked for: estimators need scikit-learn, and not everybody needs data sets.
-_LATER = {
-    "LiftedAutoencoder": "estimators",
-    "LiftedClassifier": "estimators",
-    "LiftedRegressor": "estimators",
-    "data": "data",
+_HOMES = {
+    "activations": ("forbid_activation_derivatives",),
+    "activations.checks": ("check_bregman", "check_conjugate", "check_prox"),
+    "distributed": ("Parallel",),
+    "estimators": ("LiftedAutoencoder", "LiftedClassifier", "LiftedRegressor"),
+    "losses": ("BregmanLoss", "CrossEntropy", "QuadraticPenalty", "SquaredError", "bregman_loss"),
+    "networks": ("Map",),
+    "networks.checks": ("check_map",),
+    "networks.prune": ("prune",),
+    "problem": ("LiftedProblem", "LiftedState", "gradient_agreement", "lift", "penalties"),
+    "problem.checks": ("check_penalty",),
+    "problem.composite": ("composite_prox",),
+    "training": ("callbacks", "fit"),
 }
+"""The module of each public name; what is not here is a room itself, or a solver."""
+_ROOMS = ("activations", "data", "errors")
+_MODULES = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = import_module(f"{__name__}.{_LATER[name]}")
-    return module if name == _LATER[name] else getattr(module, name)
+    if name in _ROOMS:
+        found = import_module(f"{__name__}.{name}")
+    else:
+        found = getattr(import_module(f"{__name__}.{_MODULES.get(name, 'solvers')}"), name)
+    globals()[name] = found
+    return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
+    return sorted({*globals(), *__all__})

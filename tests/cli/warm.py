@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lifted_bregman.cli import main
+from lifted_bregman.cli.commands import installed
 
 # Where a run can be caught: module, name and attribute of what is called there.
 PLACES = {
@@ -79,7 +80,8 @@ def child(request: dict[str, Any]) -> int:
 
 def serve() -> None:
     answers = os.fdopen(os.dup(1), "w")
-    importlib.import_module("lifted_bregman.cli._app")
+    for command in installed().values():
+        command.load()
     for line in sys.stdin:
         request = json.loads(line)
         if "wait" in request:

@@ -178,7 +178,7 @@ def test_a_mutated_history_is_a_page_or_a_named_error(loose: Path) -> None:
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="there is no folder"):
         write_report(tmp_path / "missing")
-    kinds = r"holds neither a run .* demonstration nor a race: .*'lifted train', 'lifted demo' or 'lifted bench race'"
+    kinds = "holds neither a run .* nor a finished demonstration: name the --out of 'lifted train' or 'lifted demo'"
     with pytest.raises(CheckpointError, match=kinds):
         write_report(tmp_path)
 

@@ -16,9 +16,9 @@ import torch
 
 import lifted_bregman as lb
 from lifted_bregman import errors, solvers
-from lifted_bregman.experiments.reproduction.running import _locked
 from lifted_bregman.training._atomic import _start_time
 from lifted_bregman.training.checkpoints import Checkpoints
+from lifted_bregman_lab.reproduction.running import _locked
 from tests.training.runs import assert_same, assert_same_end, case_in, scrambled, train
 from tests.training.test_checkpoint_processes import child, dead_pid
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.text import Text
 
-from lifted_bregman.data import Progress
+if TYPE_CHECKING:
+    from lifted_bregman.data import Progress
 
 _silent = False
 

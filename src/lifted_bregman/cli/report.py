@@ -2,66 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from lifted_bregman.cli import _console
-from lifted_bregman.errors import CheckpointError
-from lifted_bregman.reports.paper_results import is_results, load_results
-from lifted_bregman.reports.paper_summary import require_place, write_headline, write_summary
-from lifted_bregman.reports.paper_tables import counted
-from lifted_bregman.reports.report import require_drawing, write_paper_report, write_report
+from lifted_bregman.reports.report import require_drawing, write_report
 
 
 def report(
-    folder: Annotated[
-        Path,
-        typer.Argument(help="The --out of 'lifted demo', 'lifted train', 'lifted bench race' or 'lifted reproduce'."),
-    ],
-    out: Annotated[
-        Path | None, typer.Option(help="Where the page goes. [default: FOLDER; of a reproduction out/reproduction]")
-    ] = None,
-    summary: Annotated[Path | None, typer.Option(help="Of a reproduction: write its summary to this file.")] = None,
-    headline: Annotated[
-        Path | None, typer.Option(help="Of a reproduction: put its headline table between the marks of this file.")
-    ] = None,
-    paper: Annotated[str | None, typer.Option(help="Which paper, where several are installed.")] = None,
+    folder: Annotated[Path, typer.Argument(help="The --out of 'lifted demo' or 'lifted train'.")],
+    out: Annotated[Path | None, typer.Option(help="Where the page goes. [default: FOLDER]")] = None,
 ) -> None:
-    """Make the page of a demonstration, a run, a race or a reproduction from its stored rows, without training.
+    """Make the page of a demonstration or a run from its stored rows, without training.
 
     \b
     lifted report out/demo
     lifted report runs/a
-    lifted report out/race
-    lifted report results --summary docs/reproduction-results.md
     """
     require_drawing()
-    console = _console.output()
-    if not is_results(folder):
-        _refuse(folder, {"--summary": summary, "--headline": headline, "--paper": paper})
-        console.print(f"page: {write_report(folder, out)}")
-        return
-    results = load_results(folder, paper)
-    if headline is not None:
-        require_place(headline)
-    for name, reason in results.ignored.items():
-        _console.say("warning", f"{folder / name}: {reason}", "bold yellow")
-    console.print(counted(results))
-    console.print(f"page: {write_paper_report(results, out)}")
-    if summary is not None:
-        console.print(f"summary: {write_summary(results, summary)}")
-    if headline is not None:
-        console.print(f"headline: {write_headline(results, headline)}")
-
-
-def _refuse(folder: Path, options: Mapping[str, object]) -> None:
-    """An error if an option is given that means something for a reproduction only."""
-    for option, value in options.items():
-        if value is not None and folder.is_dir():
-            raise CheckpointError(
-                f"{folder} holds no rows of a reproduction, which {option} is for: run 'lifted reproduce' first, or "
-                f"leave {option} out."
-            )
+    _console.output().print(f"page: {write_report(folder, out)}")

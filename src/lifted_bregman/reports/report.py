@@ -1,22 +1,15 @@
-"""`write_report`: the page of whatever a folder holds."""
+"""`write_report`: the page of a demonstration or a run, from what is stored in its folder."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from lifted_bregman.experiments import demo_folder, race
+from lifted_bregman.experiments import demo_folder
 from lifted_bregman.reports.demo_page import demo_page
-from lifted_bregman.reports.paper_page import paper_page
-from lifted_bregman.reports.paper_results import Results, is_results, load_results
-from lifted_bregman.reports.race_page import race_page
 from lifted_bregman.reports.run_page import run_page
 
 PAGE = demo_folder.PAGE
-RACE = "race.json"
-REPRODUCTION = Path("out/reproduction")
-"""Where the page of a reproduction is written if nobody says otherwise: not beside the rows, which are kept."""
 
 
 def require_drawing() -> None:
@@ -27,24 +20,11 @@ def require_drawing() -> None:
 
 
 def write_report(folder: Path, out: Path | None = None) -> Path:
-    """Writes the page of a race, a demonstration, a run or a reproduction, from what is stored in its folder.
+    """Write the page of a demonstration or a run.
 
     Args:
-        folder: what `lifted bench race`, `lifted demo`, `lifted train` or `lifted reproduce` was given as --out.
-        out: the folder of the page; None for `folder` itself, or for a reproduction `REPRODUCTION`.
+        folder: the --out of `lifted demo` or `lifted train`.
+        out: the folder of the page; None for `folder` itself.
     """
-    if is_results(folder):
-        return write_paper_report(load_results(folder), out)
-    if (folder / RACE).is_file():
-        page = race_page(race.read_race(folder / RACE))
-    elif demo_folder.is_demo(folder):
-        page = demo_page(demo_folder.load(folder))
-    else:
-        page = run_page(folder)
+    page = demo_page(demo_folder.load(folder)) if demo_folder.is_demo(folder) else run_page(folder)
     return page.write((out or folder) / PAGE)
-
-
-def write_paper_report(results: Results, out: Path | None = None) -> Path:
-    """Writes the page of a reproduction into `out`, or into `REPRODUCTION`."""
-    with TemporaryDirectory(prefix="report-") as scratch:
-        return paper_page(results, Path(scratch)).write((out or REPRODUCTION) / PAGE)

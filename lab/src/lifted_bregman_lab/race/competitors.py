@@ -1,0 +1,124 @@
+"""The competitors of the race: how each solver is made of its tuned setting, and the grid of that setting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lifted_bregman.errors import SettingError
+from lifted_bregman.experiments._typed import unknown
+from lifted_bregman.solvers import AdaBreg, Coupling, ImplicitSGD, Solver, baselines
+from lifted_bregman.solvers.readings import Literal as Printed
+from lifted_bregman.training import default_solver
+from lifted_bregman_lab.race.problems import RaceProblem
+
+Kind = Literal["lifted", "back-propagation"]
+REFERENCE = "adam"
+_INNER_STEPS = 15  # the paper's N
+_PROX_WEIGHT = 0.5  # the paper's τ for ISGD-BP
+
+
+@dataclass(frozen=True)
+class Competitor:
+    """One way to train.
+
+    Args:
+        name: as it is chosen on the command line.
+        title: as people read it.
+        kind: "lifted" or "back-propagation".
+        make: the solver for a value of the tuned setting and a problem; the value is NaN where nothing is tuned.
+        tuned: the setting that is chosen from the grid, None for a competitor that takes its defaults everywhere.
+        grid: the values that are tried, each above 0; empty where nothing is tuned.
+        batch_factors: the multiples of the problem's batch size that are tried.
+    """
+
+    name: str
+    title: str
+    kind: Kind
+    make: Callable[[float, RaceProblem], Solver[Any]]
+    tuned: str | None = None
+    grid: tuple[float, ...] = ()
+    batch_factors: tuple[float, ...] = (1.0,)
+
+    def __post_init__(self) -> None:
+        if (self.tuned is None) != (not self.grid):
+            raise SettingError(f"the competitor '{self.name}' needs both a tuned setting and its grid, or neither.")
+        if not all(value > 0.0 for value in (*self.grid, *self.batch_factors)) or not self.batch_factors:
+            raise SettingError(f"the grids of the competitor '{self.name}' must hold numbers above 0.")
+
+    def batch_sizes(self, problem: RaceProblem) -> tuple[int, ...]:
+        """The batch sizes that are tried on a problem."""
+        return tuple(dict.fromkeys(max(1, round(factor * problem.batch_size)) for factor in self.batch_factors))
+
+
+def _algorithm_1(prox_weight: float, problem: RaceProblem) -> Solver[Any]:
+    # The step printed for classification.  That for autoencoders, |B| times as long, diverges within a few batches.
+    return ImplicitSGD(prox_weight, _INNER_STEPS, reading=Printed(), coupling=Coupling.BEFORE)
+
+
+_ADAPTIVE = (1e-4, 2e-4, 3e-4, 5e-4, 1e-3, 2e-3)
+COMPETITORS: dict[str, Competitor] = {
+    competitor.name: competitor
+    for competitor in (
+        Competitor("lifted", "lifted, the default of fit, not tuned", "lifted", lambda _, problem: default_solver()),
+        Competitor(
+            "lifted-adabreg",
+            "lifted sweep with Adam's step sizes (AdaBreg)",
+            "lifted",
+            lambda rate, _: AdaBreg(step_size=rate),
+            "step_size",
+            _ADAPTIVE,
+        ),
+        Competitor(
+            "algorithm-1",
+            f"the paper's Algorithm 1 as printed, N = {_INNER_STEPS}",
+            "lifted",
+            _algorithm_1,
+            "prox_weight",
+            (0.1, 1.0, 10.0, 100.0),
+        ),
+        Competitor(
+            "sgd",
+            "SGD",
+            "back-propagation",
+            lambda rate, _: baselines.SGD(rate),
+            "learning_rate",
+            (5e-3, 1e-2, 2e-2, 5e-2, 1e-1, 2e-1),
+        ),
+        Competitor(
+            "sgd-momentum",
+            "SGD with momentum 0.9",
+            "back-propagation",
+            lambda rate, _: baselines.SGD(rate, momentum=0.9),
+            "learning_rate",
+            (1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2),
+        ),
+        Competitor(
+            REFERENCE,
+            "Adam, fused",
+            "back-propagation",
+            lambda rate, _: baselines.Adam(rate),
+            "learning_rate",
+            _ADAPTIVE,
+            (0.5, 1.0, 2.0),
+        ),
+        Competitor(
+            "implicit-backprop",
+            f"implicit SGD by back-propagation (ISGD-BP), τ = {_PROX_WEIGHT:g}, N = {_INNER_STEPS}",
+            "back-propagation",
+            lambda rate, _: baselines.ImplicitBackprop(_PROX_WEIGHT, _INNER_STEPS, rate),
+            "learning_rate",
+            (1e-3, 3e-3, 1e-2, 3e-2, 1e-1),
+        ),
+    )
+}
+QUICK = ("lifted", "sgd", REFERENCE, "algorithm-1")
+
+
+def choose_competitors(names: Sequence[str]) -> tuple[Competitor, ...]:
+    """The competitors of these names, in this order; all if there are none."""
+    for name in names:
+        if name not in COMPETITORS:
+            raise SettingError(unknown("competitor of the race", name, COMPETITORS))
+    return tuple(COMPETITORS[name] for name in dict.fromkeys(names)) or tuple(COMPETITORS.values())

@@ -1,0 +1,1 @@
+"""The page and the summary of a reproduction, from its stored rows."""

@@ -1,0 +1,113 @@
+"""Claims as a reader meets them: what the paper says, what was found, why it is judged so, and how to run it again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from lifted_bregman.reports.page import Finding, Heading, Text
+from lifted_bregman_lab.reproduction import All, Claim, Status, Verdict
+from lifted_bregman_lab.reproduction.report.results import Results
+from lifted_bregman_lab.reproduction.report.tables import MARKS, told
+
+_COLOURS = {
+    Status.REPRODUCED: "curve-3",
+    Status.NOT_REPRODUCED: "curve-2",
+    Status.NOT_APPLICABLE: "curve-5",
+    Status.NOT_RUN: "rule",
+}
+_APART = "--out out/again"  # a stored run is not run again
+
+
+def command(claim: Claim) -> str:
+    """What runs again whatever a claim is judged by, and judges it."""
+    return f"lifted reproduce {claim.name} {_APART}" if claim.recipes else "lifted report results"
+
+
+def command_of_all(figure: str) -> str:
+    """The same for all claims about a figure."""
+    return f"lifted reproduce {figure} --priority seeds {_APART}"
+
+
+def claim_block(results: Results, claim: Claim) -> Finding:
+    """Verdict and statement, and below them what was found, why it is judged so, what was tried, name and command."""
+    verdict = results.verdicts[claim.name]
+    found = sentence(verdict.sentence)
+    lines = [
+        *(re.split(r"(?<=\.) ", found) if isinstance(claim.rule, All) else [found]),
+        f"Judged by: {sentence(claim.why)}",
+        tried(results, claim),
+    ]
+    read = [
+        f"With {title}, {told(other.status)}: {sentence(other.sentence)}"
+        for title, other in _judged_otherwise(results, claim)
+    ]
+    return Finding(
+        told(verdict.status),
+        claim.statement,
+        _COLOURS[verdict.status],
+        [line for line in lines if line],
+        (claim.name, command(claim)),
+        (readings_in_brief(results, claim), read) if read else None,
+    )
+
+
+def failures(results: Results) -> dict[str, dict[Claim, list[str]]]:
+    """The claims that were not reproduced, by the title of their table or figure, each with what is said of it.
+
+    That is the statement with what was found, other readings in brief, and what was tried.
+    """
+    titles = {exhibit.figure: exhibit.title for exhibit in results.paper.exhibits}
+    noted: dict[str, str] = {}
+    found: dict[str, dict[Claim, list[str]]] = {}
+    for claim in results.of_status(Status.NOT_REPRODUCED):
+        said, note = sentence(results.verdicts[claim.name].sentence), tried(results, claim)
+        first = noted.setdefault(note, claim.name)
+        again = note if first == claim.name or not note else f"What was tried: the same as for {first}."
+        lines = [f"{claim.statement} {said}", readings_in_brief(results, claim), again]
+        found.setdefault(titles.get(claim.figure, claim.figure), {})[claim] = [line for line in lines if line]
+    return found
+
+
+def failure_blocks(results: Results) -> list[Heading | Text]:
+    """`failures` as paragraphs, under a heading for each table or figure."""
+    from markupsafe import Markup
+
+    blocks: list[Heading | Text] = []
+    for title, claims in failures(results).items():
+        blocks.append(Heading(title))
+        for claim, lines in claims.items():
+            blocks.append(Text(Markup("<code>{}</code> {}").format(claim.name, Markup("<br>").join(lines))))
+    return blocks
+
+
+def readings_in_brief(results: Results, claim: Claim) -> str:
+    """What other readings of the text say about a claim; empty where none judges it."""
+    found = _judged_otherwise(results, claim)
+    said = [f"{title} ({verdict.brief}\N{NO-BREAK SPACE}{MARKS[verdict.status]})" for title, verdict in found]
+    return f"Read otherwise: {', '.join(said)}." if said else ""
+
+
+def _judged_otherwise(results: Results, claim: Claim) -> list[tuple[str, Verdict]]:
+    """The verdicts of the other readings of which something is stored."""
+    return [(title, verdicts[claim.name]) for title, verdicts in results.readings.items() if claim.name in verdicts]
+
+
+def tried(results: Results, claim: Claim) -> str:
+    """What was tried for a claim that was not reproduced; empty where nothing is noted."""
+    note = results.paper.notes.get(claim.name, "")
+    return f"What was tried: {sentence(note)}" if note else ""
+
+
+def reasons(claims: Iterable[Claim]) -> dict[str, list[str]]:
+    """Every reason once, with the names of the claims that have it."""
+    found: dict[str, list[str]] = {}
+    for claim in claims:
+        found.setdefault(claim.why, []).append(claim.name)
+    return found
+
+
+def sentence(text: str) -> str:
+    """With a capital after every full stop, but for names with an underscore, and a full stop at the end."""
+    capital = re.sub(r"(^|\. )([a-z])(?!\w*_)", lambda found: found[1] + found[2].upper(), text)
+    return capital if capital.endswith((".", "!", "?")) else f"{capital}."

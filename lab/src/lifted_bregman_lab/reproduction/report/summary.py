@@ -1,0 +1,174 @@
+"""The summary of a reproduction as Markdown, for the documentation, and its headline table, for a README."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from lifted_bregman.errors import SettingError
+from lifted_bregman.experiments._write import write_whole
+from lifted_bregman_lab.reproduction import Claim, Near, Verdict
+from lifted_bregman_lab.reproduction.exhibits import Exhibit, ShownTable
+from lifted_bregman_lab.reproduction.report.claims import command_of_all, failures, reasons
+from lifted_bregman_lab.reproduction.report.page import FAILURES, READINGS, SECONDS, SPREAD, VERDICTS, missing_sentence
+from lifted_bregman_lab.reproduction.report.results import Results
+from lifted_bregman_lab.reproduction.report.tables import (
+    MARKED,
+    counted,
+    has_published,
+    machine_rows,
+    reading_rows,
+    required,
+    run_rows,
+    shown_rows,
+    told,
+    verdict_rows,
+)
+
+BEGIN, END = "<!-- headline of the reproduction: begin -->", "<!-- headline of the reproduction: end -->"
+"""The lines between which `write_headline` puts its table."""
+
+
+def summary(results: Results) -> str:
+    """Tables beside the paper's, every claim with its verdict, what was not run and what was ignored."""
+    paper = results.paper
+    parts = [
+        "# Results of the reproduction",
+        f"What came of *{_text(paper.title)}*, as far as its runs are stored. This page is written by `lifted report`: "
+        "do not edit it. The same command writes `out/reproduction/index.html`, with every curve, image and code.",
+        f"**{_text(counted(results))}** {_text(VERDICTS)}",
+        markdown_table(*verdict_rows(results), words=1),
+        *([READINGS, markdown_table(*reading_rows(results), words=1)] if results.readings else []),
+        *_failures(results),
+        *(part for exhibit in paper.exhibits for part in _exhibit(results, exhibit)),
+        *_others(results),
+        "## Runs",
+        f"{missing_sentence(results)} {SECONDS}",
+        markdown_table(*run_rows(results), words=2),
+        "## Files that were ignored",
+        markdown_table(("file", "why"), list(results.ignored.items())) if results.ignored else "None.",
+        "## Machine",
+        markdown_table(*machine_rows(results)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def headline(results: Results) -> str:
+    """The headline tables as Markdown, and the verdicts in a sentence."""
+    tables = [shown for exhibit in results.paper.exhibits for shown in exhibit.shown if isinstance(shown, ShownTable)]
+    chosen = [table for table in tables if table.headline]
+    return "\n\n".join([*(_table(results, table) for table in chosen), _text(counted(results))])
+
+
+def headline_recipes(results: Results) -> tuple[str, ...]:
+    """The recipes that the headline tables are read off."""
+    shown = [one for exhibit in results.paper.exhibits for one in exhibit.shown]
+    chosen = [one for one in shown if isinstance(one, ShownTable) and one.headline]
+    return tuple(dict.fromkeys(name for table in chosen for name in table.recipes))
+
+
+def between_marks(text: str) -> str | None:
+    """What stands between the marks in a text, without the space around it; None if they are not there."""
+    found = re.search(f"{re.escape(BEGIN)}(.*?){re.escape(END)}", text, re.S)
+    return None if found is None else found[1].strip()
+
+
+def write_summary(results: Results, path: Path) -> Path:
+    """Writes the summary; the file is there whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, summary(results).encode())
+    return path
+
+
+def require_place(path: Path) -> str:
+    """The text of a file that has the marks; SettingError if it is not there or has none."""
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    if between_marks(text) is None:
+        raise SettingError(f"{path} has no place for the headline: add the two lines '{BEGIN}' and '{END}' to it.")
+    return text
+
+
+def write_headline(results: Results, path: Path) -> Path:
+    """Puts the headline between the marks of a file; `require_place` says what it needs."""
+    before, _, rest = require_place(path).partition(BEGIN)
+    after = rest.partition(END)[2]
+    write_whole(path, f"{before}{BEGIN}\n{headline(results)}\n{END}{after}".encode())
+    return path
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], words: int | None = None) -> str:
+    """A table of Markdown; columns after the first `words` are aligned to the right, none if it is None."""
+    left = len(header) if words is None else words
+    lines = [header, ["---" if place < left else "---:" for place in range(len(header))], *rows]
+    cells = ([cell if number == 1 else _text(cell) for cell in line] for number, line in enumerate(lines))
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+def _exhibit(results: Results, exhibit: Exhibit) -> list[str]:
+    tables = [_table(results, shown) for shown in exhibit.shown if isinstance(shown, ShownTable)]
+    captioned = [
+        part
+        for shown, table in zip((s for s in exhibit.shown if isinstance(s, ShownTable)), tables, strict=True)
+        for part in (_caption(results, shown), table)
+    ]
+    claims = results.paper.claims_of(exhibit.figure)
+    if not captioned and not claims:
+        return []
+    note = [f"What was tried: {_text(exhibit.note)}"] if exhibit.note else []
+    return [f"## {_text(exhibit.title)}", _text(exhibit.text), *captioned, *note, *_claims(results, claims)]
+
+
+def _others(results: Results) -> list[str]:
+    shown = {exhibit.figure for exhibit in results.paper.exhibits}
+    left = [name for name in results.paper.figures if name not in shown and results.paper.claims_of(name)]
+    return [part for name in left for part in (f"## {_text(name)}", *_claims(results, results.paper.claims_of(name)))]
+
+
+def _claims(results: Results, claims: Sequence[Claim]) -> list[str]:
+    """One row for each claim, and then every reason once."""
+    if not claims:
+        return []
+    rows = []
+    for claim in claims:
+        verdict = results.verdicts[claim.name]
+        rows.append((claim.name, claim.statement, required(claim.rule), _found(claim, verdict), told(verdict.status)))
+    header = ("claim", "the paper says", "required", "found", "verdict")
+    listed = [
+        f"- {_text(why)} ({_text(names[0])}{f' and {len(names) - 1} more' if len(names) > 1 else ''})"
+        for why, names in reasons(claims).items()
+    ]
+    again = f"Run it again: `{command_of_all(claims[0].figure)}`, or with the name of a claim or a run."
+    return [markdown_table(header, rows), "Why they are judged so:", "\n".join(listed), again]
+
+
+def _failures(results: Results) -> list[str]:
+    parts = []
+    for title, claims in failures(results).items():
+        lines = []
+        for claim, (first, *more) in claims.items():
+            lines.append(f"- `{claim.name}`: {_text(first)}")
+            lines += (f"  - {_text(line)}" for line in more)
+        parts += [f"**{_text(title)}**", "\n".join(lines)]
+    how_to_read = [FAILURES] if results.readings else []
+    return ["## What was not reproduced", *how_to_read, *parts] if parts else []
+
+
+def _found(claim: Claim, verdict: Verdict) -> str:
+    """The measured number with its seeds where the rule is about one; else the verdict's own sentence."""
+    if not isinstance(claim.rule, Near) or verdict.measured is None:
+        return verdict.sentence
+    return verdict.sentence.partition(";")[0] + f"; {verdict.seeds} seed{'' if verdict.seeds == 1 else 's'}"
+
+
+def _table(results: Results, table: ShownTable) -> str:
+    return markdown_table(*shown_rows(results, table), words=2)
+
+
+def _caption(results: Results, table: ShownTable) -> str:
+    return _text(f"{table.caption} {SPREAD}{f' {MARKED}' if has_published(results, table) else ''}")
+
+
+def _text(words: str) -> str:
+    """Words that mean themselves in Markdown."""
+    return re.sub(r"([\\`*_{}\[\]<>$|])", r"\\\1", words)

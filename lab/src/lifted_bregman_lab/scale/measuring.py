@@ -1,0 +1,174 @@
+"""What the two worker processes do: the steps of a case in turns, and messages alone."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from lifted_bregman.distributed.parallel import Parallel
+from lifted_bregman.distributed.process_peers import ProcessPeers
+from lifted_bregman.distributed.process_span import ProcessSpan
+from lifted_bregman.distributed.world import World, join
+from lifted_bregman.losses import SquaredError
+from lifted_bregman.problem import LiftedProblem, lift
+from lifted_bregman.solvers import Batch, Run
+from lifted_bregman.training._company import Company, Joined
+from lifted_bregman_lab.scale.cases import Case
+
+_CACHE = 2**26  # bytes, more than processors keep at hand
+
+ALONE, BESIDE, SHARED = "alone", "beside", "shared"
+"""The turns: one process alone; both at once, each for itself, which is what the machine gives; both together."""
+
+
+@dataclass(frozen=True)
+class MeasureCase:
+    """Times a case, in each of two workers.
+
+    rounds   in each of which every turn comes once, in an order that alternates
+    seconds  of a turn, about; it has at least one step
+    """
+
+    case: Case
+    rounds: int
+    seconds: float
+
+    def __call__(self) -> dict[str, Any]:
+        """Seconds of a step for each turn and round, and what a step sends: in rank 0, which took the longest."""
+        with join(self.case.parallel) as world:
+            return self._measure(world)
+
+    def _measure(self, world: World) -> dict[str, Any]:
+        own, together = _lane(self.case, Company()), _lane(self.case, Joined(world))
+
+        def nothing() -> None:
+            pass
+
+        turns: dict[str, Callable[[], None]] = {
+            ALONE: own if world.rank == 0 else nothing,
+            BESIDE: own,
+            SHARED: together,
+        }
+        for step in (own, together, together):
+            step()
+        before = _counts(together.run)
+        together()
+        sent = [after - earlier for after, earlier in zip(_counts(together.run), before, strict=True)]
+        steps = {name: world.first(math.ceil(self.seconds / _seconds(turn, 1, world))) for name, turn in turns.items()}
+        times: dict[str, list[float]] = {name: [] for name in turns}
+        for number in range(self.rounds):
+            for name in list(turns) if number % 2 else reversed(list(turns)):
+                times[name].append(_seconds(turns[name], steps[name], world))
+        return {"times": times, "sent": _of_all(sent[0], world), "messages": _of_all(sent[1], world)}
+
+
+@dataclass(frozen=True)
+class MeasureLinks:
+    """Times messages of several sizes between two workers: sums over both, and rows from one to the other."""
+
+    sizes: tuple[int, ...]
+    """Bytes."""
+    rounds: int
+
+    @property
+    def parallel(self) -> Parallel:
+        """The two workers."""
+        return Parallel(data=2, timeout=600.0, restarts=0)
+
+    def __call__(self) -> dict[str, list[tuple[int, float]]]:
+        with join(self.parallel) as world:
+            peers, span = ProcessPeers(world.data), ProcessSpan([range(1, 2), range(2, 3)], world.data)
+            peers.divide(torch.zeros(2, 1))
+
+            def there_and_back(rows: torch.Tensor) -> None:
+                if span.rank == 0:
+                    span.send_above(rows)
+                    span.from_above(rows)
+                else:
+                    span.send_below(span.from_below(rows))
+                span.settle()
+
+            found: dict[str, list[tuple[int, float]]] = {"sum": [], "rows": []}
+            cache = torch.zeros(_CACHE // 4)
+            for size in self.sizes:
+                rows = torch.zeros(size // 4)
+                for name, function, ways in (("sum", peers.mean, 1), ("rows", there_and_back, 2)):
+                    times = []
+                    for _ in range(self.rounds + 1):
+                        cache.add_(1.0)  # a message comes from memory, as in a step
+                        times.append(_seconds(partial(function, rows), 1, world) / ways)
+                    found[name].append((size, median(times[1:])))
+            return found
+
+
+class _Lane:
+    """A run whose only batch is stepped over and over, as `Run` does it."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._order = run._order(1)
+
+    def __call__(self) -> None:
+        self.run.batch = 0
+        self.run._step(self._order)
+        self.run.agreement.stop(None)
+
+
+def _lane(case: Case, others: Company) -> _Lane:
+    problem, data = _problem(case)
+    solver = others.engage(case.solver())
+    run = Run(
+        problem,
+        solver,
+        data,
+        epochs=1,
+        batch_size=case.samples if solver.minibatch else None,
+        peers=others.peers,
+        span=others.span(problem, data),
+        agreement=others.agreement,
+    )
+    return _Lane(run)
+
+
+def _problem(case: Case) -> tuple[LiftedProblem, Batch]:
+    """The network, with weights that keep the size of signals, and one batch of made-up samples."""
+    torch.manual_seed(0)
+    modules: list[nn.Module] = []
+    for _ in range(case.depth):
+        linear = nn.Linear(case.width, case.width)
+        nn.init.kaiming_normal_(linear.weight, nonlinearity="relu")
+        modules += [linear, nn.ReLU()]
+    problem = lift(nn.Sequential(*modules[:-1]), loss=SquaredError())
+    X, Y = torch.randn(2, case.samples, case.width)
+    return problem, Batch.whole(problem, X, Y)
+
+
+def _seconds(turn: Callable[[], object], steps: int, world: World) -> float:
+    """What a step took, in the process in which it took longest; all begin together."""
+    dist.barrier(world.data if world.layer is None else world.layer)
+    started = time.perf_counter()
+    for _ in range(steps):
+        turn()
+    return max(_of_all(time.perf_counter() - started, world)) / steps
+
+
+def _of_all(number: float, world: World) -> list[float]:
+    group = world.data if world.layer is None else world.layer
+    gathered = [torch.zeros(1, dtype=torch.float64) for _ in range(world.size)]
+    dist.all_gather(gathered, torch.tensor([number], dtype=torch.float64), group=group)
+    return [float(value) for value in gathered]
+
+
+def _counts(run: Run) -> tuple[int, int]:
+    """Bytes and messages that this process has sent, as far as they are counted."""
+    counted = run.span if run.span.count > 1 else run.peers
+    return getattr(counted, "sent", 0), getattr(counted, "messages", 0)

@@ -1,0 +1,99 @@
+"""The measurements one after another, each in two workers of its own, so that little is lost when they are ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torch import Tensor
+
+from lifted_bregman.errors import SettingError
+from lifted_bregman.experiments.environment import environment, load_average
+from lifted_bregman.training._workers import call_in_workers
+from lifted_bregman_lab.race.running import Watch
+from lifted_bregman_lab.scale import target
+from lifted_bregman_lab.scale.cases import Case
+from lifted_bregman_lab.scale.measuring import MeasureCase, MeasureLinks
+from lifted_bregman_lab.scale.results import Measured, Scale
+
+SIZES = tuple(4**power for power in range(1, 13))
+"""Bytes of the messages that are timed alone."""
+
+
+@dataclass(frozen=True)
+class ScaleSettings:
+    """How long is measured.
+
+    rounds       >= 1, in each of which every turn comes once
+    seconds      > 0, of a turn
+    links        whether messages alone are timed, without which there is no model
+    repetitions  >= 0, of the time to a target, each with its own seed
+    data_dir     where the samples for that are looked for, besides the cache
+    """
+
+    rounds: int = 7
+    seconds: float = 0.3
+    links: bool = True
+    repetitions: int = 3
+    data_dir: Path | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in {"rounds": 1, "repetitions": 0}.items():
+            if type(getattr(self, name)) is not int or getattr(self, name) < least:
+                given = getattr(self, name)
+                raise SettingError(f"{name} is {given!r}; it must be a whole number of at least {least}.")
+        if not self.seconds > 0.0:
+            raise SettingError(f"seconds is {self.seconds!r}; it must be above 0.")
+
+
+def run_scale(
+    cases: Sequence[Case],
+    settings: ScaleSettings,
+    watch: Watch = lambda what, part: None,
+    *,
+    stored: Scale | None = None,
+    keep: Callable[[Scale], None] = lambda scale: None,
+    samples: tuple[Tensor, Tensor] | None = None,
+) -> Scale:
+    """Measures what is not in `stored`, and calls `keep` whenever something new is there.
+
+    samples  of the time to a target; loaded if None
+    """
+    scale = stored or Scale(environment(), load_average(), settings.rounds)
+    missing = [case for case in cases if scale.of(case) is None]
+    links = settings.links and scale.links is None
+    wanted = missing_arrivals(scale, settings.repetitions)
+    total, done = len(missing) + links + len(wanted), 0
+
+    def next_one(what: str) -> None:
+        nonlocal done
+        watch(what, done / total)
+        done += 1
+
+    for case in missing:
+        next_one(case.name)
+        call = MeasureCase(case, settings.rounds, settings.seconds)
+        found = call_in_workers(call, case.parallel, terminate=True, threads=1)
+        scale = replace(scale, measured=[*scale.measured, Measured(case, **found)])
+        keep(scale)
+    if links:
+        next_one("messages alone")
+        messages = MeasureLinks(SIZES, settings.rounds)
+        found = call_in_workers(messages, messages.parallel, terminate=True, threads=1)
+        scale = replace(scale, links=found)
+        keep(scale)
+    if wanted and samples is None:
+        samples = target.samples_of(settings.data_dir)
+    for name, seed in wanted:
+        assert samples is not None
+        next_one(f"{name}, seed {seed}")
+        scale = replace(scale, arrivals=[*scale.arrivals, target.approach(name, samples, seed)])
+        keep(scale)
+    return scale
+
+
+def missing_arrivals(scale: Scale, repetitions: int) -> list[tuple[str, int]]:
+    """Competitor and seed of the runs to the target that are not there yet."""
+    came = [arrival.name for arrival in scale.arrivals]
+    return [(name, seed) for seed in range(repetitions) for name in target.COMPETITORS if seed >= came.count(name)]

@@ -1,0 +1,253 @@
+"""Every published number and finding, its rule and its verdict, on stored runs written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import pytest
+from torch import nn
+
+from lifted_bregman_lab.paper.paper import paper
+from lifted_bregman_lab.reproduction import (
+    All,
+    Between,
+    Claim,
+    Evidence,
+    Less,
+    Near,
+    Priority,
+    RecipeRun,
+    Status,
+)
+from lifted_bregman_lab.reproduction.exhibits import ShownTable
+from lifted_bregman_lab.reproduction.quantities import AtEpoch, ChangeCorrelation, Final, OrInfinite
+from tests.lab.paper.worlds import ROWS, stored, swapped, world
+
+PAPER = paper()
+CLAIMS = {claim.name: claim for claim in PAPER.claims}
+TABLES = [claim for claim in PAPER.claims if claim.name.startswith("table")]
+FINDINGS = [claim for claim in PAPER.claims if not claim.name.startswith("table")]
+NOT_TRUE = {"sparse-ae-parameters": Status.NOT_REPRODUCED, "denoising-10k-code-scale": Status.NOT_APPLICABLE}
+
+
+def parts(value: Any) -> Iterator[Any]:
+    """A rule and everything that it is made of."""
+    yield value
+    if is_dataclass(value):
+        for field in fields(value):
+            entry = getattr(value, field.name)
+            for one in entry if isinstance(entry, tuple) else (entry,):
+                if is_dataclass(one):
+                    yield from parts(one)
+
+
+def test_there_is_a_claim_for_every_number_and_every_finding() -> None:
+    assert len([name for name in CLAIMS if name.startswith("table1-")]) == 12
+    assert len([name for name in CLAIMS if name.startswith("table2-")]) == 18
+    assert len(FINDINGS) >= 50
+    assert "table1-mnist-test-lifted" in CLAIMS
+    assert all(claim.why and claim.statement.endswith(".") for claim in PAPER.claims)
+
+
+def test_what_is_compared_is_called_by_its_name() -> None:
+    """With the penalty on the code it is the objective, without it the error."""
+    names = {"objective": "training objective", "loss": "training error", "validation_loss": "validation error"}
+    of_one_run = [
+        (rule.left_name.lower(), quantity.column)
+        for claim in PAPER.claims
+        for rule in parts(claim.rule)
+        if isinstance(rule, Less)
+        for quantity in (rule.left.quantity if isinstance(rule.left, OrInfinite) else rule.left,)
+        if isinstance(quantity, AtEpoch | Final) and quantity.column in names
+    ]
+    assert len(of_one_run) > 50 and {column for _, column in of_one_run} == set(names)
+    assert not [pair for pair in of_one_run if names[pair[1]] not in pair[0]]
+
+
+def test_the_numbers_are_those_of_the_tables() -> None:
+    for recipe, (train, test, *layers) in ROWS.items():
+        _, key, method = recipe.split("-")
+        expected = {f"table1-{key}-train-{method}": train, f"table1-{key}-test-{method}": test}
+        expected |= {f"table2-{key}-layer{l}-{method}": share for l, share in enumerate(layers, start=1)}
+        for name, value in expected.items():
+            rule = CLAIMS[name].rule
+            assert isinstance(rule, Near) and rule.value == value and rule.recipes == (recipe,)
+
+
+def test_core_runs_answer_every_claim_and_every_other_core_run_stands_in_the_headline() -> None:
+    core = {recipe.name for recipe in PAPER.recipes if recipe.priority is Priority.CORE}
+    needed = {name for claim in PAPER.claims for name in claim.recipes}
+    shown = [one for exhibit in PAPER.exhibits for one in exhibit.shown if isinstance(one, ShownTable) and one.headline]
+    beside = {name for table in shown for name in table.recipes} - needed
+    methods = ("lifted-narrow", "sgd-narrow")
+    assert beside == {f"classify-{key}-{method}" for key in ("mnist", "fashion") for method in methods}
+    assert core == needed | beside
+
+
+def test_every_epoch_that_a_claim_reads_is_recorded() -> None:
+    recipes = {recipe.name: recipe.settings for recipe in PAPER.recipes}
+    read = [part for claim in PAPER.claims for part in parts(claim.rule) if isinstance(part, AtEpoch)]
+    assert len(read) > 50
+    for quantity in read:
+        settings = recipes[quantity.recipe]
+        assert quantity.epoch <= settings.epochs
+        assert quantity.epoch % settings.record_every == 0 or quantity.epoch == settings.epochs
+
+
+@pytest.mark.parametrize("claim", PAPER.claims, ids=lambda claim: claim.name)
+def test_in_a_world_as_the_paper_has_it_every_claim_is_reproduced(claim: Claim) -> None:
+    verdict = claim.verdict(world(PAPER))
+    assert verdict.status is NOT_TRUE.get(claim.name, Status.REPRODUCED), verdict.sentence
+    assert verdict.sentence
+
+
+@pytest.mark.parametrize("claim", TABLES, ids=lambda claim: claim.name)
+def test_a_number_of_the_tables_is_refused_beyond_its_tolerance(claim: Claim) -> None:
+    assert isinstance(claim.rule, Near)
+    tolerance = claim.rule.tolerance
+    assert tolerance <= 5.0
+    for sign in (-1.0, 1.0):
+        assert claim.verdict(world(PAPER, shift=0.99 * sign * tolerance)).status is Status.REPRODUCED
+        assert claim.verdict(world(PAPER, shift=1.01 * sign * tolerance)).status is Status.NOT_REPRODUCED
+
+
+@pytest.mark.parametrize("name", [claim.name for claim in TABLES if claim.name.endswith("-lifted")])
+def test_no_tolerance_lets_an_affine_network_pass_for_a_lifted_one(name: str) -> None:
+    key = name.split("-")[1]
+    evidence = swapped(world(PAPER), f"classify-{key}-lifted", f"classify-{key}-classical")
+    assert CLAIMS[name].verdict(evidence).status is Status.NOT_REPRODUCED
+
+
+ALIKE = {"1k-isgd-reaches", "matches-isgd", "lifted-like-sgd", "equal-iterations", "similar-sparsity"}
+COMPARED = [c for c in FINDINGS if len(c.recipes) == 2 and not any(word in c.name for word in ALIKE)]
+OF_EACH = {"gradient-methods", "objective-falls", "10k-code"}  # said of each method alone
+
+
+@pytest.mark.parametrize(
+    "claim", [c for c in COMPARED if not any(w in c.name for w in OF_EACH)], ids=lambda claim: claim.name
+)
+def test_a_comparison_fails_when_the_two_are_exchanged(claim: Claim) -> None:
+    assert claim.verdict(swapped(world(PAPER), *claim.recipes)).status is Status.NOT_REPRODUCED
+
+
+def is_strict(claim: Claim) -> bool:
+    rules = claim.rule.rules if isinstance(claim.rule, All) else (claim.rule,)
+    return all(isinstance(rule, Less) for rule in rules)
+
+
+@pytest.mark.parametrize("claim", filter(is_strict, COMPARED), ids=lambda claim: claim.name)
+def test_a_comparison_of_equals_fails(claim: Claim) -> None:
+    """Inequalities are strict: the same run on both sides is no evidence."""
+    one, other = claim.recipes
+    run = stored(PAPER, one)
+    same = Evidence((run, replace(run, recipe=other)))
+    assert claim.verdict(same).status is Status.NOT_REPRODUCED
+
+
+SEVERAL = [c for c in FINDINGS if len(c.recipes) > 2 and c.name not in NOT_TRUE]
+
+
+def may_diverge(claim: Claim) -> set[str]:
+    """The recipes that a claim is only the better for if they diverge."""
+    return {name for part in parts(claim.rule) if isinstance(part, OrInfinite) for name in part.recipes}
+
+
+@pytest.mark.parametrize("claim", SEVERAL, ids=lambda claim: claim.name)
+def test_a_finding_about_several_needs_each_of_them(claim: Claim) -> None:
+    for name in claim.recipes:
+        assert claim.verdict(world(PAPER, without=name)).status is Status.NOT_RUN
+        expected = Status.REPRODUCED if name in may_diverge(claim) else Status.NOT_REPRODUCED
+        assert claim.verdict(world(PAPER, diverged=name)).status is expected
+
+
+BEST = {
+    "classification-mnist-sgd-best-rate": ("classify-mnist-sgd", "5e-4", "5e-3"),
+    "classification-fashion-sgd-best-rate": ("classify-fashion-sgd", "5e-4", "5e-3"),
+    "sparse-ae-gd-best-rate": ("sparse-ae-gd", "1e-2", "1e-1"),
+    "sparse-ae-sgd-best-rate": ("sparse-ae-sgd", "1e-2", "1e-1"),
+}
+
+
+@pytest.mark.parametrize("name", BEST)
+def test_the_best_rate_is_judged_against_one_below_and_one_above(name: str) -> None:
+    claim, (ours, *rates) = CLAIMS[name], BEST[name]
+    recipes = {recipe.name: recipe.settings.solver_settings for recipe in PAPER.recipes}
+    low, high = (recipes[f"{ours}-{rate}"]["learning_rate"] for rate in rates)
+    assert low < recipes[ours]["learning_rate"] < high
+    assert {recipes[recipe]["normalisation"] for recipe in claim.recipes} == {recipes[ours]["normalisation"]}
+    assert claim.recipes == (ours, *(f"{ours}-{rate}" for rate in rates))
+    assert may_diverge(claim) == set(claim.recipes[1:])
+    for other in claim.recipes[1:]:
+        assert claim.verdict(swapped(world(PAPER), ours, other)).status is Status.NOT_REPRODUCED
+    diverged = claim.verdict(world(PAPER, diverged=claim.recipes[2]))
+    assert diverged.status is Status.REPRODUCED and f"at {rates[1]} diverged" in diverged.sentence
+
+
+def test_only_a_rate_that_is_compared_with_may_diverge() -> None:
+    assert {claim.name for claim in PAPER.claims if may_diverge(claim)} == set(BEST)
+
+
+def test_relative_changes_of_the_objective_are_what_falls_with_sparsity() -> None:
+    """One large fall in the first epoch, while the sparsity grows, does not hide what 98 other changes show."""
+    claim, evidence = CLAIMS["sparse-ae-objective-falls-with-sparsity"], world(PAPER)
+    found = [part for part in parts(claim.rule) if isinstance(part, ChangeCorrelation)]
+    assert [(part.recipe, part.column, part.other) for part in found] == [
+        (recipe, "objective", "sparsity") for recipe in ("sparse-ae-sgd", "sparse-ae-gd")
+    ]
+
+    def steep(run: RecipeRun) -> RecipeRun:
+        first, *rest = run.rows
+        return replace(run, rows=({**first, "objective": 40.0, "sparsity": 0.8}, *rest))
+
+    changed = Evidence(tuple(steep(run) if run.recipe in claim.recipes else run for run in evidence.found))
+    assert claim.verdict(changed).status is Status.REPRODUCED
+    for part in found:
+        assert replace(part, log=False).values(changed)[0] < 0.3 < part.values(changed)[0]
+
+
+def test_epochs_are_told_in_words_that_agree() -> None:
+    for claim in PAPER.claims:
+        assert " 1 epochs" not in claim.verdict(world(PAPER)).sentence
+    assert "after 1 epoch of LBN" in CLAIMS["denoising-1k-lbn-faster-than-sgd"].verdict(world(PAPER)).sentence
+
+
+def test_sgd_stays_above_lbn_and_isgd_need_not() -> None:
+    """Of ISGD-BP alone the paper says that it catches up."""
+    epochs = {}
+    for method in ("isgd", "sgd"):
+        rule = CLAIMS[f"denoising-1k-lbn-faster-than-{method}"].rule
+        epochs[method] = sorted({part.epoch for part in parts(rule) if isinstance(part, AtEpoch)})
+    assert epochs == {"isgd": [1, 2, 5, 10], "sgd": [1, 2, 5, 10, 25, 50]}
+
+
+def test_without_runs_nothing_is_claimed() -> None:
+    for claim in PAPER.claims:
+        assert claim.verdict(Evidence(())).status is NOT_TRUE.get(claim.name, Status.NOT_RUN)
+
+
+def test_the_printed_number_of_parameters_is_not_that_of_the_network() -> None:
+    layers = nn.Sequential(*(nn.Linear(784, 784) for _ in range(4)))
+    verdict = CLAIMS["sparse-ae-parameters"].verdict(Evidence(()))
+    assert verdict.measured == sum(p.numel() for p in layers.parameters()) == 2_461_760
+    assert verdict.status is Status.NOT_REPRODUCED and "3,136" in verdict.sentence
+
+
+def test_several_seeds_are_judged_by_their_mean_and_their_spread_is_given() -> None:
+    claim = CLAIMS["table1-mnist-test-lifted"]
+    shifts = (-2.0, 0.5, 2.1)
+    runs = tuple(stored(PAPER, "classify-mnist-lifted", seed, shift=shift) for seed, shift in enumerate(shifts))
+    verdict = claim.verdict(Evidence(runs))
+    assert verdict.status is Status.REPRODUCED and verdict.seeds == 3
+    assert verdict.measured == pytest.approx(97.0) and verdict.spread == pytest.approx(2.0663979, rel=1e-6)
+    assert claim.verdict(Evidence(runs[:1])).status is Status.NOT_REPRODUCED
+
+
+def test_bounds_of_findings_can_be_missed() -> None:
+    """Of each bound in the rules there is a world on its wrong side: none is so wide that anything passes."""
+    bounds = [part for claim in FINDINGS for part in parts(claim.rule) if isinstance(part, Between)]
+    assert len(bounds) > 20
+    for bound in bounds:
+        assert bound.low is None or bound.high is None or bound.low < bound.high
+    assert {b.high for b in bounds if b.what.startswith("the ratio")} == {1.15, 1.1}
