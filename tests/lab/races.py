@@ -14,7 +14,7 @@ from lifted_bregman.solvers import Solver, SolverState
 from lifted_bregman_lab.race.competitors import Competitor
 from lifted_bregman_lab.race.problems import RaceProblem
 from lifted_bregman_lab.race.rates import Choice, Rates
-from lifted_bregman_lab.race.results import EntryRecord, Heat, ProblemRecord, Race, Trace
+from lifted_bregman_lab.race.results import Entry, ProblemRecord, Race
 
 CLASSIFIER = RaceProblem(
     "tiny",
@@ -84,7 +84,7 @@ class Paced(Solver[SolverState]):
 def paced(
     name: str, clock: Clock, seconds: float, log: list[Any], kind: Any = "lifted", on_step: Any = None
 ) -> Competitor:
-    return Competitor(name, name.upper(), kind, lambda _, problem: Paced(name, clock, seconds, log, on_step))
+    return Competitor(name, name.upper(), kind, lambda _: Paced(name, clock, seconds, log, on_step))
 
 
 def rates(problem: RaceProblem, **values: float) -> Rates:
@@ -101,18 +101,20 @@ def rates(problem: RaceProblem, **values: float) -> Rates:
 Numbers = list[tuple[float, float, float, float, float]]
 
 
-def trace(name: str, rows: Numbers, outcome: str = "FINISHED") -> Trace:
+def run_of(race: Race, entry: str, repetition: int = 0) -> Any:
+    """The run of an entry in a repetition."""
+    return next(run for run in race.repetitions[repetition]["traces"] if run["entry"] == entry)
+
+
+def run_by_hand(name: str, rows: Numbers, outcome: str = "FINISHED") -> dict[str, Any]:
     names = ("seconds", "epoch", "objective", "validation_error", "sparsity")
     made = [dict(zip(names, row, strict=True)) | {"step": float(number)} for number, row in enumerate(rows)]
-    return Trace(name, tuple(made), outcome, f"how {name} ended")
+    return {"entry": name, "rows": made, "outcome": outcome, "message": f"how {name} ended"}
 
 
-def entry(name: str, competitor: str, *chosen_by: str) -> EntryRecord:
+def entry(name: str, competitor: str, *chosen_by: str) -> Entry:
     tuned = ("learning_rate", 0.01, (0.001, 0.01, 0.1), (5, 10, 20)) if chosen_by else ("", None, (), (10,))
-    setting, value, grid, sizes = tuned
-    return EntryRecord(
-        name, competitor, f"title of {name}", "lifted", chosen_by, "S()", 10, setting, value, grid, sizes
-    )
+    return Entry(name, competitor, f"title of {name}", "lifted", chosen_by, "S()", 10, *tuned)
 
 
 def by_hand(classify: bool = False) -> Race:
@@ -122,18 +124,20 @@ def by_hand(classify: bool = False) -> Race:
     its lowest error 0.3, with 0.5 zeros, at 6 s.
     """
     start = (0.0, 0.0, 9.0, 0.9, 0.0)
-    first = (
-        trace("lifted", [start, (2.0, 1.0, 4.0, 0.30, 0.4), (4.0, 2.0, 2.0, 0.25, 0.5), (6.0, 3.0, 1.0, 0.4, 0.6)]),
-        trace("slow", [start, (9.0, 0.2, 8.0, 0.80, 0.9), (15.0, 0.4, 7.0, 0.7, 0.9)], "STOPPED"),
-        trace("adam", [start, (4.0, 1.0, 3.0, 0.60, 0.7), (8.0, 2.0, 1.9, 0.5, 0.7), (10.0, 2.5, 2.0, 0.6, 0.7)]),
-        trace("adam-validation", [start, (6.0, 2.0, 4.0, 0.30, 0.5), (9.0, 3.0, 3.5, 0.4, 0.5)]),
-    )
-    second = (
-        trace("lifted", [start, (2.0, 1.0, 5.0, 0.50, 0.2), (6.0, 3.0, 3.0, 0.20, 0.1)]),
-        trace("slow", [start], "DIVERGED"),
-        trace("adam", [start, (5.0, 1.0, 4.0, 0.50, 0.7), (12.0, 2.5, 3.0, 0.6, 0.7)]),
-        trace("adam-validation", [start, (8.0, 2.0, 4.0, 0.20, 0.5), (9.0, 3.0, 3.5, 0.3, 0.5)]),
-    )
+    first = [
+        run_by_hand(
+            "lifted", [start, (2.0, 1.0, 4.0, 0.30, 0.4), (4.0, 2.0, 2.0, 0.25, 0.5), (6.0, 3.0, 1.0, 0.4, 0.6)]
+        ),
+        run_by_hand("slow", [start, (9.0, 0.2, 8.0, 0.80, 0.9), (15.0, 0.4, 7.0, 0.7, 0.9)], "STOPPED"),
+        run_by_hand("adam", [start, (4.0, 1.0, 3.0, 0.60, 0.7), (8.0, 2.0, 1.9, 0.5, 0.7), (10.0, 2.5, 2.0, 0.6, 0.7)]),
+        run_by_hand("adam-validation", [start, (6.0, 2.0, 4.0, 0.30, 0.5), (9.0, 3.0, 3.5, 0.4, 0.5)]),
+    ]
+    second = [
+        run_by_hand("lifted", [start, (2.0, 1.0, 5.0, 0.50, 0.2), (6.0, 3.0, 3.0, 0.20, 0.1)]),
+        run_by_hand("slow", [start], "DIVERGED"),
+        run_by_hand("adam", [start, (5.0, 1.0, 4.0, 0.50, 0.7), (12.0, 2.5, 3.0, 0.6, 0.7)]),
+        run_by_hand("adam-validation", [start, (8.0, 2.0, 4.0, 0.20, 0.5), (9.0, 3.0, 3.5, 0.3, 0.5)]),
+    ]
     entries = (
         entry("lifted", "lifted"),
         entry("slow", "slow", "objective", "validation"),
@@ -142,5 +146,8 @@ def by_hand(classify: bool = False) -> Race:
     )
     settings = {"data": "d", "hidden": [3], "task": "classify" if classify else "autoencode"}
     problem = ProblemRecord("p", "the problem", classify, 3, 10, 100, 50, "From nowhere.", settings, "adam", entries)
-    heats = (Heat("p", 0, True, 1.25, first), Heat("p", 1, True, None, second))
-    return Race((problem,), heats, {"torch": "9", "threads": "2"}, 0.1, 1.5, False, {"note": "by hand"})
+    repetitions = (
+        {"problem": "p", "seed": 0, "whole": True, "load": 1.25, "traces": first},
+        {"problem": "p", "seed": 1, "whole": True, "load": None, "traces": second},
+    )
+    return Race((problem,), repetitions, {"torch": "9", "threads": "2"}, 0.1, 1.5, False, {"note": "by hand"})

@@ -13,7 +13,7 @@ from lifted_bregman_lab import race
 from lifted_bregman_lab.commands import bench
 from lifted_bregman_lab.race import COMPETITORS, PROBLEMS, read_race
 from tests.cli.program import call
-from tests.lab.races import AUTOENCODER, CLASSIFIER, by_hand, rates
+from tests.lab.races import AUTOENCODER, CLASSIFIER, by_hand, rates, run_of
 
 Capture = pytest.CaptureFixture[str]
 
@@ -47,12 +47,12 @@ def test_a_tiny_race_of_everybody(tiny: Path, tmp_path: Path, capsys: Capture) -
     assert [problem.name for problem in result.problems] == ["tiny", "tiny-code"]
     for problem in result.problems:
         assert [entry.name for entry in problem.entries] == list(COMPETITORS)
-        assert [heat.seed for heat in result.heats_of(problem.name)] == [0, 1]
-    for heat in result.heats:
-        assert heat.whole and all(trace.outcome in ("FINISHED", "STOPPED") for trace in heat.traces)
-        starts = [trace.rows[0] for trace in heat.traces]
+        assert list(result.rows_of(problem.name)["seed"].unique()) == [0, 1]
+    assert len(result.whole) == 4 and set(result.rows["outcome"]) <= {"FINISHED", "STOPPED"}
+    for number, repetition in enumerate(result.repetitions):
+        starts = [run["rows"][0] for run in repetition["traces"]]
         assert all(start == starts[0] for start in starts)
-        assert heat.trace("adam").rows[-1]["objective"] < starts[0]["objective"]
+        assert run_of(result, "adam", number)["rows"][-1]["objective"] < starts[0]["objective"]
     settings = json.loads(stored.read_text())
     assert settings["environment"]["threads"] == "1" and settings["environment"]["torch"] == torch.__version__
     assert "load_before" in settings and settings["problems"][0]["entries"][1]["grid"]

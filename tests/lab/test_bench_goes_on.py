@@ -17,13 +17,13 @@ from lifted_bregman_lab import race
 from lifted_bregman_lab.commands import bench
 from lifted_bregman_lab.race import PROBLEMS, Race, read_race, running, write_race
 from tests.cli.program import Called, Warm, call, environment, wait_for
-from tests.lab.races import AUTOENCODER, CLASSIFIER, rates
+from tests.lab.races import AUTOENCODER, CLASSIFIER, rates, run_of
 
 pytest.importorskip("sklearn")
 Capture = pytest.CaptureFixture[str]
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 WARM_UP = 2  # steps of SGD before each repetition
-IN_THE_SECOND = WARM_UP + 12 + WARM_UP + 3  # at most 12 of the first repetition: fewer where its time ran out
+IN_THE_SECOND = WARM_UP + 12 + WARM_UP + 1  # at most 12 of the first repetition: fewer where its time ran out
 
 
 class WarmRaces(Warm):
@@ -62,8 +62,9 @@ def racing(world: Path, *more: object) -> list[object]:
     return ["bench", "race", *chosen, "--rates", world / "rates.json", *more]
 
 
-def heats(stored: Race) -> list[tuple[int, bool]]:
-    return [(heat.seed, heat.whole) for heat in stored.heats]
+def seeds(stored: Race) -> list[tuple[int, bool]]:
+    """Of each repetition the seed, and whether it is whole."""
+    return [(repetition["seed"], repetition["whole"]) for repetition in stored.repetitions]
 
 
 def begun(called: Called) -> list[str]:
@@ -81,17 +82,17 @@ def test_a_race_that_is_ended_goes_on(
     child = warm.start(*command, pause="step of SGD", at=IN_THE_SECOND)
     wait_for(child.folder / "paused")
     on_the_way = read_race(stored)  # before anybody has ended anything
-    assert heats(on_the_way) == [(0, True)] and on_the_way.interrupted
+    assert seeds(on_the_way) == [(0, True)] and on_the_way.interrupted
     child.send(number)
     ended = child.wait()
     assert ended.code == CODES[number] and "Traceback" not in ended.err
     assert f"{stored} keeps what is done, and the same command goes on" in ended.err
     assert "1 of 1" in ended.out  # the tables are those of whole repetitions
     first = read_race(stored)
-    assert heats(first) == [(0, True), (1, False)] and first.interrupted
-    assert first.heats[0] == on_the_way.heats[0]
-    taken = first.heats[0].trace("sgd").rows[-1]["step"]
-    last = first.heats[1].trace("sgd").rows[-1]["step"]
+    assert seeds(first) == [(0, True), (1, False)] and first.interrupted
+    assert first.repetitions[0] == on_the_way.repetitions[0]
+    taken = run_of(first, "sgd")["rows"][-1]["step"]
+    last = run_of(first, "sgd", 1)["rows"][-1]["step"]
     assert last == IN_THE_SECOND - 2 * WARM_UP - taken  # the step in which the signal came is whole
     shown = call(capsys, "bench", "show", stored)
     assert shown.code == 0 and shown.out == ended.out and "ended early" in shown.err
@@ -100,10 +101,10 @@ def test_a_race_that_is_ended_goes_on(
     assert gone_on.code == 0, gone_on.err
     assert "1 of 3 repetitions are stored" in gone_on.err and begun(gone_on) == ["tiny, seed 1", "tiny, seed 2"]
     whole = read_race(stored)
-    assert heats(whole) == [(0, True), (1, True), (2, True)] and not whole.interrupted
-    assert whole.heats[0] == first.heats[0] and whole.problems == first.problems
-    start = [trace.rows[0]["objective"] for trace in first.heats[1].traces]
-    assert [trace.rows[0]["objective"] for trace in whole.heats[1].traces] == start
+    assert seeds(whole) == [(0, True), (1, True), (2, True)] and not whole.interrupted
+    assert whole.repetitions[0] == first.repetitions[0] and whole.problems == first.problems
+    starts = [[run["rows"][0]["objective"] for run in race.repetitions[1]["traces"]] for race in (first, whole)]
+    assert starts[0] == starts[1]
 
     content = stored.read_bytes()
     for module in (bench, running):
@@ -121,12 +122,12 @@ def test_a_race_that_is_killed_loses_one_repetition_at_most(world: Path, warm: W
     child = warm.start(*command, pause="save", at=4)
     child.send(signal.SIGKILL)
     assert child.wait().code == -signal.SIGKILL
-    assert heats(read_race(stored)) == [(0, True), (1, True)]
-    assert heats(read_race(out / "race.json")) == [(0, True)]
-    kept = read_race(stored).heats
+    assert seeds(read_race(stored)) == [(0, True), (1, True)]
+    assert seeds(read_race(out / "race.json")) == [(0, True)]
+    kept = read_race(stored).repetitions
     gone_on = call(capsys, *command)
     assert gone_on.code == 0 and begun(gone_on) == ["tiny, seed 2"]
-    assert read_race(stored).heats[:2] == kept and len(read_race(stored).heats) == 3
+    assert read_race(stored).repetitions[:2] == kept and len(read_race(stored).repetitions) == 3
     assert (out / "race.json").read_bytes() == stored.read_bytes() and (out / "index.html").exists()
 
 
@@ -202,9 +203,9 @@ def test_what_is_no_race_is_not_overwritten_unless_asked(world: Path, tmp_path: 
     called = call(capsys, *command)
     assert called.code == 4 and "holds no race" in called.err and "--fresh" in called.err
     assert stored.read_text() == "my notes"
-    assert call(capsys, *command, "--fresh").code == 0 and heats(read_race(stored)) == [(0, True)]
+    assert call(capsys, *command, "--fresh").code == 0 and seeds(read_race(stored)) == [(0, True)]
     stored.write_text("")  # as mktemp leaves it
-    assert call(capsys, *command).code == 0 and heats(read_race(stored)) == [(0, True)]
+    assert call(capsys, *command).code == 0 and seeds(read_race(stored)) == [(0, True)]
 
 
 def test_fresh_begins_anew_and_more_repetitions_and_problems_may_follow(
@@ -216,14 +217,16 @@ def test_fresh_begins_anew_and_more_repetitions_and_problems_may_follow(
     gone_on = call(capsys, *more)
     assert gone_on.code == 0 and begun(gone_on) == ["tiny-code, seed 0", "tiny-code, seed 1", "tiny, seed 1"]
     result = read_race(stored)
-    assert [(heat.problem, heat.seed) for heat in result.heats] == [
+    assert [(own["problem"], own["seed"]) for own in result.repetitions] == [
         ("tiny-code", 0), ("tiny-code", 1), ("tiny", 0), ("tiny", 1)
     ]  # fmt: skip
     assert [problem.name for problem in result.problems] == ["tiny-code", "tiny"]
-    assert result.heats[2] == read_race(whole).heats[0]
+    assert result.repetitions[2] == read_race(whole).repetitions[0]
     anew = call(capsys, *racing(world, "--repetitions", 1, "--json", stored, "--fresh"))
     assert anew.code == 0 and begun(anew) == ["tiny, seed 0"]
-    assert heats(read_race(stored)) == [(0, True)] and read_race(stored).heats[0] != read_race(whole).heats[0]
+    assert (
+        seeds(read_race(stored)) == [(0, True)] and read_race(stored).repetitions[0] != read_race(whole).repetitions[0]
+    )
 
 
 def test_two_files_with_different_repetitions_are_refused(

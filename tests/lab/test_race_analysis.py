@@ -12,22 +12,19 @@ import pytest
 
 from lifted_bregman.errors import CheckpointError, SettingError
 from lifted_bregman_lab.race import read_race, write_race
-from lifted_bregman_lab.race.analysis import (
-    Spread,
-    arrivals,
-    bests,
-    curve,
-    frontier,
-    reference_entry,
-    targets_of,
-)
-from tests.lab.races import by_hand, trace
+from lifted_bregman_lab.race.analysis import bests, curve, frontier, reference_entry, targets_of, times_to_target
+from tests.lab.races import by_hand, run_by_hand
 
 INF = math.inf
 
 
-def found(race: Any, target: str) -> dict[str, Any]:
-    return {arrival.entry: arrival for arrival in arrivals(race, race.problems[0], target)}
+def spread(found: Any, entry: str, name: str) -> tuple[float, ...]:
+    """Median, least and most."""
+    return tuple(found.loc[entry, name])
+
+
+def times(race: Any, target: str) -> Any:
+    return times_to_target(race, race.problems[0], target)
 
 
 def test_the_target_is_set_by_the_entry_tuned_for_it() -> None:
@@ -45,14 +42,15 @@ def test_the_target_is_set_by_the_entry_tuned_for_it() -> None:
 
 def test_time_to_the_last_objective() -> None:
     """Adam ends at 2.0 and 3.0, which it has first at 8 s and at 12 s; lifted has them at 4 s and 6 s."""
-    arrived = found(by_hand(), "objective")
-    assert arrived["adam"].ratio == Spread(1.0, 1.0, 1.0)
-    assert arrived["adam"].seconds == Spread(10.0, 8.0, 12.0)
-    assert arrived["lifted"].ratio == Spread(0.5, 0.5, 0.5)
-    assert arrived["lifted"].seconds == Spread(5.0, 4.0, 6.0) and arrived["lifted"].epochs == Spread(2.5, 2.0, 3.0)
-    assert (arrived["lifted"].reached, arrived["lifted"].repetitions) == (2, 2)
-    assert arrived["slow"].ratio == Spread(INF, INF, INF) and arrived["slow"].reached == 0
-    assert arrived["adam-validation"].reached == 0
+    found = times(by_hand(), "objective")
+    assert list(found.index) == ["lifted", "slow", "adam", "adam-validation"]
+    assert spread(found, "adam", "ratio") == (1.0, 1.0, 1.0)
+    assert spread(found, "adam", "seconds") == (10.0, 8.0, 12.0)
+    assert spread(found, "lifted", "ratio") == (0.5, 0.5, 0.5)
+    assert spread(found, "lifted", "seconds") == (5.0, 4.0, 6.0)
+    assert spread(found, "lifted", "epoch") == (2.5, 2.0, 3.0)
+    assert spread(found, "slow", "ratio") == (INF, INF, INF)
+    assert list(found["reached"]) == [2, 0, 2, 0]
 
 
 def test_time_to_the_lowest_error_at_no_lower_sparsity() -> None:
@@ -60,71 +58,73 @@ def test_time_to_the_lowest_error_at_no_lower_sparsity() -> None:
 
     0.2 with 0.5 zeros at 8 s: lifted has 0.2 with 0.1 zeros, and does not arrive.
     """
-    arrived = found(by_hand(), "validation")
-    assert arrived["adam-validation"].seconds == Spread(7.0, 6.0, 8.0)
-    assert arrived["lifted"].ratio == Spread(INF, pytest.approx(4.0 / 6.0), INF)
-    assert arrived["lifted"].reached == 1
+    found = times(by_hand(), "validation")
+    assert spread(found, "adam-validation", "seconds") == (7.0, 6.0, 8.0)
+    assert spread(found, "lifted", "ratio") == (INF, pytest.approx(4.0 / 6.0), INF)
+    assert found["reached"]["lifted"] == 1
 
 
 def test_time_to_the_best_accuracy_does_not_ask_for_zeros() -> None:
-    arrived = found(by_hand(classify=True), "accuracy")
-    assert arrived["lifted"].ratio == Spread(
-        pytest.approx((2.0 / 6.0 + 6.0 / 8.0) / 2), pytest.approx(2.0 / 6.0), pytest.approx(0.75)
-    )
-    assert arrived["lifted"].reached == 2
+    found = times(by_hand(classify=True), "accuracy")
+    assert spread(found, "lifted", "ratio") == pytest.approx(((2.0 / 6.0 + 6.0 / 8.0) / 2, 2.0 / 6.0, 0.75))
+    assert found["reached"]["lifted"] == 2
 
 
 def test_the_frontier_shows_the_last_rows_up_to_a_time() -> None:
     """Adam took 10 s and 12 s.  At half of that lifted is at its row of 4 s, and at its row of 6 s."""
     race = by_hand()
-    at = {(s.fraction, s.entry): s for s in frontier(race, race.problems[0])}
-    assert sorted({fraction for fraction, _ in at}) == [0.1, 0.25, 0.5, 0.75, 1.0, 1.5]
-    half = at[0.5, "lifted"]
-    assert (half.seconds, half.epochs, half.objective) == (5.5, 2.5, 2.5)
-    assert half.validation_error == pytest.approx(0.225) and half.sparsity == pytest.approx(0.3)
-    assert at[0.1, "lifted"].objective == at[0.1, "adam"].objective == 9.0
-    assert at[1.0, "adam"].objective == 2.5 and at[1.0, "adam"].epochs == 2.5
-    assert at[1.0, "slow"].objective == (8.0 + 9.0) / 2
-    assert at[1.5, "slow"].objective == (7.0 + 9.0) / 2
+    at = frontier(race, race.problems[0]).set_index(["fraction", "entry"])
+    assert list(at.index.unique("fraction")) == [0.1, 0.25, 0.5, 0.75, 1.0, 1.5]
+    half = at.loc[0.5, "lifted"]
+    assert (half["seconds"], half["epoch"], half["objective"]) == (5.5, 2.5, 2.5)
+    assert half["validation_error"] == pytest.approx(0.225) and half["sparsity"] == pytest.approx(0.3)
+    objective = at["objective"]
+    assert objective[0.1, "lifted"] == objective[0.1, "adam"] == 9.0
+    assert objective[1.0, "adam"] == 2.5 and at["epoch"][1.0, "adam"] == 2.5
+    assert objective[1.0, "slow"] == (8.0 + 9.0) / 2 and objective[1.5, "slow"] == (7.0 + 9.0) / 2
     limited = replace(race, budget=1.0)
-    assert {s.fraction for s in frontier(limited, limited.problems[0])} == {0.1, 0.25, 0.5, 0.75, 1.0}
+    assert list(frontier(limited, limited.problems[0])["fraction"].unique()) == [0.1, 0.25, 0.5, 0.75, 1.0]
 
 
 def test_what_was_reached_at_all() -> None:
     race = by_hand()
-    best = {b.entry: b for b in bests(race, race.problems[0])}
-    assert best["lifted"].objective == Spread(2.0, 1.0, 3.0)
-    assert best["lifted"].validation_error == Spread(pytest.approx(0.225), 0.2, 0.25)
-    assert best["lifted"].sparsity == Spread(pytest.approx(0.3), 0.1, 0.5)
-    assert (best["slow"].diverged, best["lifted"].diverged) == (1, 0)
+    best = bests(race, race.problems[0])
+    assert spread(best, "lifted", "objective") == (2.0, 1.0, 3.0)
+    assert spread(best, "lifted", "validation_error") == pytest.approx((0.225, 0.2, 0.25))
+    assert spread(best, "lifted", "sparsity") == pytest.approx((0.3, 0.1, 0.5))
+    assert list(best["diverged"]) == [0, 1, 0, 0]
 
 
 def test_a_curve_is_straight_between_rows_and_flat_after_them() -> None:
-    heats = by_hand().heats
-    found = curve(heats, "lifted", "objective", [0.0, 1.0, 3.0, 6.0, 99.0])
+    found = curve(by_hand().rows, "lifted", "objective", [0.0, 1.0, 3.0, 6.0, 99.0])
     # first repetition: 9, 6.5, 3, 1, 1; second: 9, 7, 4.5, 3, 3
-    assert [(s.low, s.high) for s in found] == [(9.0, 9.0), (6.5, 7.0), (3.0, 4.5), (1.0, 3.0), (1.0, 3.0)]
-    assert found[2].median == 3.75
+    assert list(found["min"]) == [9.0, 6.5, 3.0, 1.0, 1.0] and list(found["max"]) == [9.0, 7.0, 4.5, 3.0, 3.0]
+    assert found["median"][3.0] == 3.75
 
 
 def test_a_reference_that_starts_at_its_best() -> None:
     race = by_hand()
-    start = (0.0, 0.0, 9.0, 0.1, 0.0)
-    rows = [start, (1.0, 1.0, 8.0, 0.2, 0.0)]
+    rows = [(0.0, 0.0, 9.0, 0.1, 0.0), (1.0, 1.0, 8.0, 0.2, 0.0)]
     late = [(0.0, 0.0, 9.0, 0.3, 0.0), (1.0, 1.0, 8.0, 0.1, 0.0)]
-    heat = replace(
-        race.heats[0],
-        traces=(trace("lifted", late), *(trace(name, rows) for name in ("slow", "adam", "adam-validation"))),
-    )
-    arrived = found(replace(race, heats=(heat,)), "validation")
-    assert arrived["slow"].ratio.median == 1.0 and arrived["lifted"].ratio.median == INF
+    runs = [run_by_hand("lifted", late), *(run_by_hand(name, rows) for name in ("slow", "adam", "adam-validation"))]
+    ratio = times(replace(race, repetitions=(race.repetitions[0] | {"traces": runs},)), "validation")["ratio", "median"]
+    assert ratio["slow"] == 1.0 and ratio["lifted"] == INF
 
 
 def test_cut_repetitions_count_only_where_there_is_no_whole_one() -> None:
     race = by_hand()
-    cut = replace(race.heats[1], whole=False)
-    assert replace(race, heats=(race.heats[0], cut)).heats_of("p") == (race.heats[0],)
-    assert replace(race, heats=(cut,)).heats_of("p") == (cut,)
+    first, cut = race.repetitions[0], race.repetitions[1] | {"whole": False}
+    mixed = replace(race, repetitions=(first, cut))
+    assert set(mixed.rows_of("p")["seed"]) == {0} and mixed.count("p") == 1 and mixed.whole == (first,)
+    assert set(replace(race, repetitions=(cut,)).rows_of("p")["seed"]) == {1}
+
+
+def test_a_table_has_a_line_for_each_evaluation() -> None:
+    rows = by_hand().rows
+    assert len(rows) == (4 + 3 + 4 + 3) + (3 + 1 + 3 + 3)
+    third = rows.iloc[2]
+    assert (third["problem"], third["seed"], third["entry"], third["step"]) == ("p", 0, "lifted", 2.0)
+    assert (third["seconds"], third["objective"], third["sparsity"]) == (4.0, 2.0, 0.5)
 
 
 # The file.

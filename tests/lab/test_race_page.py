@@ -14,9 +14,9 @@ from lifted_bregman.reports import Charts, Curve
 from lifted_bregman_lab.race import write_race
 from lifted_bregman_lab.race.charts import BandChart
 from lifted_bregman_lab.race.page import race_page
-from lifted_bregman_lab.race.results import Race, Trace
+from lifted_bregman_lab.race.results import Race
 from lifted_bregman_lab.race.rules import rules
-from lifted_bregman_lab.race.tables import arrival_rows, best_rows, frontier_rows, halves, overview, plain_table
+from lifted_bregman_lab.race.tables import best_rows, frontier_rows, halves, overview, plain_table, target_rows
 from lifted_bregman_lab.reports import write_report
 from tests.lab.races import by_hand
 from tests.reports.svg import read_chart
@@ -86,7 +86,7 @@ def test_the_result_is_the_ratio_to_the_reference(page: str) -> None:
 
 
 def test_the_table_of_a_target() -> None:
-    header, rows = arrival_rows(RACE, PROBLEM, "objective")
+    header, rows = target_rows(RACE, PROBLEM, "objective")
     named = dict(zip(header, rows[0], strict=True))
     assert named == {
         "entry": "lifted",
@@ -97,7 +97,7 @@ def test_the_table_of_a_target() -> None:
         "epochs": "2.5",
         "reached": "2 of 2",
     }
-    assert arrival_rows(RACE, PROBLEM, "validation")[1][0] == ("lifted", "-", "0.67", "-", "-", "-", "1 of 2")
+    assert target_rows(RACE, PROBLEM, "validation")[1][0] == ("lifted", "-", "0.67", "-", "-", "-", "1 of 2")
 
 
 def test_the_tables_of_what_was_reached() -> None:
@@ -172,7 +172,7 @@ def test_a_dash_stands_in_a_column_of_numbers() -> None:
 def test_counts_and_targets_are_those_of_the_race(page: str) -> None:
     told = "Targets: objective: the last training objective of the reference; "
     assert "1 problem, 2 repetitions each" in page and f"{told}validation: the lowest" in page
-    single = race_page(replace(by_hand(classify=True), heats=RACE.heats[:1])).html()
+    single = race_page(replace(by_hand(classify=True), repetitions=RACE.repetitions[:1])).html()
     assert "1 problem, 1 repetition each" in single and f"{told}accuracy: the best" in single
 
 
@@ -187,18 +187,17 @@ def test_counts_and_targets_are_those_of_the_race(page: str) -> None:
     ],
 )
 def test_the_command_that_runs_it_again(name: str, epochs: int, told: str) -> None:
-    heats = tuple(replace(heat, problem=name) for heat in RACE.heats)
-    shown = race_page(replace(RACE, problems=(replace(PROBLEM, name=name, epochs=epochs),), heats=heats)).html()
+    own = tuple(repetition | {"problem": name} for repetition in RACE.repetitions)
+    shown = race_page(replace(RACE, problems=(replace(PROBLEM, name=name, epochs=epochs),), repetitions=own)).html()
     assert told in shown and "--competitors lifted,slow,adam \\\n    --repetitions 2 --threads 2 --json" in shown
 
 
 def test_short_times_have_milliseconds() -> None:
-    def quicker(trace: Trace) -> Trace:
-        return replace(trace, rows=tuple({**row, "seconds": row["seconds"] / 100} for row in trace.rows))
-
-    heats = tuple(replace(heat, traces=tuple(map(quicker, heat.traces))) for heat in RACE.heats)
-    _, rows = best_rows(replace(RACE, heats=heats), PROBLEM)
-    assert rows[0][2] == "0.060" and best_rows(RACE, PROBLEM)[1][0][2] == "6.00"
+    quick = by_hand()
+    for repetition in quick.repetitions:
+        for run in repetition["traces"]:
+            run["rows"] = [{**row, "seconds": row["seconds"] / 100} for row in run["rows"]]
+    assert best_rows(quick, PROBLEM)[1][0][2] == "0.060" and best_rows(RACE, PROBLEM)[1][0][2] == "6.00"
 
 
 def test_a_wide_table_in_halves() -> None:
@@ -214,7 +213,7 @@ def test_a_busy_machine_and_an_early_end_are_told(tmp_path: Path) -> None:
     assert "not idle before the race (load 2.50)" in busy and "ended early" in busy
     calm = race_page(RACE).html()
     assert "not idle before" not in calm and "ended early" not in calm
-    assert "Nothing was finished" in race_page(replace(RACE, problems=(), heats=())).html()
+    assert "Nothing was finished" in race_page(replace(RACE, problems=(), repetitions=())).html()
 
 
 def test_how_the_rates_were_found_is_told() -> None:

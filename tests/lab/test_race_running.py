@@ -18,12 +18,12 @@ from lifted_bregman.errors import CheckpointError, SettingError
 from lifted_bregman.solvers import baselines
 from lifted_bregman.solvers._batches import epoch_order
 from lifted_bregman.training import default_solver
-from lifted_bregman_lab.race import RaceSettings, Rates, run_race, running
-from lifted_bregman_lab.race import lanes as lanes_module
-from lifted_bregman_lab.race.entries import enter, reference_of
-from lifted_bregman_lab.race.lanes import Lane
+from lifted_bregman_lab.race import RaceSettings, Rates, run_race, running, timed_run
+from lifted_bregman_lab.race.competitors import Competitor, reference_of
+from lifted_bregman_lab.race.entries import make_entries
 from lifted_bregman_lab.race.rates import Choice
-from tests.lab.races import AUTOENCODER, CLASSIFIER, Clock, paced
+from lifted_bregman_lab.race.timed_run import TimedRun
+from tests.lab.races import AUTOENCODER, CLASSIFIER, Clock, paced, run_of
 
 pytest.importorskip("sklearn")
 NOTHING = Rates({})
@@ -38,13 +38,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
 @pytest.fixture
 def slow_evaluation(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Evaluation takes much longer than steps."""
-    measured = lanes_module.measured
+    measured = timed_run.measured
 
     def delayed(*arguments: Any) -> dict[str, float]:
         clock.now += 1000.0
         return measured(*arguments)
 
-    monkeypatch.setattr(lanes_module, "measured", delayed)
+    monkeypatch.setattr(timed_run, "measured", delayed)
 
 
 def steps_of(log: list[Any], name: str) -> list[Any]:
@@ -61,7 +61,7 @@ def test_only_steps_are_timed(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> 
     log: list[Any] = []
     result = race(paced("a", clock, 1.0, log, "back-propagation"), paced("b", clock, 0.5, log))
     for name, seconds in (("a", 1.0), ("b", 0.5)):
-        rows = result.heats[0].trace(name).rows
+        rows = run_of(result, name)["rows"]
         assert [row["seconds"] for row in rows] == [seconds * row["step"] for row in rows]
         assert rows[-1]["step"] == 12 and rows[-1]["epoch"] == 4.0  # 60 samples, batches of 20, 4 epochs
 
@@ -82,12 +82,12 @@ def test_a_slow_one_ends_at_the_budget_and_rests_when_a_step_took_its_next_turn(
     """Steps of 4 s, turns of 3 s: at 12 s it is as far as the fourth turn goes; 1.5 times 12 s are over at 20 s."""
     log: list[Any] = []
     result = race(paced("a", clock, 1.0, log, "back-propagation"), paced("slow", clock, 4.0, log))
-    slow = result.heats[0].trace("slow")
-    assert [row["seconds"] for row in slow.rows] == [0.0, 4.0, 8.0, 12.0, 16.0, 20.0]
-    assert slow.outcome == "STOPPED" and "1.5 times that of a" in slow.message
-    assert result.heats[0].trace("a").outcome == "FINISHED"
+    slow = run_of(result, "slow")
+    assert [row["seconds"] for row in slow["rows"]] == [0.0, 4.0, 8.0, 12.0, 16.0, 20.0]
+    assert slow["outcome"] == "STOPPED" and "1.5 times that of a" in slow["message"]
+    assert run_of(result, "a")["outcome"] == "FINISHED"
     other = race(paced("a", clock, 1.0, log, "back-propagation"), paced("slow", clock, 4.0, log), budget=3.0)
-    assert other.heats[0].trace("slow").rows[-1]["seconds"] == 36.0
+    assert run_of(other, "slow")["rows"][-1]["seconds"] == 36.0
     log.clear()
     race(paced("a", clock, 1.0, log, "back-propagation"), paced("slow", clock, 7.0, log))
     begin = max(place for place, event in enumerate(log) if event[0] == "start")
@@ -121,24 +121,25 @@ def test_warming_up_leaves_no_trace_in_clock_or_weights(clock: Clock) -> None:
     last_start = max(place for place, event in enumerate(log) if event[0] == "start")
     assert len([event for event in log[:last_start] if event[0] == "step"]) == 2 + 3 + 2
     assert [event[1] for event in log if event[0] == "attach"] == ["a", "b", "a", "b"]
-    for own in result.heats[0].traces:
-        assert own.rows[0]["seconds"] == own.rows[0]["step"] == 0.0
-        assert own.rows[-1]["seconds"] == 12.0
+    for own in result.repetitions[0]["traces"]:
+        assert own["rows"][0]["seconds"] == own["rows"][0]["step"] == 0.0
+        assert own["rows"][-1]["seconds"] == 12.0
 
 
 @pytest.mark.parametrize("solver", [default_solver(), baselines.Adam(0.01), baselines.SGD(0.1, momentum=0.9)], ids=repr)
 def test_a_run_in_turns_is_the_run_in_one_go(solver: Any) -> None:
     samples = AUTOENCODER.load(3)
-    whole, cut = (AUTOENCODER.build(3, samples) for _ in range(2))
+    whole = AUTOENCODER.build(3, samples)
     result = solvers.run(whole, samples.train, solver, epochs=3, batch_size=20, seed=3)
-    lane = Lane(cut, solver, samples, epochs=3, batch_size=20, seed=3, classify=False)
-    assert lane.steps == 9
+    own = TimedRun(AUTOENCODER, solver, samples, batch_size=20, seed=3)
+    assert own.steps == 9
     for steps in (1, 2, 3, 5, 6, 8, 20):
-        lane.advance(steps=steps)
-        lane.record()
-    assert lane.outcome == "FINISHED" and lane.fraction == 1.0
-    assert all(torch.equal(p, q) for p, q in zip(whole.model.parameters(), cut.model.parameters(), strict=True))
-    by_epoch = {row["epoch"]: row for row in lane.rows}
+        own.advance(steps=steps)
+        own.record()
+    assert own.outcome == "FINISHED" and own.fraction == 1.0
+    parameters = zip(whole.model.parameters(), own.run.problem.model.parameters(), strict=True)
+    assert all(torch.equal(p, q) for p, q in parameters)
+    by_epoch = {row["epoch"]: row for row in own.rows}
     for row in result.history:
         assert by_epoch[row["epoch"]]["objective"] == row["objective"]
         assert by_epoch[row["epoch"]]["sparsity"] == row["sparsity"]
@@ -155,36 +156,34 @@ def forward(model: Any, X: np.ndarray, threshold: float) -> tuple[np.ndarray, np
 
 
 def test_the_numbers_of_an_autoencoder_s_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes_module, "_AT_ONCE", 7)  # pieces of 7, 7 and 6
+    monkeypatch.setattr(timed_run, "_AT_ONCE", 7)  # pieces of 7, 7 and 6
     samples = AUTOENCODER.load(0)
-    problem = AUTOENCODER.build(0, samples)
-    lane = Lane(problem, baselines.Adam(0.01), samples, epochs=3, batch_size=20, seed=0, classify=False)
-    lane.advance(steps=7)
-    lane.record()
-    lane.record()
-    (row,) = lane.rows
+    own = TimedRun(AUTOENCODER, baselines.Adam(0.01), samples, batch_size=20, seed=0)
+    own.advance(steps=7)
+    own.record()
+    own.record()
+    (row,), model = own.rows, own.run.problem.model
     X, V = (part[0].double().numpy() for part in (samples.train, samples.validation))
     assert X.shape == (50, 64) and V.shape == (20, 64)
-    code, out = forward(problem.model, X, 0.09)
+    code, out = forward(model, X, 0.09)
     objective = (0.5 * np.square(out - X).sum(1) + 0.05 * np.abs(code).sum(1)).mean()
     assert row["objective"] == pytest.approx(objective, rel=1e-5)
     assert row["sparsity"] == pytest.approx((code == 0).mean(), abs=1e-9)
-    assert row["validation_error"] == pytest.approx(np.square(forward(problem.model, V, 0.09)[1] - V).mean(), rel=1e-5)
+    assert row["validation_error"] == pytest.approx(np.square(forward(model, V, 0.09)[1] - V).mean(), rel=1e-5)
     assert row["step"] == 7 and row["epoch"] == pytest.approx(7 / 3)
 
 
 def test_the_numbers_of_a_classifier_s_row() -> None:
     samples = CLASSIFIER.load(0)
-    problem = CLASSIFIER.build(0, samples)
-    lane = Lane(problem, baselines.Adam(0.01), samples, epochs=4, batch_size=20, seed=0, classify=True)
-    lane.advance(steps=6)
-    lane.record()
-    (row,) = lane.rows
+    own = TimedRun(CLASSIFIER, baselines.Adam(0.01), samples, batch_size=20, seed=0)
+    own.advance(steps=6)
+    own.record()
+    (row,), model = own.rows, own.run.problem.model
     (X, y), (V, w) = samples.train, samples.validation
-    out = problem.model(X).detach().double()
+    out = model(X).detach().double()
     target = torch.nn.functional.one_hot(y, 10).double()
     assert row["objective"] == pytest.approx(float(0.5 * (out - target).square().sum(1).mean()), rel=1e-5)
-    wrong = float((problem.model(V).argmax(1) != w).double().mean())
+    wrong = float((model(V).argmax(1) != w).double().mean())
     assert 0.0 < wrong < 1.0
     assert row["validation_error"] == pytest.approx(wrong) and row["validation_accuracy"] == pytest.approx(1.0 - wrong)
 
@@ -197,9 +196,9 @@ def test_one_that_diverges_keeps_its_last_rows_and_the_others_go_on(clock: Clock
 
     log: list[Any] = []
     result = race(paced("a", clock, 1.0, log, "back-propagation"), paced("b", clock, 1.0, log, on_step=poison))
-    bad = result.heats[0].trace("b")
-    assert bad.outcome == "DIVERGED" and bad.rows[-1]["step"] == 6
-    assert result.heats[0].trace("a").rows[-1]["step"] == 12 and result.heats[0].whole
+    bad = run_of(result, "b")
+    assert bad["outcome"] == "DIVERGED" and bad["rows"][-1]["step"] == 6
+    assert run_of(result, "a")["rows"][-1]["step"] == 12 and result.whole
 
 
 def test_ctrl_c_keeps_what_is_done(clock: Clock) -> None:
@@ -212,8 +211,8 @@ def test_ctrl_c_keeps_what_is_done(clock: Clock) -> None:
     before = signal.getsignal(signal.SIGINT)
     pair = paced("a", clock, 1.0, log, "back-propagation"), paced("b", clock, 1.0, log, on_step=interrupt)
     result = race(*pair, repetitions=3)
-    assert result.interrupted and [heat.whole for heat in result.heats] == [True, False]
-    assert [heat.seed for heat in result.heats_of("tiny")] == [0]
+    assert result.interrupted and [own["whole"] for own in result.repetitions] == [True, False]
+    assert set(result.rows_of("tiny")["seed"]) == {0}
     assert len(steps_of(log, "b")) == 2 + 12 + 2 + 5
     assert signal.getsignal(signal.SIGINT) is before
 
@@ -225,7 +224,7 @@ def test_ctrl_c_before_the_first_turn_leaves_an_empty_race(clock: Clock) -> None
 
     log: list[Any] = []
     result = race(paced("a", clock, 1.0, log, on_step=interrupt), paced("b", clock, 1.0, log))
-    assert result.interrupted and result.heats == () and result.problems == ()
+    assert result.interrupted and result.repetitions == () and result.problems == ()
     assert steps_of(log, "b") == []  # nobody else warms up
 
 
@@ -235,10 +234,14 @@ def test_every_repetition_is_kept_as_soon_as_it_is_whole(clock: Clock) -> None:
     pair = paced("a", clock, 1.0, log, "back-propagation"), paced("b", clock, 1.0, log)
     settings = RaceSettings(3)
     result = run_race([CLASSIFIER], pair, NOTHING, settings, keep=lambda so_far: kept.append((len(log), so_far)))
-    assert [[heat.seed for heat in so_far.heats] for _, so_far in kept] == [[0], [0, 1], [0, 1, 2]]
+    assert [[own["seed"] for own in so_far.repetitions] for _, so_far in kept] == [[0], [0, 1], [0, 1, 2]]
     assert [so_far.interrupted for _, so_far in kept] == [True, True, False]
     assert kept[-1] == (len(log), result) and kept[0][1].problems == result.problems
     assert len({events for events, _ in kept}) == 3  # each before the next one began
+
+
+def cut_second(race: Any) -> Any:
+    return race.repetitions[0], race.repetitions[1] | {"whole": False}
 
 
 def test_a_stored_part_is_not_run_again(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,19 +256,19 @@ def test_a_stored_part_is_not_run_again(clock: Clock, monkeypatch: pytest.Monkey
 
     whole = again(None)
     events = len(log)
-    torn = replace(whole.heats[1], whole=False)
-    part = replace(whole, heats=(whole.heats[0], torn), interrupted=True, load_before=1e6)
+    part = replace(whole, repetitions=cut_second(whole), interrupted=True, load_before=1e6)
     result = again(part)
     assert len(log) == events * 2 / 3 and not result.interrupted
-    assert result.heats[0] is whole.heats[0] and all(heat.whole for heat in result.heats)
-    assert [heat.traces for heat in result.heats] == [heat.traces for heat in whole.heats]  # the clock is ours
+    assert result.repetitions[0] is whole.repetitions[0] and result.whole == result.repetitions
+    runs = [[own["traces"] for own in race.repetitions] for race in (result, whole)]
+    assert runs[0] == runs[1]  # the clock is ours
     assert result.load_before == 1e6  # the busiest of its beginnings
     assert again(whole) == whole and log == []  # with the load before it, for nothing was run under the present one
     longer = again(whole, repetitions=5)
-    assert [heat.seed for heat in longer.heats] == [0, 1, 2, 3, 4] and len(log) == events * 2 / 3
+    assert [own["seed"] for own in longer.repetitions] == [0, 1, 2, 3, 4] and len(log) == events * 2 / 3
     assert whole.load_before == 0.0 and longer.load_before > 0.0
     other = replace(CLASSIFIER, name="again")
-    assert [heat.problem for heat in again(whole, (other, CLASSIFIER)).heats] == ["again"] * 3 + ["tiny"] * 3
+    assert [own["problem"] for own in again(whole, (other, CLASSIFIER)).repetitions] == ["again"] * 3 + ["tiny"] * 3
     for settings in ({"repetitions": 2}, {"first_seed": 1}, {"budget": 2.0}):
         with pytest.raises(CheckpointError, match="the race that is stored is another one"):
             again(whole, **settings)
@@ -283,10 +286,10 @@ def test_an_interrupt_before_the_first_turn_loses_nothing_that_was_stored(clock:
     log: list[Any] = []
     competitor = paced("a", clock, 1.0, log, on_step=interrupt)
     whole = race(competitor, repetitions=2)
-    part = replace(whole, heats=(whole.heats[0], replace(whole.heats[1], whole=False)), interrupted=True)
+    part = replace(whole, repetitions=cut_second(whole), interrupted=True)
     armed.append(True)
     ended = run_race([CLASSIFIER], [competitor], NOTHING, RaceSettings(2), stored=part)
-    assert ended.heats == part.heats and ended.interrupted
+    assert ended.repetitions == part.repetitions and ended.interrupted
 
 
 def test_progress_goes_from_0_to_1(clock: Clock) -> None:
@@ -314,9 +317,7 @@ def test_threads_are_set_for_the_race_alone_and_told(clock: Clock) -> None:
 
 
 def tuned(name: str) -> Any:
-    from lifted_bregman_lab.race.competitors import Competitor
-
-    return Competitor(name, name, "back-propagation", lambda rate, _: baselines.SGD(rate), "learning_rate", (0.1, 0.2))
+    return Competitor(name, name, "back-propagation", baselines.SGD, "learning_rate", (0.1, 0.2))
 
 
 def test_an_entry_for_each_choice() -> None:
@@ -324,7 +325,7 @@ def test_an_entry_for_each_choice() -> None:
     rates = Rates(
         {"tiny": {"one": {"objective": same, "validation": same}, "two": {"objective": same, "validation": other}}}
     )
-    entries = [entry.record for entry in enter(CLASSIFIER, [tuned("one"), tuned("two")], rates)]
+    entries = make_entries(CLASSIFIER, [tuned("one"), tuned("two")], rates)
     assert [(e.name, e.chosen_by, e.value, e.batch_size) for e in entries] == [
         ("one", ("objective", "validation"), 0.1, 20),
         ("two", ("objective",), 0.1, 20),
@@ -332,7 +333,7 @@ def test_an_entry_for_each_choice() -> None:
     ]
     assert "learning_rate=0.2" in entries[2].solver
     part = replace(CLASSIFIER, name="part", tuned_as="tiny")
-    assert enter(part, [tuned("one")], rates)[0].record.value == 0.1
+    assert make_entries(part, [tuned("one")], rates)[0].value == 0.1
 
 
 def test_what_cannot_be_run_is_refused_before_any_work(clock: Clock) -> None:

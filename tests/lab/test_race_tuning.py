@@ -32,7 +32,7 @@ from lifted_bregman_lab.race import (
     tune,
 )
 from lifted_bregman_lab.race.competitors import QUICK, Competitor
-from lifted_bregman_lab.race.tuning import GridRun, _next_place, choose
+from lifted_bregman_lab.race.tuning import _POINT, _RESULT, _next_place, choose_rates
 from tests.lab.races import CLASSIFIER, Clock, Paced
 
 # What the race is.
@@ -70,14 +70,14 @@ def test_the_competitors() -> None:
         back, "back-propagation"
     )
     problem = PROBLEMS["fashion-1k"]
-    assert COMPETITORS["lifted"].make(float("nan"), problem) == default_solver() and COMPETITORS["lifted"].grid == ()
-    printed = COMPETITORS["algorithm-1"].make(2.0, problem)
+    assert COMPETITORS["lifted"].make(float("nan")) == default_solver() and COMPETITORS["lifted"].grid == ()
+    printed = COMPETITORS["algorithm-1"].make(2.0)
     assert isinstance(printed, ImplicitSGD) and printed.reading.literal
     assert (printed.inner_steps, printed.prox_weight) == (15, 2.0)
-    assert COMPETITORS["sgd"].make(0.3, problem) == baselines.SGD(0.3)
-    assert COMPETITORS["sgd-momentum"].make(0.3, problem) == baselines.SGD(0.3, momentum=0.9)
-    assert COMPETITORS["adam"].make(0.3, problem) == baselines.Adam(0.3)
-    assert isinstance(COMPETITORS["implicit-backprop"].make(0.3, problem), baselines.ImplicitBackprop)
+    assert COMPETITORS["sgd"].make(0.3) == baselines.SGD(0.3)
+    assert COMPETITORS["sgd-momentum"].make(0.3) == baselines.SGD(0.3, momentum=0.9)
+    assert COMPETITORS["adam"].make(0.3) == baselines.Adam(0.3)
+    assert isinstance(COMPETITORS["implicit-backprop"].make(0.3), baselines.ImplicitBackprop)
     assert COMPETITORS["adam"].batch_sizes(problem) == (10, 20, 40)
     assert COMPETITORS["sgd"].batch_sizes(problem) == (20,)
     for competitor in COMPETITORS.values():
@@ -170,8 +170,11 @@ def test_a_damaged_file_of_rates_is_refused(damage: str, tmp_path: Path) -> None
 # Tuning.
 
 
-def grid_run(competitor: str, value: float, objective: float, error: float, outcome: str = "FINISHED") -> GridRun:
-    return GridRun("p", competitor, f"S({value})", value, 10, 2, 0, objective, error, 1.0, outcome)
+def grid_run(
+    competitor: str, value: float, objective: float, error: float, outcome: str = "FINISHED", size: int = 10
+) -> dict[str, Any]:
+    numbers = ("p", competitor, f"S({value})", value, size, 2, 0, objective, error, 1.0, outcome)
+    return dict(zip((*_POINT, *_RESULT), numbers, strict=True))
 
 
 def test_the_best_of_each_criterion_that_did_not_diverge_is_chosen() -> None:
@@ -182,11 +185,11 @@ def test_the_best_of_each_criterion_that_did_not_diverge_is_chosen() -> None:
         grid_run("a", 0.4, 0.0, 0.0, "DIVERGED"),
         grid_run("b", 7.0, 1.0, 0.4),
     ]
-    chosen = choose(runs)["p"]
+    chosen = choose_rates(runs)["p"]
     assert chosen["a"] == {"objective": Choice(0.2, 10), "validation": Choice(0.3, 10)}
     assert chosen["b"] == dict.fromkeys(("objective", "validation"), Choice(7.0, 10))
     with pytest.raises(SettingError, match="'c' diverged on 'p' at every point"):
-        choose([*runs, grid_run("c", 1.0, 1.0, 1.0, "DIVERGED")])
+        choose_rates([*runs, grid_run("c", 1.0, 1.0, 1.0, "DIVERGED")])
 
 
 @pytest.fixture
@@ -199,7 +202,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
 def gridded(
     name: str, clock: Clock, log: list[Any], seconds: float = 1.0, factors: Any = (1.0,), on_step: Any = None
 ) -> Any:
-    def make(value: float, problem: Any) -> Paced:
+    def make(value: float) -> Paced:
         return Paced(f"{name} {value}", clock, seconds, log, on_step)
 
     return Competitor(name, name, "back-propagation", make, "learning_rate", (0.1, 0.2), factors)
@@ -242,22 +245,22 @@ def test_a_walk_finds_the_end_of_a_slanting_valley(best: tuple[int, int]) -> Non
     """Off the valley, in which the value grows with the batch size, all is worse than in it."""
     sizes = (10, 20, 40)
     grid = (0.1, 0.2, 0.3, 0.4)
-    walker = Competitor("a", "a", "lifted", lambda *_: default_solver(), "rate", grid, (0.5, 1.0, 2.0))
-    visited: dict[tuple[int, int], GridRun] = {}
+    walker = Competitor("a", "a", "lifted", lambda _: default_solver(), "rate", grid, (0.5, 1.0, 2.0))
+    visited: dict[tuple[int, int], Any] = {}
     while (place := _next_place(visited, walker, CLASSIFIER)) is not None:
         assert place not in visited
         a, b = place[0] - best[0], place[1] - best[1]
         height = 10.0 * abs(a - b) + abs(a + b)
-        visited[place] = GridRun("p", "a", "S", grid[place[0]], sizes[place[1]], 2, 0, height, height, 1.0, "FINISHED")
-    assert min(visited, key=lambda place: visited[place].objective) == best
+        visited[place] = grid_run("a", grid[place[0]], height, height, size=sizes[place[1]])
+    assert min(visited, key=lambda place: visited[place]["objective"]) == best
     around = {(best[0] + a, best[1] + b) for a, b in ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1), (-1, -1), (1, 1))}
     assert {(v, s) for v, s in around if 0 <= v < 4 and 0 <= s < 3} <= set(visited)
 
 
 def test_a_walk_follows_both_criteria_and_flees_divergence() -> None:
     grid = (0.1, 0.2, 0.3, 0.4, 0.5)
-    walker = Competitor("a", "a", "lifted", lambda *_: default_solver(), "rate", grid)
-    visited: dict[tuple[int, int], GridRun] = {}
+    walker = Competitor("a", "a", "lifted", lambda _: default_solver(), "rate", grid)
+    visited: dict[tuple[int, int], Any] = {}
     while (place := _next_place(visited, walker, CLASSIFIER)) is not None:
         visited[place] = grid_run("a", grid[place[0]], -float(place[0]), float(place[0]))
     assert set(visited) == {(value, 0) for value in range(5)}  # the objective leads up, the validation error down
@@ -304,7 +307,7 @@ def test_runs_of_other_epochs_are_not_chosen_from(clock: Clock, tmp_path: Path) 
 def test_a_real_grid_finds_the_better_rate(tmp_path: Path) -> None:
     """Of a rate that hardly moves and one that trains, the second is chosen."""
     pytest.importorskip("sklearn")
-    sgd = Competitor("sgd", "SGD", "back-propagation", lambda r, _: baselines.SGD(r), "learning_rate", (1e-6, 0.1))
+    sgd = Competitor("sgd", "SGD", "back-propagation", baselines.SGD, "learning_rate", (1e-6, 0.1))
     seen: list[tuple[str, float]] = []
     rates = tune([CLASSIFIER], [sgd], TuneSettings(threads=1), tmp_path / "l.jsonl", lambda *s: seen.append(s))
     assert rates is not None and rates.chosen["tiny"]["sgd"]["objective"] == Choice(0.1, 20)
@@ -321,6 +324,6 @@ def test_settings_of_a_tuning_are_checked(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="holds no runs of a tuning"):
         tune([CLASSIFIER], [COMPETITORS["sgd"]], TuneSettings(), tmp_path / "log.jsonl")
     with pytest.raises(SettingError, match="a tuned setting and its grid"):
-        Competitor("x", "x", "lifted", lambda *_: default_solver(), "rate")
+        Competitor("x", "x", "lifted", lambda _: default_solver(), "rate")
     with pytest.raises(SettingError, match="above 0"):
-        Competitor("x", "x", "lifted", lambda *_: default_solver(), "rate", (0.0,))
+        Competitor("x", "x", "lifted", lambda _: default_solver(), "rate", (0.0,))

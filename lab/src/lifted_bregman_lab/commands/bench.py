@@ -83,7 +83,7 @@ def run(
     wanted = len(raced) * count
     if stored is not None:
         _tell(stored, wanted)
-    if stored is None or _whole(stored) < wanted:
+    if stored is None or len(stored.whole) < wanted:
         load = load_average()
         if load > IDLE:
             sentence = f"the machine is not idle (load {load:.2f}): times will be longer, and ratios less sure."
@@ -162,7 +162,7 @@ def _show(result: race.Race, out: Path | None) -> None:
         console.print(f"{problem.name}: {problem.title}")
         for target in targets_of(problem):
             console.print(f"\ntime to {TARGETS[target].format(reference_entry(problem, target))}")
-            _print(tables.arrival_rows(result, problem, target))
+            _print(tables.target_rows(result, problem, target))
         console.print("\nreached at all")
         by_objective, by_error = tables.halves(tables.best_rows(result, problem))
         _print(by_objective)
@@ -191,8 +191,8 @@ def _stored(files: Sequence[Path], require: Callable[[race.Race], None]) -> race
             except CheckpointError as error:
                 raise CheckpointError(f"{path}: {error}") from error
             found.append(held)
-    furthest = max(found, key=_whole, default=None)
-    if furthest is not None and not all(h in furthest.heats for other in found for h in other.heats if h.whole):
+    furthest = max(found, key=lambda held: len(held.whole), default=None)
+    if furthest is not None and not all(own in furthest.repetitions for other in found for own in other.whole):
         named = " and ".join(map(str, files))
         raise CheckpointError(f"{named} hold repetitions of different races: name one of them, or --fresh.")
     return furthest
@@ -207,14 +207,10 @@ def _held(path: Path) -> race.Race:
 
 def _tell(stored: race.Race, wanted: int) -> None:
     """Says how much of the race is there already."""
-    if _whole(stored) == wanted:
+    if len(stored.whole) == wanted:
         _console.say("lifted", "the whole race is stored already; --fresh runs it anew.", "bold yellow")
     else:
-        _console.messages().print(f"{_whole(stored)} of {wanted} repetitions are stored; the others follow.")
-
-
-def _whole(stored: race.Race) -> int:
-    return sum(heat.whole for heat in stored.heats)
+        _console.messages().print(f"{len(stored.whole)} of {wanted} repetitions are stored; the others follow.")
 
 
 def _code(signals: Signals) -> ExitCode:

@@ -1,18 +1,18 @@
-"""From the rows of a race to its verdict: time and epochs to targets, what was reached by when, what was best.
+"""From the rows of a race to its results: time and epochs to targets, what was reached by when, what was best.
 
-Nothing is interpolated here.  A target counts as reached at the first row that reaches it, and by a time as much is
-reached as the last row up to it says.
+A target is reached at the first row that shows it, and at a time the last row up to it counts: nothing is interpolated,
+except in the curves that are drawn.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Sequence
 
-from lifted_bregman_lab.race.results import Heat, ProblemRecord, Race, Row, Trace
+import numpy as np
+import pandas as pd
+
+from lifted_bregman_lab.race.results import ProblemRecord, Race
 
 FRACTIONS = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5)
 """Of the reference's time, at which the frontier is shown."""
@@ -21,90 +21,9 @@ TARGETS = {
     "validation": "the lowest validation error of {}, at no lower sparsity",
     "accuracy": "the best test accuracy of {}",
 }
-
-
-@dataclass(frozen=True)
-class Spread:
-    """The median over the repetitions, the least and the most.  Infinite for what was not reached."""
-
-    median: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Iterable[float]) -> Spread:
-        """Of at least one number."""
-        ordered = sorted(values)
-        return cls(statistics.median(ordered), ordered[0], ordered[-1])
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """How an entry came to a target.
-
-    Args:
-        entry: its name.
-        target: a key of `TARGETS`.
-        ratio: its seconds to the target over those of the reference.
-        seconds: to the target.
-        epochs: to the target.
-        reached: repetitions in which it came there.
-        repetitions: all.
-    """
-
-    entry: str
-    target: str
-    ratio: Spread
-    seconds: Spread
-    epochs: Spread
-    reached: int
-    repetitions: int
-
-
-@dataclass(frozen=True)
-class Standing:
-    """What an entry had reached at a time, medians over the repetitions.
-
-    Args:
-        entry: its name.
-        fraction: of the reference's time.
-        seconds: that time.
-        epochs: by then.
-        objective: on the training set.
-        validation_error: as the problem has it.
-        sparsity: of the code, the middle layer.
-    """
-
-    entry: str
-    fraction: float
-    seconds: float
-    epochs: float
-    objective: float
-    validation_error: float
-    sparsity: float
-
-
-@dataclass(frozen=True)
-class Best:
-    """What an entry reached at all, over the repetitions.
-
-    Args:
-        entry: its name.
-        epochs: that it ran.
-        seconds: that it ran.
-        objective: in its last row.
-        validation_error: the lowest of its rows.
-        sparsity: in the row with the lowest validation error.
-        diverged: repetitions in which it did.
-    """
-
-    entry: str
-    epochs: Spread
-    seconds: Spread
-    objective: Spread
-    validation_error: Spread
-    sparsity: Spread
-    diverged: int
+SPREAD = ["median", "min", "max"]
+"""Over the repetitions; infinite for what was not reached."""
+_RUN = ["entry", "seed"]
 
 
 def targets_of(problem: ProblemRecord) -> tuple[str, ...]:
@@ -119,106 +38,77 @@ def reference_entry(problem: ProblemRecord, target: str) -> str:
     return next((entry.name for entry in own if criterion in entry.chosen_by), own[0].name)
 
 
-def arrivals(race: Race, problem: ProblemRecord, target: str) -> list[Arrival]:
-    """How every entry came to a target; each repetition has its own, set by the reference in it."""
-    heats, leader = race.heats_of(problem.name), reference_entry(problem, target)
-    found = []
-    for entry in problem.entries:
-        ratios, seconds, epochs = [], [], []
-        for heat in heats:
-            reaches = _reaches(target, heat.trace(leader))
-            own, other = (_first(heat.trace(name), reaches) for name in (entry.name, leader))
-            assert other is not None
-            seconds.append(math.inf if own is None else own["seconds"])
-            epochs.append(math.inf if own is None else own["epoch"])
-            ratios.append(_ratio(seconds[-1], other["seconds"]))
-        reached = sum(map(math.isfinite, seconds))
-        ratio, time, passes = (Spread.of(values) for values in (ratios, seconds, epochs))
-        found.append(Arrival(entry.name, target, ratio, time, passes, reached, len(heats)))
-    return found
+def times_to_target(race: Race, problem: ProblemRecord, target: str) -> pd.DataFrame:
+    """The spread of "seconds", "epoch" and "ratio" (to the reference's seconds) until each entry reached a target.
 
-
-def frontier(race: Race, problem: ProblemRecord) -> list[Standing]:
-    """What every entry had reached at `FRACTIONS` of the time that the reference took for all its epochs."""
-    heats, leader = race.heats_of(problem.name), reference_entry(problem, "objective")
-    found = []
-    for fraction in FRACTIONS:
-        if fraction > race.budget:
-            continue
-        times = [fraction * heat.trace(leader).rows[-1]["seconds"] for heat in heats]
-        for entry in problem.entries:
-            rows = [_last(heat.trace(entry.name), time) for heat, time in zip(heats, times, strict=True)]
-            middle = [_median(rows, name) for name in ("epoch", "objective", "validation_error", "sparsity")]
-            found.append(Standing(entry.name, fraction, statistics.median(times), *middle))
-    return found
-
-
-def bests(race: Race, problem: ProblemRecord) -> list[Best]:
-    """What every entry reached at all."""
-    found = []
-    for entry in problem.entries:
-        traces = [heat.trace(entry.name) for heat in race.heats_of(problem.name)]
-        ends = [trace.rows[-1] for trace in traces]
-        best = [_lowest_error(trace) for trace in traces]
-        found.append(
-            Best(
-                entry.name,
-                Spread.of(row["epoch"] for row in ends),
-                Spread.of(row["seconds"] for row in ends),
-                Spread.of(row["objective"] for row in ends),
-                Spread.of(row["validation_error"] for row in best),
-                Spread.of(row.get("sparsity", math.nan) for row in best),
-                sum(trace.outcome == "DIVERGED" for trace in traces),
-            )
-        )
-    return found
-
-
-def curve(heats: Sequence[Heat], entry: str, name: str, times: Sequence[float]) -> list[Spread]:
-    """The spread of a quantity at times, straight between rows; a run that has ended keeps its last value."""
-    found = []
-    for time in times:
-        found.append(Spread.of(_between(heat.trace(entry), name, time) for heat in heats))
-    return found
-
-
-def _reaches(target: str, reference: Trace) -> Callable[[Row], bool]:
+    The reference sets the target of each repetition.  The column "reached" counts the repetitions in which an entry
+    came there.
+    """
+    rows, reference = race.rows_of(problem.name), reference_entry(problem, target)
+    own = rows[rows["entry"] == reference]
     if target == "objective":
-        aim = reference.rows[-1]["objective"]
-        return lambda row: row["objective"] <= aim
-    best = _lowest_error(reference)
-    error, zeros = best["validation_error"], best.get("sparsity", 0.0)
-    if target == "accuracy":
-        return lambda row: row["validation_error"] <= error
-    return lambda row: row["validation_error"] <= error and row.get("sparsity", 0.0) >= zeros
+        aim = _last(own).set_index("seed")
+        reaches = rows["objective"] <= rows["seed"].map(aim["objective"])
+    else:
+        aim = _lowest_error(own).set_index("seed")
+        reaches = rows["validation_error"] <= rows["seed"].map(aim["validation_error"])
+        if target == "validation":
+            zeros = aim["sparsity"].fillna(0.0)
+            reaches &= rows["sparsity"].fillna(0.0) >= rows["seed"].map(zeros)
+    runs = pd.MultiIndex.from_frame(rows[_RUN].drop_duplicates())
+    first = rows[reaches].groupby(_RUN)[["seconds", "epoch"]].first().reindex(runs, fill_value=math.inf)
+    # 0 / 0: both start at the target.
+    first["ratio"] = first["seconds"].div(first.loc[reference, "seconds"], level="seed").fillna(1.0)
+    found = first.groupby("entry", sort=False).agg(SPREAD)
+    found["reached", ""] = first["seconds"].lt(math.inf).groupby("entry", sort=False).sum()
+    return found
 
 
-def _lowest_error(trace: Trace) -> Row:
-    return min(trace.rows, key=lambda row: row["validation_error"])
+def frontier(race: Race, problem: ProblemRecord) -> pd.DataFrame:
+    """What each entry had reached at `FRACTIONS` of the time that the reference took for all its epochs: medians.
+
+    Columns: "entry", "fraction", "seconds" (that time), "epoch", "objective", "validation_error", "sparsity".
+    """
+    rows, reference = race.rows_of(problem.name), reference_entry(problem, "objective")
+    ends = _last(rows[rows["entry"] == reference]).set_index("seed")["seconds"]
+    start = ~rows.duplicated(_RUN)
+    parts = []
+    for fraction in FRACTIONS:
+        if fraction <= race.budget:
+            times = fraction * ends
+            at = _last(rows[start | (rows["seconds"] <= rows["seed"].map(times))])
+            middle = at.groupby("entry", sort=False)[["epoch", "objective", "validation_error", "sparsity"]].median()
+            parts.append(middle.assign(fraction=fraction, seconds=times.median()))
+    return pd.concat(parts).reset_index()
 
 
-def _first(trace: Trace, reaches: Callable[[Row], bool]) -> Row | None:
-    return next((row for row in trace.rows if reaches(row)), None)
+def bests(race: Race, problem: ProblemRecord) -> pd.DataFrame:
+    """What each entry reached at all.
+
+    The spread of "epoch", "seconds" and "objective" in its last row, of its lowest "validation_error" and of "sparsity"
+    in the row that has it.  The column "diverged" counts the repetitions in which it did.
+    """
+    rows = race.rows_of(problem.name)
+    ends, best = _last(rows).set_index("entry"), _lowest_error(rows).set_index("entry")
+    last = ends[["epoch", "seconds", "objective"]].groupby("entry", sort=False).agg(SPREAD)
+    lowest = best[["validation_error", "sparsity"]].groupby("entry", sort=False).agg(SPREAD)
+    found = last.join(lowest)
+    found["diverged", ""] = (ends["outcome"] == "DIVERGED").groupby("entry", sort=False).sum()
+    return found
 
 
-def _last(trace: Trace, time: float) -> Row:
-    return [row for row in trace.rows if row["seconds"] <= time or row is trace.rows[0]][-1]
+def curve(rows: pd.DataFrame, entry: str, name: str, times: Sequence[float]) -> pd.DataFrame:
+    """The spread of a column at times, straight between rows; a run that has ended keeps its last value."""
+    runs = rows[rows["entry"] == entry].groupby("seed")
+    at = pd.DataFrame({seed: np.interp(times, run["seconds"], run[name]) for seed, run in runs}, index=times)
+    return at.agg(SPREAD, axis="columns")
 
 
-def _ratio(seconds: float, other: float) -> float:
-    if other > 0.0:
-        return seconds / other
-    return 1.0 if seconds == 0.0 else math.inf
+def _last(rows: pd.DataFrame) -> pd.DataFrame:
+    """The last row of each run."""
+    return rows.drop_duplicates(_RUN, keep="last")
 
 
-def _median(rows: Sequence[Row], name: str) -> float:
-    return statistics.median(row.get(name, math.nan) for row in rows)
-
-
-def _between(trace: Trace, name: str, time: float) -> float:
-    rows = trace.rows
-    for before, after in pairwise(rows):
-        if before["seconds"] <= time < after["seconds"]:
-            part = (time - before["seconds"]) / (after["seconds"] - before["seconds"])
-            return before[name] + part * (after[name] - before[name])
-    return rows[0][name] if time < rows[0]["seconds"] else rows[-1][name]
+def _lowest_error(rows: pd.DataFrame) -> pd.DataFrame:
+    """The first row of each run that has its lowest validation error."""
+    return rows.loc[rows.groupby(_RUN, sort=False)["validation_error"].idxmin()]

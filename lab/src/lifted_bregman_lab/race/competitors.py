@@ -1,4 +1,4 @@
-"""The competitors of the race: how each solver is made of its tuned setting, and the grid of that setting."""
+"""The competitors of the race: the solver for a value of the tuned setting, and the grid of that setting."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lifted_bregman.errors import SettingError
-from lifted_bregman.experiments._typed import unknown
 from lifted_bregman.solvers import AdaBreg, Coupling, ImplicitSGD, Solver, baselines
 from lifted_bregman.solvers.readings import Literal as Printed
 from lifted_bregman.training import default_solver
-from lifted_bregman_lab.race.problems import RaceProblem
+from lifted_bregman_lab.race.problems import RaceProblem, choose
 
 Kind = Literal["lifted", "back-propagation"]
 REFERENCE = "adam"
@@ -27,7 +26,7 @@ class Competitor:
         name: as it is chosen on the command line.
         title: as people read it.
         kind: "lifted" or "back-propagation".
-        make: the solver for a value of the tuned setting and a problem; the value is NaN where nothing is tuned.
+        make: the solver for a value of the tuned setting; the value is NaN where nothing is tuned.
         tuned: the setting that is chosen from the grid, None for a competitor that takes its defaults everywhere.
         grid: the values that are tried, each above 0; empty where nothing is tuned.
         batch_factors: the multiples of the problem's batch size that are tried.
@@ -36,7 +35,7 @@ class Competitor:
     name: str
     title: str
     kind: Kind
-    make: Callable[[float, RaceProblem], Solver[Any]]
+    make: Callable[[float], Solver[Any]]
     tuned: str | None = None
     grid: tuple[float, ...] = ()
     batch_factors: tuple[float, ...] = (1.0,)
@@ -52,63 +51,39 @@ class Competitor:
         return tuple(dict.fromkeys(max(1, round(factor * problem.batch_size)) for factor in self.batch_factors))
 
 
-def _algorithm_1(prox_weight: float, problem: RaceProblem) -> Solver[Any]:
+def _algorithm_1(prox_weight: float) -> Solver[Any]:
     # The step printed for classification.  That for autoencoders, |B| times as long, diverges within a few batches.
     return ImplicitSGD(prox_weight, _INNER_STEPS, reading=Printed(), coupling=Coupling.BEFORE)
 
 
+def _back_propagation(
+    name: str, title: str, make: Callable[[float], Solver[Any]], grid: tuple[float, ...], *batch_factors: float
+) -> Competitor:
+    return Competitor(name, title, "back-propagation", make, "learning_rate", grid, batch_factors or (1.0,))
+
+
 _ADAPTIVE = (1e-4, 2e-4, 3e-4, 5e-4, 1e-3, 2e-3)
+_SWEEP = "lifted sweep with Adam's step sizes (AdaBreg)"
+_PRINTED = f"the paper's Algorithm 1 as printed, N = {_INNER_STEPS}"
+_IMPLICIT = f"implicit SGD by back-propagation (ISGD-BP), τ = {_PROX_WEIGHT:g}, N = {_INNER_STEPS}"
 COMPETITORS: dict[str, Competitor] = {
     competitor.name: competitor
     for competitor in (
-        Competitor("lifted", "lifted, the default of fit, not tuned", "lifted", lambda _, problem: default_solver()),
-        Competitor(
-            "lifted-adabreg",
-            "lifted sweep with Adam's step sizes (AdaBreg)",
-            "lifted",
-            lambda rate, _: AdaBreg(step_size=rate),
-            "step_size",
-            _ADAPTIVE,
-        ),
-        Competitor(
-            "algorithm-1",
-            f"the paper's Algorithm 1 as printed, N = {_INNER_STEPS}",
-            "lifted",
-            _algorithm_1,
-            "prox_weight",
-            (0.1, 1.0, 10.0, 100.0),
-        ),
-        Competitor(
-            "sgd",
-            "SGD",
-            "back-propagation",
-            lambda rate, _: baselines.SGD(rate),
-            "learning_rate",
-            (5e-3, 1e-2, 2e-2, 5e-2, 1e-1, 2e-1),
-        ),
-        Competitor(
+        Competitor("lifted", "lifted, the default of fit, not tuned", "lifted", lambda _: default_solver()),
+        Competitor("lifted-adabreg", _SWEEP, "lifted", lambda rate: AdaBreg(step_size=rate), "step_size", _ADAPTIVE),
+        Competitor("algorithm-1", _PRINTED, "lifted", _algorithm_1, "prox_weight", (0.1, 1.0, 10.0, 100.0)),
+        _back_propagation("sgd", "SGD", baselines.SGD, (5e-3, 1e-2, 2e-2, 5e-2, 1e-1, 2e-1)),
+        _back_propagation(
             "sgd-momentum",
             "SGD with momentum 0.9",
-            "back-propagation",
-            lambda rate, _: baselines.SGD(rate, momentum=0.9),
-            "learning_rate",
+            lambda rate: baselines.SGD(rate, momentum=0.9),
             (1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2),
         ),
-        Competitor(
-            REFERENCE,
-            "Adam, fused",
-            "back-propagation",
-            lambda rate, _: baselines.Adam(rate),
-            "learning_rate",
-            _ADAPTIVE,
-            (0.5, 1.0, 2.0),
-        ),
-        Competitor(
+        _back_propagation(REFERENCE, "Adam, fused", baselines.Adam, _ADAPTIVE, 0.5, 1.0, 2.0),
+        _back_propagation(
             "implicit-backprop",
-            f"implicit SGD by back-propagation (ISGD-BP), τ = {_PROX_WEIGHT:g}, N = {_INNER_STEPS}",
-            "back-propagation",
-            lambda rate, _: baselines.ImplicitBackprop(_PROX_WEIGHT, _INNER_STEPS, rate),
-            "learning_rate",
+            _IMPLICIT,
+            lambda rate: baselines.ImplicitBackprop(_PROX_WEIGHT, _INNER_STEPS, rate),
             (1e-3, 3e-3, 1e-2, 3e-2, 1e-1),
         ),
     )
@@ -118,7 +93,11 @@ QUICK = ("lifted", "sgd", REFERENCE, "algorithm-1")
 
 def choose_competitors(names: Sequence[str]) -> tuple[Competitor, ...]:
     """The competitors of these names, in this order; all if there are none."""
-    for name in names:
-        if name not in COMPETITORS:
-            raise SettingError(unknown("competitor of the race", name, COMPETITORS))
-    return tuple(COMPETITORS[name] for name in dict.fromkeys(names)) or tuple(COMPETITORS.values())
+    return choose(names, COMPETITORS, "competitor of the race")
+
+
+def reference_of(competitors: Sequence[Competitor]) -> str:
+    """Adam where it takes part, else the first that uses back-propagation, else the first."""
+    names = [competitor.name for competitor in competitors]
+    other = [competitor.name for competitor in competitors if competitor.kind == "back-propagation"]
+    return REFERENCE if REFERENCE in names else (other or names)[0]

@@ -1,4 +1,4 @@
-"""Going on with a race that was ended: is what was stored a part of the race that is asked for now?"""
+"""Resuming a race: is what was stored a part of the race that is asked for now?"""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from lifted_bregman.errors import CheckpointError
 from lifted_bregman.experiments.environment import environment, threads
 from lifted_bregman_lab.race.competitors import Competitor
-from lifted_bregman_lab.race.entries import enter, problem_record, reference_of
-from lifted_bregman_lab.race.problems import RaceData, RaceProblem
+from lifted_bregman_lab.race.entries import problem_record
+from lifted_bregman_lab.race.problems import RaceProblem
 from lifted_bregman_lab.race.rates import Rates
 from lifted_bregman_lab.race.results import ProblemRecord, Race, finite
 
@@ -30,37 +30,33 @@ def require_part(
     """CheckpointError with the first difference, unless all that is stored belongs to the race that is asked for.
 
     That race may have more problems and more repetitions.  All else must be the same: entries with their solvers,
-    rates and order, epochs, budget, and what `environment` tells of versions, hardware and threads.
+    rates and order, epochs, budget, and versions, hardware and threads (`environment`).
     """
-    reference = reference_of(competitors)
-    asked = {
-        problem.name: _plain(problem_record(problem, enter(problem, competitors, rates), reference))
-        for problem in problems
-    }
+    asked = {problem.name: _plain(problem_record(problem, competitors, rates)) for problem in problems}
     with threads(settings.threads):
         place = environment()
-    difference = _difference(dict(stored.environment), place) or _difference(stored.budget, settings.budget, "budget")
+    found = [_difference(dict(stored.environment), place), _difference(stored.budget, settings.budget, "budget")]
     for record in stored.problems:
         if record.name not in asked:
-            difference = difference or f"it has the problem '{record.name}', which is not asked for"
+            found.append(f"it has the problem '{record.name}', which is not asked for")
         else:
             there = _plain(replace(record, samples=0, validation_samples=0, source=""))
-            difference = difference or _difference(there, asked[record.name], f"of '{record.name}',")
-    for heat in stored.heats:
-        if heat.seed not in settings.seeds:
-            difference = difference or f"it has a repetition with seed {heat.seed}, which is not asked for"
-    difference = difference or _difference(finite(stored.provenance), finite(rates.provenance), "rates,")
-    if difference:
-        raise CheckpointError(f"the race that is stored is another one ({difference}): {_REMEDY}")
+            found.append(_difference(there, asked[record.name], f"of '{record.name}',"))
+    seeds = [repetition["seed"] for repetition in stored.repetitions if repetition["seed"] not in settings.seeds]
+    found += [f"it has a repetition with seed {seed}, which is not asked for" for seed in seeds]
+    found.append(_difference(finite(stored.provenance), finite(rates.provenance), "rates,"))
+    first = next(filter(None, found), None)
+    if first is not None:
+        raise CheckpointError(f"the race that is stored is another one ({first}): {_REMEDY}")
 
 
-def require_same_samples(record: ProblemRecord, samples: RaceData) -> None:
+def require_same_samples(stored: ProblemRecord, now: ProblemRecord) -> None:
     """CheckpointError unless there are as many samples as when the race began."""
-    there, now = (record.samples, record.validation_samples), (len(samples.train[0]), len(samples.validation[0]))
-    if there != now:
+    if (stored.samples, stored.validation_samples) != (now.samples, now.validation_samples):
         raise CheckpointError(
-            f"'{record.name}' has {now[0]} and {now[1]} samples to train on and to be judged by, and had {there[0]} "
-            f"and {there[1]} when the race began: restore them, or begin anew (--fresh)."
+            f"'{now.name}' has {now.samples} and {now.validation_samples} samples to train on and to be judged by, and "
+            f"had {stored.samples} and {stored.validation_samples} when the race began: restore them, or begin anew "
+            "(--fresh)."
         )
 
 

@@ -1,72 +1,45 @@
-"""Entries: each competitor with the setting it runs with on a problem, and whose results are the targets."""
+"""Entries: each competitor with the setting it runs with on a problem."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, replace
 
-from lifted_bregman.solvers import Solver
-from lifted_bregman_lab.race.competitors import REFERENCE, Competitor
-from lifted_bregman_lab.race.problems import RaceData, RaceProblem
+from lifted_bregman.experiments.run_data import RunData
+from lifted_bregman_lab.race.competitors import Competitor, reference_of
+from lifted_bregman_lab.race.problems import RaceProblem
 from lifted_bregman_lab.race.rates import CRITERIA, Rates
-from lifted_bregman_lab.race.results import EntryRecord, ProblemRecord
+from lifted_bregman_lab.race.results import Entry, ProblemRecord
 
-_RECORDED = (  # of a problem's settings
-    "data",
-    "task",
-    "prepare",
-    "noise",
-    "validation",
-    "hidden",
-    "activation",
-    "loss",
-    "code_threshold",
-    "code_penalty",
-    "weights",
-    "dtype",
-)
+_NETWORK = ("hidden", "activation", "loss", "code_threshold", "code_penalty", "weights", "dtype")
+_RECORDED = ("data", "task", "prepare", "noise", "validation", *_NETWORK)  # of a problem's settings
 
 
-@dataclass(frozen=True, eq=False)
-class Entry:
-    """A competitor with the setting it runs with on one problem."""
-
-    record: EntryRecord
-    solver: Solver[Any]
-
-
-def enter(problem: RaceProblem, competitors: Sequence[Competitor], rates: Rates) -> tuple[Entry, ...]:
+def make_entries(problem: RaceProblem, competitors: Sequence[Competitor], rates: Rates) -> tuple[Entry, ...]:
     """One entry for each competitor, two where objective and validation error chose different settings for it."""
     entries = []
     for competitor in competitors:
+        chosen: list[tuple[str, tuple[str, ...], float | None, int]] = []  # name, criteria, value, batch size
         if competitor.tuned is None:
-            entries.append(_entry(problem, competitor, competitor.name, (), None, problem.batch_size))
-            continue
-        chosen = rates.of(problem, competitor)
-        by_objective, by_validation = (chosen[criterion] for criterion in CRITERIA)
-        same = by_objective == by_validation
-        by: tuple[str, ...] = CRITERIA if same else CRITERIA[:1]
-        entries.append(_entry(problem, competitor, competitor.name, by, by_objective.value, by_objective.batch_size))
-        if not same:
-            name = f"{competitor.name}-validation"
-            value, size = by_validation.value, by_validation.batch_size
-            entries.append(_entry(problem, competitor, name, CRITERIA[1:], value, size))
+            chosen.append((competitor.name, (), None, problem.batch_size))
+        else:
+            first, second = (rates.of(problem, competitor)[criterion] for criterion in CRITERIA)
+            chosen.append(
+                (competitor.name, CRITERIA if first == second else CRITERIA[:1], first.value, first.batch_size)
+            )
+            if first != second:
+                chosen.append((f"{competitor.name}-validation", CRITERIA[1:], second.value, second.batch_size))
+        grids = competitor.grid, competitor.batch_sizes(problem)
+        for name, by, value, size in chosen:
+            solver = repr(competitor.make(math.nan if value is None else value))
+            who = name, competitor.name, competitor.title, competitor.kind
+            entries.append(Entry(*who, by, solver, size, competitor.tuned or "", value, *grids))
     return tuple(entries)
 
 
-def reference_of(competitors: Sequence[Competitor]) -> str:
-    """Adam where it takes part, else the first that uses back-propagation, else the first."""
-    names = [competitor.name for competitor in competitors]
-    other = [competitor.name for competitor in competitors if competitor.kind == "back-propagation"]
-    return REFERENCE if REFERENCE in names else (other or names)[0]
-
-
-def problem_record(
-    problem: RaceProblem, entries: Sequence[Entry], reference: str, samples: RaceData | None = None
-) -> ProblemRecord:
-    """What a race keeps of a problem; without `samples` nothing about them."""
+def problem_record(problem: RaceProblem, competitors: Sequence[Competitor], rates: Rates) -> ProblemRecord:
+    """What a race keeps of a problem, without the numbers of samples; SettingError where a rate is missing."""
     resolved = asdict(problem.settings.resolved())
     return ProblemRecord(
         problem.name,
@@ -74,36 +47,18 @@ def problem_record(
         problem.classify,
         problem.epochs,
         problem.batch_size,
-        0 if samples is None else len(samples.train[0]),
-        0 if samples is None else len(samples.validation[0]),
-        "" if samples is None else samples.source,
-        {name: list(value) if isinstance(value := resolved[name], tuple) else value for name in _RECORDED},
-        reference,
-        tuple(entry.record for entry in entries),
-        problem.rows,
+        samples=0,
+        validation_samples=0,
+        source="",
+        settings={name: list(value) if isinstance(value := resolved[name], tuple) else value for name in _RECORDED},
+        reference=reference_of(competitors),
+        entries=make_entries(problem, competitors, rates),
+        rows=problem.rows,
     )
 
 
-def _entry(
-    problem: RaceProblem,
-    competitor: Competitor,
-    name: str,
-    chosen_by: tuple[str, ...],
-    value: float | None,
-    batch_size: int,
-) -> Entry:
-    solver = competitor.make(math.nan if value is None else value, problem)
-    record = EntryRecord(
-        name,
-        competitor.name,
-        competitor.title,
-        competitor.kind,
-        chosen_by,
-        repr(solver),
-        batch_size,
-        competitor.tuned or "",
-        value,
-        competitor.grid,
-        competitor.batch_sizes(problem),
-    )
-    return Entry(record, solver)
+def with_samples(record: ProblemRecord, samples: RunData) -> ProblemRecord:
+    """The record with the numbers of samples, and where they came from."""
+    assert samples.validation is not None
+    trained, held_out = len(samples.train[0]), len(samples.validation[0])
+    return replace(record, samples=trained, validation_samples=held_out, source=samples.source)

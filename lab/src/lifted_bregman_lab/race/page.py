@@ -7,10 +7,10 @@ from lifted_bregman.reports.page import Block, Listing, Page, Section, Table, Te
 from lifted_bregman_lab.race import PROBLEMS, analysis, quick_problems
 from lifted_bregman_lab.race.analysis import TARGETS
 from lifted_bregman_lab.race.charts import BandChart
-from lifted_bregman_lab.race.results import EntryRecord, ProblemRecord, Race
+from lifted_bregman_lab.race.results import Entry, ProblemRecord, Race
 from lifted_bregman_lab.race.rules import rules
 from lifted_bregman_lab.race.running import IDLE
-from lifted_bregman_lab.race.tables import arrival_rows, best_rows, frontier_rows, overview
+from lifted_bregman_lab.race.tables import best_rows, frontier_rows, overview, target_rows
 
 _POINTS = 60  # of a curve
 
@@ -25,7 +25,7 @@ class _Numbers(Table):
 
 def race_page(race: Race) -> Page:
     """The page with the verdict, curves and frontiers, the rules and the grids."""
-    repetitions = max((len(race.heats_of(problem.name)) for problem in race.problems), default=0)
+    repetitions = max((race.count(problem.name) for problem in race.problems), default=0)
     counted = f"{_count(len(race.problems), 'problem')}, {_count(repetitions, 'repetition')} each"
     summary = (
         f"{counted}. All competitors start from the same weights, see the same samples in the same order, and take "
@@ -83,7 +83,7 @@ def _problem(race: Race, problem: ProblemRecord) -> list[Block]:
         caption = (
             f"Time and epochs to {TARGETS[target].format(leader)}: ratio to the time of {leader}, with its spread."
         )
-        blocks.append(_Numbers(*arrival_rows(race, problem, target), caption))
+        blocks.append(_Numbers(*target_rows(race, problem, target), caption))
     error = "validation error: mean squared error per output" if not problem.classify else "accuracy: of the test part"
     blocks.append(_Numbers(*best_rows(race, problem), f"What was reached at all ({error}), with its spread."))
     blocks.append(_charts(race, problem))
@@ -93,23 +93,24 @@ def _problem(race: Race, problem: ProblemRecord) -> list[Block]:
 
 
 def _charts(race: Race, problem: ProblemRecord) -> Charts:
-    heats = race.heats_of(problem.name)
+    rows = race.rows_of(problem.name)
     shown = [("Training objective", "objective", True)]
     shown.append(("Test error" if problem.classify else "Validation error", "validation_error", True))
-    if all("sparsity" in row for heat in heats for trace in heat.traces for row in trace.rows):
+    if rows["sparsity"].notna().all():
         shown.append(("Zeros in the middle layer" if problem.classify else "Zeros in the code", "sparsity", False))
+    ends = rows.groupby(["entry", "seed"])["seconds"].max().groupby("entry").min()
     charts = []
     for title, name, log in shown:
         curves, bands = [], []
         for entry in problem.entries:
-            end = min(heat.trace(entry.name).rows[-1]["seconds"] for heat in heats)
+            end = ends[entry.name]
             times = [end * number / _POINTS for number in range(_POINTS + 1)] if end > 0.0 else [0.0]
-            spreads = analysis.curve(heats, entry.name, name, times)
-            curves.append(Curve(entry.name, times, [spread.median for spread in spreads]))
-            bands.append(([spread.low for spread in spreads], [spread.high for spread in spreads]))
-        ends = ", ".join(f"{curve.name} {curve.y[-1]:.4g}" for curve in curves)
-        alt = f"{title} of {problem.name} against seconds in steps. The medians end at: {ends}."
-        charts.append(BandChart(f"{title}", curves, f"seconds in steps, {problem.name}", alt, log, not log, bands))
+            spread = analysis.curve(rows, entry.name, name, times)
+            curves.append(Curve(entry.name, times, list(spread["median"])))
+            bands.append((list(spread["min"]), list(spread["max"])))
+        medians = ", ".join(f"{curve.name} {curve.y[-1]:.4g}" for curve in curves)
+        alt = f"{title} of {problem.name} against seconds in steps. The medians end at: {medians}."
+        charts.append(BandChart(title, curves, f"seconds in steps, {problem.name}", alt, log, not log, bands))
     return Charts(
         charts,
         caption="Median over the repetitions, and from the least to the most as a band; straight lines between "
@@ -134,7 +135,7 @@ def _choices(problem: ProblemRecord) -> list[Block]:
     ]
 
 
-def _grid(entry: EntryRecord) -> str:
+def _grid(entry: Entry) -> str:
     if not entry.grid:
         return "-"
     sizes = "" if len(entry.batch_sizes) == 1 else f"; batches of {', '.join(map(str, entry.batch_sizes))}"
@@ -159,8 +160,8 @@ def _machine(race: Race) -> Table:
     rows = list(race.environment.items())
     rows.append(("load before", "unknown" if race.load_before is None else f"{race.load_before:.2f}"))
     for problem in race.problems:
-        loads = [heat.load for heat in race.heats_of(problem.name) if heat.load is not None]
-        if loads:
+        loads = race.rows_of(problem.name)["load"].dropna()
+        if len(loads):
             rows.append((f"load on {problem.name}", f"{min(loads):.2f} to {max(loads):.2f}"))
     caption = (
         "Where it ran. Load: processes that wanted to run in the last minute, on average. Above the number of threads, "
@@ -171,7 +172,7 @@ def _machine(race: Race) -> Table:
 
 def _commands(race: Race) -> list[Block]:
     names = dict.fromkeys(entry.competitor for problem in race.problems for entry in problem.entries)
-    repetitions = max((len(race.heats_of(problem.name)) for problem in race.problems), default=1)
+    repetitions = max((race.count(problem.name) for problem in race.problems), default=1)
     threads = race.environment.get("threads", "1")
     return [
         Listing(

@@ -1,4 +1,4 @@
-"""The rates file: for each problem and competitor the values of its grid that reached most, and how they were found."""
+"""The rates file: for each problem and competitor the best values of its grid, and how they were found."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from lifted_bregman_lab.race.competitors import Competitor
 from lifted_bregman_lab.race.problems import RaceProblem
 
 KIND = "lifted race rates, format 1"
-CRITERIA = ("objective", "validation")
-"""What a value is chosen by, the last training objective and the lowest validation error."""
+CRITERIA: tuple[str, ...] = ("objective", "validation")
+"""What a value is chosen by: the last training objective, and the lowest validation error."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Rates:
-    """What was chosen, and from what.
+    """The value of each tuned setting.
 
     Args:
         chosen: by problem, competitor and criterion ("objective" or "validation").
@@ -61,23 +61,16 @@ class Rates:
         return found
 
     def write(self, path: Path) -> None:
-        """Writes the file, whole or not at all."""
-        plain = {
-            problem: {
-                name: {criterion: asdict(choice) for criterion, choice in choices.items()}
-                for name, choices in competitors.items()
-            }
-            for problem, competitors in self.chosen.items()
-        }
-        entries = {"kind": KIND, "provenance": dict(self.provenance), "problems": plain}
-        write_whole(path, (json.dumps(entries, indent=1) + "\n").encode())
+        """Write the file, whole or not at all."""
+        entries = {"kind": KIND, "provenance": dict(self.provenance), "problems": self.chosen}
+        write_whole(path, (json.dumps(entries, indent=1, default=asdict) + "\n").encode())
 
 
 def read_rates(path: Path | None = None) -> Rates:
-    """The rates in a file; those that come with the library if there is none."""
+    """The rates in a file; those that come with the lab if there is none."""
     try:
-        text = _shipped() if path is None else path.read_text(encoding="utf-8")
-        entries = json.loads(text)
+        place = files(__package__) / "rates.json" if path is None else path
+        entries = json.loads(place.read_text(encoding="utf-8"))
         if entries["kind"] != KIND:
             raise ValueError(f"it is of the kind {entries['kind']!r}")
         chosen = {
@@ -90,7 +83,3 @@ def read_rates(path: Path | None = None) -> Rates:
         return Rates(chosen, dict(entries["provenance"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise SettingError(f"{path} is no file of rates ({error}): make one with `lifted bench tune`.") from error
-
-
-def _shipped() -> str:
-    return (files(__package__) / "rates.json").read_text(encoding="utf-8")
