@@ -212,6 +212,8 @@ MUTATIONS = [
     Mutation("checkpoint: saved before the others have seen the row", "training/fit.py", "[*rest, folder, *savers]", "[*savers, folder, *rest]", RESUME),
     Mutation("signals: a long step is not broken off", "training/signals.py", "                self._wait(_GRACE)", "                pass", "tests/training/test_interruption.py"),
     Mutation("signals: a second Ctrl-C waits", "training/signals.py", "            raise StopNow", "            pass", "tests/training/test_interruption.py"),
+    Mutation("scale: a number of each sum forgotten", LAB + "scale/tables.py", '(parameters + (algorithm == "back-propagation"))', "parameters", "tests/lab/test_scale_running.py -k ratios_of_rounds"),
+    Mutation("scale: speed-up turned round", LAB + "scale/tables.py", "sorted(one / two", "sorted(two / one", "tests/lab/test_scale_running.py -k ratios_of_rounds"),
     Mutation("race: a target needs no zeros", LAB + "race/analysis.py", "reaches &= rows", "rows", "tests/lab/test_race_analysis.py"),
     Mutation("race: cut repetitions count", LAB + "race/results.py", 'own[own["whole"]] if own["whole"].any() else own', "own", "tests/lab/test_race_analysis.py"),
     Mutation("race: the run goes on in the same epoch", LAB + "race/timed_run.py", "run.epoch, run.batch = run.epoch + 1, 0", "run.batch = 0", "tests/lab/test_race_running.py -k in_one_go"),

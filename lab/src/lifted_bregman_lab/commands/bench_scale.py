@@ -10,31 +10,27 @@ import typer
 from lifted_bregman.cli import _console
 from lifted_bregman.cli._errors import ExitCode
 from lifted_bregman.experiments.environment import load_average
-from lifted_bregman.reports.report import require_drawing
 from lifted_bregman_lab import scale
 from lifted_bregman_lab.commands._bar import bar
 from lifted_bregman_lab.race import tables as race_tables
 from lifted_bregman_lab.race.running import IDLE
 from lifted_bregman_lab.scale import tables as scale_tables
-from lifted_bregman_lab.scale.analysis import calibrated
 
-STORED, TABLES, PICTURES = "scale.json", "scale.inc", "scale"
+STORED, TABLES = "scale.json", "scale.inc"
 _QUICK_ROUNDS = 3
 
 
 def run(
-    out: Annotated[
-        Path | None, typer.Option(help="A folder for everything that is measured, tables and charts of it.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="A folder for everything that is measured, and its tables.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Timings of everything. [default: 7; 3 with --quick]")] = None,
     repetitions: Annotated[
         int | None, typer.Option(help="Of the time to a target. [default: 3; 0 with --quick]")
     ] = None,
     data_dir: Annotated[Path | None, typer.Option("--data-dir", help="A folder that holds data sets.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Four networks and no model; about a minute.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Four networks; about a minute.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew, and replace what the folder holds.")] = False,
 ) -> int:
-    """What two processes gain over one, each with one thread, in turns; and a model of what more would.
+    """What two processes gain over one, each with one thread, in turns.
 
     \b
     lifted bench scale --quick
@@ -50,7 +46,6 @@ def run(
     )
     stored = None
     if out is not None:
-        require_drawing()
         out.mkdir(parents=True, exist_ok=True)
         if (out / STORED).exists() and not fresh:
             stored = scale.read_scale(out / STORED)
@@ -87,11 +82,6 @@ def _show(found: scale.Scale, out: Path | None) -> None:
         "bytes sent in a step": scale_tables.byte_rows(found),
         "time to the target objective, with two cores": scale_tables.arrival_rows(found),
     }
-    model = calibrated(found)
-    if model is not None:
-        tables["the model: speed-ups if sums cost less"] = scale_tables.relief_rows(found, model)
-        tables["the model, on what it was not fitted to"] = scale_tables.check_rows(found)
-        tables |= {f"model: {scene.name}": scale_tables.layout_rows(model, scene) for scene in scale.SCENES}
     for title, table in tables.items():
         if table[1]:
             console.print(f"{title}\n")
@@ -99,9 +89,5 @@ def _show(found: scale.Scale, out: Path | None) -> None:
                 console.print(line)
             console.print("")
     if out is not None:
-        (out / TABLES).write_text(scale_tables.page(found, scale.SCENES, f"{out.name}/{PICTURES}"), encoding="utf-8")
-        if model is not None:
-            from lifted_bregman_lab.scale.charts import write_model_figure
-
-            write_model_figure(model, scale.SCENES, out / PICTURES)
+        (out / TABLES).write_text(scale_tables.page(found), encoding="utf-8")
         console.print(f"tables: {out / TABLES}")

@@ -25,11 +25,11 @@ MICRO_BATCHES = 4
 
 
 class Use(Enum):
-    """What a measurement is for, besides being shown."""
+    """What `lab/scripts/cluster_model.py` does with a measurement."""
 
-    CALIBRATE = "the model is fitted to it"
-    CHECK = "the model has to predict it"
-    SHOW = "nothing else"
+    CALIBRATE = "its inputs are fitted to it"
+    CHECK = "its prediction is compared with it"
+    SHOW = "nothing"
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Case:
     depth      L, all layers of
     width      m units
     samples    n of the whole batch
-    use        in the model
+    use        in the model of clusters
     goal       the speed-up that two processes are to have; None where there is no such goal
     """
 
@@ -126,4 +126,4 @@ QUICK: tuple[Case, ...] = (
     Case("simultaneous sweep", "layer", 20, 784, 200, goal=1.8),
     Case("Gram sweep in parts", "layer", 20, 784, 200),
 )
-"""What `lifted bench scale --quick` measures: no model comes of it."""
+"""What `lifted bench scale --quick` measures."""

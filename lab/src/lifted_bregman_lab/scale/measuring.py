@@ -48,7 +48,7 @@ class MeasureCase:
             return self._measure(world)
 
     def _measure(self, world: World) -> dict[str, Any]:
-        own, together = _lane(self.case, Company()), _lane(self.case, Joined(world))
+        own, together = _repeated_step(self.case, Company()), _repeated_step(self.case, Joined(world))
 
         def nothing() -> None:
             pass
@@ -110,7 +110,7 @@ class MeasureLinks:
             return found
 
 
-class _Lane:
+class _RepeatedStep:
     """A run whose only batch is stepped over and over, as `Run` does it."""
 
     def __init__(self, run: Run) -> None:
@@ -123,7 +123,7 @@ class _Lane:
         self.run.agreement.stop(None)
 
 
-def _lane(case: Case, others: Company) -> _Lane:
+def _repeated_step(case: Case, others: Company) -> _RepeatedStep:
     problem, data = _problem(case)
     solver = others.engage(case.solver())
     run = Run(
@@ -136,7 +136,7 @@ def _lane(case: Case, others: Company) -> _Lane:
         span=others.span(problem, data),
         agreement=others.agreement,
     )
-    return _Lane(run)
+    return _RepeatedStep(run)
 
 
 def _problem(case: Case) -> tuple[LiftedProblem, Batch]:

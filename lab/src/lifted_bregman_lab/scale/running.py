@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from lifted_bregman.errors import SettingError
+from lifted_bregman.activations._base import positive, whole
 from lifted_bregman.experiments.environment import environment, load_average
 from lifted_bregman.training._workers import call_in_workers
 from lifted_bregman_lab.race.running import Watch
@@ -27,7 +27,7 @@ class ScaleSettings:
 
     rounds       >= 1, in each of which every turn comes once
     seconds      > 0, of a turn
-    links        whether messages alone are timed, without which there is no model
+    links        whether messages alone are timed
     repetitions  >= 0, of the time to a target, each with its own seed
     data_dir     where the samples for that are looked for, besides the cache
     """
@@ -39,12 +39,9 @@ class ScaleSettings:
     data_dir: Path | None = None
 
     def __post_init__(self) -> None:
-        for name, least in {"rounds": 1, "repetitions": 0}.items():
-            if type(getattr(self, name)) is not int or getattr(self, name) < least:
-                given = getattr(self, name)
-                raise SettingError(f"{name} is {given!r}; it must be a whole number of at least {least}.")
-        if not self.seconds > 0.0:
-            raise SettingError(f"seconds is {self.seconds!r}; it must be above 0.")
+        whole(self.rounds, "rounds")
+        whole(self.repetitions, "repetitions", least=0)
+        positive(self.seconds, "seconds")
 
 
 def run_scale(
