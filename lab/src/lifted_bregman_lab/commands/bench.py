@@ -81,9 +81,12 @@ def run(
     _require_writable(*files)
     stored = None if fresh else _stored(files, lambda held: require_part(held, raced, chosen, found, settings))
     wanted = len(raced) * count
-    if stored is not None:
-        _tell(stored, wanted)
-    if stored is None or len(stored.whole) < wanted:
+    done = 0 if stored is None else len(stored.whole)
+    if done == wanted:
+        _console.say("lifted", "the whole race is stored already; --fresh runs it anew.", "bold yellow")
+    else:
+        if stored is not None:
+            _console.messages().print(f"{done} of {wanted} repetitions are stored; the others follow.")
         load = load_average()
         if load > IDLE:
             sentence = f"the machine is not idle (load {load:.2f}): times will be longer, and ratios less sure."
@@ -181,11 +184,14 @@ def _print(table: tables.Rows) -> None:
 
 
 def _stored(files: Sequence[Path], require: Callable[[race.Race], None]) -> race.Race | None:
-    """The race in the files, from the one that has come furthest; None if there is none yet."""
+    """The race in the files, from the one with the most repetitions; None if there is none yet."""
     found: list[race.Race] = []
     for path in files:
         if path.exists() and path.stat().st_size:
-            held = _held(path)
+            try:
+                held = race.read_race(path)
+            except CheckpointError as error:
+                raise CheckpointError(f"{error} Name another file, or replace this one: --fresh.") from error
             try:
                 require(held)
             except CheckpointError as error:
@@ -198,23 +204,8 @@ def _stored(files: Sequence[Path], require: Callable[[race.Race], None]) -> race
     return furthest
 
 
-def _held(path: Path) -> race.Race:
-    try:
-        return race.read_race(path)
-    except CheckpointError as error:
-        raise CheckpointError(f"{error} Name another file, or replace this one: --fresh.") from error
-
-
-def _tell(stored: race.Race, wanted: int) -> None:
-    """Says how much of the race is there already."""
-    if len(stored.whole) == wanted:
-        _console.say("lifted", "the whole race is stored already; --fresh runs it anew.", "bold yellow")
-    else:
-        _console.messages().print(f"{len(stored.whole)} of {wanted} repetitions are stored; the others follow.")
-
-
 def _code(signals: Signals) -> ExitCode:
-    """Of a command that was told to stop."""
+    """The exit code of a command that a signal stopped."""
     return ExitCode.TERMINATED if signals.received == signal.SIGTERM else ExitCode.INTERRUPTED
 
 
@@ -222,11 +213,9 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def _require_writable(*paths: Path | None) -> None:
-    """Makes the folders of files that will be written, and tries them, so that nobody finds out after the race."""
+def _require_writable(*paths: Path) -> None:
+    """Create the folders of files that will be written and try to write there, before the race starts."""
     for path in paths:
-        if path is None:
-            continue
         if path.is_dir():
             raise SettingError(f"{path} is a folder: name a file in it.")
         path.parent.mkdir(parents=True, exist_ok=True)
