@@ -6,8 +6,6 @@ import importlib.util
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 
 
@@ -26,14 +24,23 @@ def test_names_are_unique():
     assert names and len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize("mutation", SCRIPT.MUTATIONS, ids=lambda mutation: mutation.name)
-def test_a_mutation_fits_the_library(mutation):
-    """Its line stands once in the file, what replaces it is Python, and what it names of the tests is there."""
+def _misfit(mutation) -> str | None:
+    """Why a mutation does not fit the library or its tests; None if it does."""
     source = mutation.path(ROOT).read_text()
-    assert source.count(mutation.old) == 1 and mutation.new != mutation.old
-    compile(source.replace(mutation.old, mutation.new), mutation.file, "exec")
+    if source.count(mutation.old) != 1 or mutation.new == mutation.old:
+        return f"its line stands {source.count(mutation.old)} times in {mutation.file}"
+    try:
+        compile(source.replace(mutation.old, mutation.new), mutation.file, "exec")
+    except SyntaxError as error:
+        return f"what replaces its line is not Python: {error}"
     paths, _, word = mutation.tests.partition(" -k ")
     files = [ROOT / path for path in paths.split()]
-    assert files and all(path.exists() for path in files)
+    if not files or not all(path.exists() for path in files):
+        return f"there is no {paths}"
     tests = [file.read_text() for path in files for file in ([path] if path.is_file() else path.rglob("*.py"))]
-    assert any(word in text for text in tests) and " " not in word
+    return None if any(word in text for text in tests) and " " not in word else f"no test has {word!r} in its name"
+
+
+def test_every_mutation_fits_the_library_and_its_tests():
+    found = {mutation.name: misfit for mutation in SCRIPT.MUTATIONS if (misfit := _misfit(mutation)) is not None}
+    assert found == {}

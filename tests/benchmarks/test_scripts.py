@@ -31,12 +31,10 @@ SCRIPTS = sorted(path.stem for path in FOLDER.glob("[!_]*.py") if "__main__" in 
 SMALLEST = {"activations": [], "algorithm_1": ["--threads", "1", "--small"], "growth": ["--threads", "1", "--quick"]}
 SMALLEST["robustness"] = ["--threads", "1", "--epochs", "1"]
 SMALLEST["ablation_signals"] = ["--threads", "1", "--quick"]
-TAKE_LONG = ("activations", "import_time", "training_loop")
 
 
-@pytest.mark.parametrize(
-    "script", [pytest.param(name, marks=[pytest.mark.long] if name in TAKE_LONG else []) for name in SCRIPTS]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_runs_and_writes_its_numbers(script, tmp_path):
     target = tmp_path / "numbers.json"
     options = ["--rounds", "1", "--json", str(target), *SMALLEST.get(script, ["--threads", "1"])]
