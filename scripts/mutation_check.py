@@ -346,7 +346,7 @@ def outcome(tests: str, tree: Path) -> int:
         "OMP_NUM_THREADS": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests.split()]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "", "-p", "no:cacheprovider", *tests.split()]
     run = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
     if run.returncode not in (0, 1):
         sys.exit(f"{tests}: pytest did not run\n{run.stdout}{run.stderr}")

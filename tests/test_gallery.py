@@ -44,6 +44,7 @@ def accuracy(logits, labels):
     return np.mean(np.argmax(np.asarray(logits), axis=1) == np.asarray(labels))
 
 
+@pytest.mark.long
 def test_train_a_sequential(run):
     names = run("train_a_sequential")
     model, (first, *_, last) = names["model"], names["history"]
@@ -58,6 +59,7 @@ def test_train_a_sequential(run):
     assert first["epoch"] == 1
 
 
+@pytest.mark.long
 def test_scikit_learn_pipeline(run):
     names = run("scikit_learn_pipeline")
     search, X, y = names["search"], names["X_test"], names["y_test"]
@@ -69,6 +71,7 @@ def test_scikit_learn_pipeline(run):
     assert names["codes"].shape == (len(X), 96)
 
 
+@pytest.mark.long
 def test_sparse_codes(run):
     names = run("sparse_codes")
     codes, X = names["codes"], names["X_test"]
@@ -80,6 +83,7 @@ def test_sparse_codes(run):
     assert names["result"].history[-1]["sparsity"] == pytest.approx(names["sparsity"], abs=0.1)
 
 
+@pytest.mark.long
 def test_save_and_load(run):
     names = run("save_and_load")
     for loaded in (names["by_torch"], names["by_safetensors"]):
@@ -91,6 +95,7 @@ def test_save_and_load(run):
         assert not torch.equal(names["model"](names["X"]), names["expected"])
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning")  # which torch's exporter itself uses
 def test_export_to_onnx(run):
     pytest.importorskip("onnxruntime")
@@ -109,6 +114,7 @@ def test_export_to_onnx(run):
     assert "Atan" in used
 
 
+@pytest.mark.long
 def test_fine_tune(run):
     names = run("fine_tune")
     for model, reached in ((names["forth"], names["lifted_then_adam"]), (names["back"], names["adam_then_lifted"])):
@@ -120,6 +126,7 @@ def test_fine_tune(run):
     assert names["lifted_then_adam"][0] != names["adam_then_lifted"][0]
 
 
+@pytest.mark.long
 def test_resume(run):
     names = run("resume")
     rows = names["resumed"].history
@@ -129,6 +136,7 @@ def test_resume(run):
     assert names["continued"] is not names["expected"]
 
 
+@pytest.mark.long
 def test_your_own_parts(run):
     scipy_integrate = pytest.importorskip("scipy.integrate")
     names = run("your_own_parts")

@@ -12,6 +12,7 @@ from scipy.optimize import minimize, minimize_scalar
 from lifted_bregman import activations as act
 from tests import cases
 from tests.activations import oracles
+from tests.sampling import pairwise
 
 ZS = [
     0.0,
@@ -166,8 +167,11 @@ def test_conjugate_is_the_numerical_supremum(activation, z):
     assert float(activation.conjugate(torch.tensor([z], dtype=torch.float64))) == pytest.approx(-best, abs=1e-8)
 
 
-@pytest.mark.parametrize("activation", cases.JOINT_ACTIVATIONS, ids=cases.name)
-@pytest.mark.parametrize("z", [(0.3, -0.2, 0.9), (2.0, 1.9, -3.0), (0.1, 0.1, 0.1), (-4.0, 3.0, 3.5)])
+@pytest.mark.parametrize(
+    ("activation", "z"),
+    pairwise(cases.JOINT_ACTIVATIONS, [(0.3, -0.2, 0.9), (2.0, 1.9, -3.0), (0.1, 0.1, 0.1), (-4.0, 3.0, 3.5)]),
+    ids=cases.name,
+)
 def test_joint_conjugate_is_the_numerical_supremum(activation, z):
     """The same for joint activations, by SLSQP over a parametrisation of the domain."""
     target = torch.tensor(z, dtype=torch.float64)

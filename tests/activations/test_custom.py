@@ -29,18 +29,22 @@ from tests.activations.scalar_functions import (
     steps,
     wave,
 )
+from tests.sampling import every
 
 # The property
 
 
 @pytest.mark.parametrize(
     "function",
-    [
-        *SIGMA,
-        *(wave, constant, steps, naive_tanh, naive_isru, naive_squareplus),
-        *(torch.atan, torch.asinh, F.softsign, F.softplus, F.tanhshrink, F.relu6),
-        *(nn.Hardsigmoid(), functools.partial(F.celu, alpha=3.0), lambda z: z),
-    ],
+    every(
+        [
+            *SIGMA,
+            *(wave, constant, steps, naive_tanh, naive_isru, naive_squareplus),
+            *(torch.atan, torch.asinh, F.softsign, F.softplus, F.tanhshrink, F.relu6),
+            *(nn.Hardsigmoid(), functools.partial(F.celu, alpha=3.0), lambda z: z),
+        ],
+        3,
+    ),
     ids=name,
 )
 def test_proximal_maps_are_accepted(function: Callable[[Tensor], Tensor]) -> None:

@@ -10,6 +10,8 @@ import torch
 
 from lifted_bregman import activations as act
 from lifted_bregman.activations import simplex
+from tests import cases
+from tests.sampling import pairwise
 
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-14}
 SCALES = [1e-6, 1e-3, 0.05, 0.5, 0.999, 1.0, 1.001, 2.0, 30.0, 1e3, 1e6]
@@ -81,8 +83,7 @@ EXACT = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-@pytest.mark.parametrize("activation", EXACT, ids=lambda a: type(a).__name__)
+@pytest.mark.parametrize(("activation", "dtype"), pairwise(list(EXACT), [torch.float32, torch.float64]), ids=cases.name)
 def test_exact(activation, dtype):
     generator = random.Random(3)
     scales = generator.sample(SCALES, 6) if isinstance(activation, act.Softmax) else SCALES

@@ -13,6 +13,7 @@ import torch
 from lifted_bregman.activations import _newton, piecewise
 from tests import cases
 from tests.activations import oracles
+from tests.sampling import pairwise
 
 SCALES = [1e-6, 1e-3, 0.1, 0.5, 0.999, 1.0, 1.001, 2.0, 30.0, 1e3, 1e6]
 
@@ -33,8 +34,9 @@ def points(activation, scale: float, generator: random.Random) -> list[float]:
     return [z for z in spread + tails + kinks if z == 0.0 or 1e-8 <= abs(z) <= 1e6]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-@pytest.mark.parametrize("activation", cases.SCALAR_ACTIVATIONS, ids=cases.name)
+@pytest.mark.parametrize(
+    ("activation", "dtype"), pairwise(cases.SCALAR_ACTIVATIONS, [torch.float32, torch.float64]), ids=cases.name
+)
 def test_within_four_units_in_the_last_place(activation, dtype):
     generator = random.Random(7)
     function = oracles.sigma(activation)

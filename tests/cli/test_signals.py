@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.cli.program import PATIENCE, PROGRAM, Warm, call, environment, wait_for
+from tests.sampling import every, pairwise
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 SOON = 20.0  # the promise is five seconds on an idle machine; ours may be busy
@@ -66,28 +67,25 @@ def require_same(run: Path, other: Path) -> None:
     assert times_aside(run) == times_aside(other)
 
 
-@pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
-@pytest.mark.parametrize(
-    ("place", "at", "hang"),
-    [
-        ("step", 8, False),
-        ("inner loop", 50, False),
-        ("inner loop", 53, True),
-        ("evaluation", 4, False),
-        ("save", 20, False),
-    ],
-    ids=["step", "inner loop", "endless inner loop", "evaluation", "save"],
-)
+PLACES = [
+    ("step", 8, False),
+    ("inner loop", 50, False),
+    ("inner loop", 53, True),  # an endless one
+    ("evaluation", 4, False),
+    ("save", 20, False),
+]
+
+
+@pytest.mark.parametrize(("where", "number"), pairwise(PLACES, list(CODES)), ids=str)
 def test_a_stopped_run_is_saved_and_continues_exactly(
-    place: str,
-    at: int,
-    hang: bool,
+    where: tuple[str, int, bool],
     number: signal.Signals,
     world: Path,
     warm: Warm,
     undisturbed: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    place, at, hang = where
     out = world / f"{place}-{at}-{number.name}"
     child = warm.start(*training(world, out), pause=place, at=at, hang=hang)
     sent = child.send(number)
@@ -170,7 +168,7 @@ def test_a_signal_while_data_are_read_leaves_nothing(world: Path, warm: Warm) ->
     assert not out.exists()
 
 
-@pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
+@pytest.mark.parametrize("number", every(list(CODES), 2), ids=str)
 def test_the_program_itself(
     number: signal.Signals, world: Path, undisturbed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,6 +16,7 @@ from lifted_bregman.data import Timeouts, fetch
 from lifted_bregman.errors import DataError, SettingError
 from tests.data.server import closed_port, running, wait_until
 from tests.data.tiny import NAMES, arrays, npm_package, put, tarball, tiny
+from tests.sampling import every
 
 QUICK = Timeouts(connect=2.0, read=0.5, total=20.0)
 IMAGES = f"{NAMES[0]}.gz"
@@ -268,7 +269,7 @@ def start(cache, mirrors, samples, processes=1, prefix=(), **more):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
-@pytest.mark.parametrize("no_locks", [False, True])
+@pytest.mark.parametrize("no_locks", every([False, True], 2))
 def test_eight_processes_on_a_cold_cache(server, cache, no_locks):
     samples = (1000, 5)
     _, files = tiny(samples=samples)

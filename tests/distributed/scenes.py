@@ -53,6 +53,7 @@ def fails(folder: Path) -> None:
     """Rank 1 has an error of its own, and rank 0 waits for it."""
     with world.join(PARALLEL) as joined:
         note(folder, "joined")
+        dist.all_reduce(torch.ones(1), group=joined.data)  # both have noted it
         if joined.rank == 1:
             sys.exit(3)
         dist.all_reduce(torch.ones(1), group=joined.data)

@@ -15,6 +15,7 @@ from lifted_bregman.errors import CallbackError
 from lifted_bregman.solvers import Callback, Outcome, Run
 from tests.distributed import bodies, layer_bodies
 from tests.distributed.processes import forked
+from tests.sampling import pairwise
 from tests.solvers.problems import make
 
 MOMENTS = ("started", "stepped", "recorded", "ended", "finished", "close")
@@ -110,8 +111,9 @@ def in_crew(mate: Any, kind: str, ranks: Sequence[int]) -> Any:
     return found, mate.agreement().any(mate.rank == 1), mate.agreement().any(False)
 
 
-@pytest.mark.parametrize("kind", ["data", "layers", "both"])
-@pytest.mark.parametrize("ranks", [(0,), (3,), (1, 2), (0, 1, 2, 3)], ids=str)
+@pytest.mark.parametrize(
+    ("ranks", "kind"), pairwise([(0,), (3,), (1, 2), (0, 1, 2, 3)], ["data", "layers", "both"]), ids=str
+)
 def test_an_error_of_a_callback_is_raised_by_all(crew: Any, ranks: Sequence[int], kind: str) -> None:
     for rank, answer in enumerate(crew.run(4, in_crew, kind, ranks)):
         assert answer == ({moment: told(moment, ranks, rank) for moment in MOMENTS}, True, False)
@@ -134,6 +136,7 @@ def test_alone_an_error_is_what_it_was() -> None:
 PARALLEL = {"data": lb.Parallel(data=2, timeout=30.0), "layers": lb.Parallel(layer=2, timeout=30.0)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", PARALLEL)
 @pytest.mark.parametrize("stored", [False, True], ids=["", "with a folder"])
 @pytest.mark.parametrize("rank", [0, 1])

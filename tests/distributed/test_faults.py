@@ -142,7 +142,7 @@ def disturb(table: Path, out: Path, kills: int, seed: int) -> list[float]:
 
 
 def test_killed_workers_do_not_change_the_run(table: Path, tmp_path: Path) -> None:
-    disturb(table, tmp_path / "run", kills=10, seed=1)
+    disturb(table, tmp_path / "run", kills=3, seed=1)
     require_undisturbed(tmp_path / "run", table)
 
 
@@ -153,6 +153,7 @@ def test_many_killed_workers_do_not_change_the_run(table: Path, tmp_path: Path) 
     require_undisturbed(tmp_path / "run", table)
 
 
+@pytest.mark.long
 def test_a_silent_worker_is_noticed_and_started_again(table: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     with program(*training(table, out, FOR_EVER, "data=2,timeout=5,restarts=1")) as process:
@@ -172,7 +173,7 @@ def test_a_silent_worker_is_noticed_and_started_again(table: Path, tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("number", "rank", "code"),
-    [(signal.SIGTERM, 1, 143), (signal.SIGINT, None, 130)],
+    [(signal.SIGTERM, 1, 143), pytest.param(signal.SIGINT, None, 130, marks=pytest.mark.long)],
     ids=["SIGTERM to rank 1", "SIGINT"],
 )
 def test_all_end_after_the_same_step(number: int, rank: int | None, code: int, table: Path, tmp_path: Path) -> None:
@@ -190,6 +191,7 @@ def test_all_end_after_the_same_step(number: int, rank: int | None, code: int, t
     require_undisturbed(out, table)
 
 
+@pytest.mark.long
 def test_a_run_without_a_folder_starts_anew(tmp_path: Path) -> None:
     """The first time its workers are killed by a callback of the first."""
     case, other = (make("relu", samples=13) for _ in range(2))

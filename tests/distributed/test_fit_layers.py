@@ -239,6 +239,7 @@ def training(table: Path, out: Path, epochs: int, parallel: str) -> list[str]:
     return [*chosen.split(), "--quiet", "--out", str(out)]
 
 
+@pytest.mark.long
 def test_sigterm_to_the_second_rank_ends_all_after_the_same_step(table: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     with program(*training(table, out, 10**6, "layer=2")) as process:
@@ -256,6 +257,7 @@ def test_sigterm_to_the_second_rank_ends_all_after_the_same_step(table: Path, tm
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.long
 def test_killed_workers_are_started_again_and_end_with_the_same_bits(table: Path, tmp_path: Path) -> None:
     """Three kills of either rank at random moments."""
     epochs, kills = 60, 3

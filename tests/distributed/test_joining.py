@@ -94,6 +94,7 @@ def behind_a_cable() -> Iterator[tuple[dist.TCPStore, Cable]]:
         cable.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("moment", ["while waiting for others", "when all have come", "never"])
 def test_the_store_falls_silent(moment: str) -> None:
     """torch has sent its question by then, and waits for the answer without end."""

@@ -27,6 +27,7 @@ from tests.distributed.processes import (
     until,
     variables_of,
 )
+from tests.sampling import every
 
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -141,8 +142,11 @@ def when(true: Callable[[], bool], *numbers: int) -> threading.Thread:
 
 @pytest.mark.parametrize(
     ("name", "numbers", "code"),
-    [("waits", (signal.SIGTERM,), 143), ("stubborn", (signal.SIGINT,) * 2, 130)],
-    ids=["SIGTERM", "SIGINT twice"],
+    [
+        ("stubborn", (signal.SIGINT,) * 2, 130),
+        pytest.param("waits", (signal.SIGTERM,), 143, marks=pytest.mark.long),
+    ],
+    ids=["SIGINT twice", "SIGTERM"],
 )
 def test_a_signal_is_passed_on(name: str, numbers: tuple[int, ...], code: int, tmp_path: Path, capfd: Any) -> None:
     sender = when(lambda: notes(tmp_path, "met") == {"met-0-0", "met-1-0"}, *numbers)
@@ -151,7 +155,7 @@ def test_a_signal_is_passed_on(name: str, numbers: tuple[int, ...], code: int, t
     assert not any(map(alive, pids(tmp_path, "met"))) and capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("moment", ["before workers start", "while they start"])
+@pytest.mark.parametrize("moment", every(["while they start", "before workers start"], 2))
 def test_an_early_signal(moment: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     own = signal.getsignal(signal.SIGINT)
     started = {
@@ -172,7 +176,7 @@ launch(sys.argv[1:], lb.Parallel(data=2))
 """
 
 
-@pytest.mark.parametrize("moment", ["at work", "just started"])
+@pytest.mark.parametrize("moment", every(["at work", "just started"], 2))
 def test_a_killed_launcher_leaves_no_orphan(moment: str, tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", LAUNCHING, *scene("waits", tmp_path)]) as launcher:
         workers = until(lambda: found if len(found := children_of(launcher.pid)) == 2 else None)

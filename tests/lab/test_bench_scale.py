@@ -21,6 +21,7 @@ STORED = DOCS / "figures" / "scale.json"
 TINY = (Case("back-propagation", "data", 2, 8, 6), Case("simultaneous sweep", "layer", 4, 8, 6, goal=1e6))
 
 
+@pytest.mark.long
 def test_tables_and_files(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scale, "QUICK", TINY)
     called = call(capsys, "bench", "scale", "--quick", "--rounds", 1, "--out", tmp_path / "out")
@@ -48,6 +49,7 @@ def test_a_file_that_is_something_else_is_left_alone(tmp_path: Path, capsys: Cap
     assert (tmp_path / "scale.json").read_text() == "{}"
 
 
+@pytest.mark.long
 def test_after_ctrl_c_what_is_done_is_kept(tmp_path: Path) -> None:
     """The first case is tiny, and the second would take for ever."""
     code = (

@@ -99,6 +99,7 @@ def test_a_run_that_is_stopped_again_and_again_ends_with_the_same_rows(
     assert without_seconds(finished(tmp_path, job)) == without_seconds(whole)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("steps", [1, 5, STEPS])
 def test_a_run_that_is_killed_ends_with_the_same_rows(steps: int, whole: RecipeRun, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.lab.reproductions", str(tmp_path), str(steps)]

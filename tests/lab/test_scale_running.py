@@ -26,6 +26,7 @@ def measured() -> Scale:
     return scale.run_scale(CASES, SETTINGS)
 
 
+@pytest.mark.long
 def test_every_turn_is_timed_and_what_is_sent_is_counted(measured: Scale) -> None:
     assert [found.case for found in measured.measured] == list(CASES)
     for found in measured.measured:

@@ -11,6 +11,7 @@ import lifted_bregman as lb
 from lifted_bregman import errors, solvers
 from lifted_bregman.solvers._batches import epoch_batches
 from tests import cases
+from tests.sampling import pairwise
 from tests.solvers.problems import NAMES, Case, make
 
 SOLVERS = cases.solver_cases()
@@ -63,8 +64,7 @@ def test_a_loaded_state_continues_bitwise(solver):
     assert state.metrics == again.metrics and state.steps == again.steps
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("solver", SOLVERS, ids=cases.name)
+@pytest.mark.parametrize(("solver", "name"), pairwise(SOLVERS, NAMES), ids=cases.name)
 def test_progress_on_every_problem(solver, name):
     """From the same start every solver lowers what it minimises, stays finite, and leaves frozen parameters alone.
 

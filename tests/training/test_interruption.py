@@ -20,6 +20,7 @@ import lifted_bregman as lb
 from lifted_bregman import solvers
 from lifted_bregman.solvers import Outcome
 from lifted_bregman.training import checkpoints as checkpoints_module
+from tests.sampling import pairwise
 from tests.solvers.problems import make
 from tests.training.runs import Recorder, assert_same, scrambled, train
 
@@ -162,9 +163,12 @@ def ended(pid: int) -> int:
     raise AssertionError("the run did not end")
 
 
-@pytest.mark.parametrize("where", ["step", "inner loop", "evaluation", "callback", "callback that hangs", "save"])
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"])
-def test_a_signal_ends_the_run_with_a_sound_checkpoint_from_which_it_continues_exactly(tmp_path, number, code, where):
+PLACES = ["step", "inner loop", "evaluation", "callback", "callback that hangs", "save"]
+
+
+@pytest.mark.parametrize(("where", "number"), pairwise(PLACES, [signal.SIGINT, signal.SIGTERM]), ids=str)
+def test_a_signal_ends_the_run_with_a_sound_checkpoint_from_which_it_continues_exactly(tmp_path, where, number):
+    code = 128 + number
     pid, reading = child(tmp_path / "run", where)
     assert where.startswith(os.read(reading, 100).decode().split("\n")[0])
     started = time.monotonic()
