@@ -35,7 +35,6 @@ from lifted_bregman_lab.reproduction.report.tables import (
     counted,
     machine_rows,
     number_rows,
-    required,
     run_rows,
     shown_rows,
     verdict_rows,
@@ -198,7 +197,7 @@ def test_many_numbers_are_a_table(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_required_in_few_words(rule: Rule, said: str) -> None:
-    assert required(rule) == said
+    assert rule.required == said
 
 
 def test_charts_are_means_of_the_rows_on_the_axes_that_were_asked_for(source: str) -> None:

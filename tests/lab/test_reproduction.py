@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 
 from lifted_bregman.errors import CheckpointError, SettingError
@@ -86,7 +87,7 @@ def test_a_pause_does_not_make_epochs_longer() -> None:
     ids=lambda value: type(value).__name__ if isinstance(value, Quantity) else "",
 )
 def test_a_quantity_is_what_it_says(quantity: Quantity, expected: float) -> None:
-    assert quantity.values(evidence(ONE, TWO)) == {0: expected}
+    assert quantity.values(evidence(ONE, TWO)).to_dict() == {0: expected}
 
 
 def test_changes_correlate_by_the_textbook_formula() -> None:
@@ -99,7 +100,7 @@ def test_changes_correlate_by_the_textbook_formula() -> None:
     logs = np.diff(np.log([5.0, 2.0, 3.0, 2.5]))
     assert relative == pytest.approx(np.corrcoef(logs, [-1.0, 0.5, -0.25])[0, 1], rel=1e-12) != pytest.approx(found)
     flat = run("flat", [1.0, 1.0, 1.0], others=[1.0, 2.0, 3.0])
-    assert ChangeCorrelation("flat", "a", "b").values(evidence(flat)) == {0: 0.0}
+    assert ChangeCorrelation("flat", "a", "b").values(evidence(flat)).to_dict() == {0: 0.0}
 
 
 def claim(rule: Rule) -> Claim:
@@ -177,7 +178,7 @@ def test_a_diverged_run_reproduces_nothing() -> None:
 def test_a_run_that_diverged_is_above_any_other_where_that_is_asked_for() -> None:
     lost = replace(TWO, outcome="DIVERGED", rows=())
     quantity = OrInfinite(AtEpoch("two", "a", 8))
-    assert quantity.recipes == ("two",) and quantity.values(evidence(lost)) == {0: math.inf}
+    assert quantity.recipes == ("two",) and quantity.values(evidence(lost)).to_dict() == {0: math.inf}
     rule = Less(Final("one", "a"), quantity, "one", "two")
     assert judged(rule, ONE) is Status.NOT_RUN
     verdict = claim(rule).verdict(evidence(ONE, lost))
@@ -210,7 +211,7 @@ def test_a_run_that_diverged_is_above_any_other_where_that_is_asked_for() -> Non
     ],
 )
 def test_a_spread_is_a_standard_deviation_and_never_rounding(values: list[float], expected: float | None) -> None:
-    assert spread(values) == (None if expected is None else pytest.approx(expected, rel=1e-3, abs=0.0))
+    assert spread(pd.Series(values)) == (None if expected is None else pytest.approx(expected, rel=1e-3, abs=0.0))
 
 
 def test_equal_seeds_have_no_spread_in_words() -> None:

@@ -158,7 +158,7 @@ def test_a_run_that_diverged_at_once_has_no_rows(tmp_path: Path, run: RecipeRun)
 
 
 def test_what_a_run_does_not_have_is_told_by_name(run: RecipeRun) -> None:
-    assert run.column("loss") == [0.1 + 0.2, 1e-300] and run.measure("parameters") == 7.0
+    assert run.column("loss").tolist() == [0.1 + 0.2, 1e-300] and run.measure("parameters") == 7.0
     with pytest.raises(CheckpointError, match="rows of tiny-digits/1 have no 'accuracy', only epoch, loss: run it"):
         run.column("accuracy")
     with pytest.raises(CheckpointError, match="measures of tiny-digits/1 have no 'edges', only parameters: run it"):

@@ -163,15 +163,15 @@ def test_notes_have_the_numbers_of_the_stored_rows(claim: str, recipe: str) -> N
     """Of seed 0, so that other seeds do not change them."""
     run = stored().evidence.runs(recipe)[0]
     values = run.column("validation_loss")
-    lowest = min(values)
+    lowest = values.min()
     note = PAPER.notes[claim]
-    assert f"lowest after {run.column('epoch')[values.index(lowest)]:.0f} epochs" in note
-    part = run.measures["validation_unexplained"] * lowest / values[-1] if claim.startswith("sparse") else lowest
+    assert f"lowest after {run.column('epoch')[values.idxmin()]:.0f} epochs" in note
+    part = run.measures["validation_unexplained"] * lowest / values.iloc[-1] if claim.startswith("sparse") else lowest
     assert f"{part:.3g}" in note
 
 
 def test_the_note_on_zeros_has_those_of_the_stored_rows() -> None:
-    zeros = stored().evidence.runs("denoise-10k-lbn")[0].column("sparsity")
+    zeros = stored().evidence.runs("denoise-10k-lbn")[0].column("sparsity").tolist()
     note = PAPER.notes["denoising-10k-sparsity"]
     assert f"{100 * zeros[12]:.1f} % after 13 epochs to {100 * zeros[-1]:.1f} % after {len(zeros)}" in note
 
@@ -182,7 +182,7 @@ def test_the_note_on_rates_says_what_the_stored_rows_say() -> None:
     def accuracies(method: str) -> list[float]:
         pairs = [(key, column) for key in ("mnist", "fashion") for column in ("accuracy", "validation_accuracy")]
         runs = [(evidence.runs(f"classify-{key}-{method}").values(), column) for key, column in pairs]
-        return [100 * mean(run.column(column)[-1] for run in found) for found, column in runs]
+        return [100 * mean(run.column(column).iloc[-1] for run in found) for found, column in runs]
 
     def distances(first: Sequence[float], second: Sequence[float]) -> list[float]:
         return [abs(a - b) for a, b in zip(first, second, strict=True)]
@@ -209,7 +209,7 @@ def test_the_note_on_linear_nodes_has_those_of_the_stored_rows(key: str) -> None
     assert note == PAPER.notes[f"classification-{key}-lifted-nonlinear"]
 
     def told(column: str, epoch: int) -> str:
-        first, second, third = (run.column(column)[run.column("epoch").index(epoch)] for run in runs)
+        first, second, third = (run.column(column)[run.column("epoch") == epoch].item() for run in runs)
         return f"{first:.1f}, {second:.1f} and {third:.1f} %"
 
     assert (

@@ -1,20 +1,21 @@
-"""Claims: what a paper says, as a rule on stored runs, and the verdict that the runs give."""
+"""Claims: a statement of a paper as a rule on stored runs, and the verdict that the runs give."""
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+import numpy as np
+import pandas as pd
+
 from lifted_bregman.errors import SettingError
-from lifted_bregman_lab.reproduction.quantities import Missing, Quantity, RunDiverged, mean, spread
+from lifted_bregman_lab.reproduction.quantities import Missing, Quantity, ReadsRuns, RunDiverged, paired, spread
 from lifted_bregman_lab.reproduction.store import Evidence
 
 
 class Status(Enum):
-    """What came of a claim."""
+    """The verdict on a claim in a word."""
 
     REPRODUCED = "reproduced"
     NOT_REPRODUCED = "not reproduced"
@@ -24,12 +25,12 @@ class Status(Enum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What stored runs say about a claim.
+    """The verdict of stored runs on a claim.
 
     Args:
         status: in a word.
         sentence: the numbers it rests on, or the reason.
-        brief: the same in a few words, as they stand in a list.
+        brief: the same in a few words, for a list.
         measured: the mean over seeds; None where there is no one number.
         spread: the standard deviation over seeds; None for fewer than two.
         seeds: how many it rests on.
@@ -43,13 +44,14 @@ class Verdict:
     seeds: int = 0
 
 
-class Rule(ABC):
-    """What has to hold for a claim, on the mean over seeds."""
+@dataclass(frozen=True)
+class Rule(ReadsRuns, ABC):
+    """A condition on means over seeds."""
 
     @property
-    @abstractmethod
-    def recipes(self) -> tuple[str, ...]:
-        """The recipes that it needs."""
+    def required(self) -> str:
+        """The condition in a few words: the published number with its tolerance, or the kind of inequality."""
+        return "see the reason"
 
     @abstractmethod
     def judge(self, evidence: Evidence) -> Verdict:
@@ -60,8 +62,8 @@ class Rule(ABC):
 class Near(Rule):
     """|mean - value| <= tolerance.
 
-    quantity   what is measured
-    value      what the paper has
+    quantity   the measured quantity
+    value      the published number
     tolerance  > 0
     """
 
@@ -74,12 +76,12 @@ class Near(Rule):
             raise SettingError(f"tolerance is {self.tolerance:g}; it must be above 0.")
 
     @property
-    def recipes(self) -> tuple[str, ...]:
-        return self.quantity.recipes
+    def required(self) -> str:
+        return f"{self.value:.10g} ± {self.tolerance:g}"
 
     def judge(self, evidence: Evidence) -> Verdict:
-        values = list(self.quantity.values(evidence).values())
-        good = abs(mean(values) - self.value) <= self.tolerance
+        values = self.quantity.values(evidence)
+        good = abs(values.mean() - self.value) <= self.tolerance
         return _verdict(good, values, f"; published {self.value:g}, allowed ±{self.tolerance:g}")
 
 
@@ -100,16 +102,15 @@ class Between(Rule):
             raise SettingError("low and high are both None: give at least one.")
 
     @property
-    def recipes(self) -> tuple[str, ...]:
-        return self.quantity.recipes
+    def required(self) -> str:
+        bounds = (("at least", self.low), ("at most", self.high))
+        return " and ".join(f"{word} {bound:.4g}" for word, bound in bounds if bound is not None)
 
     def judge(self, evidence: Evidence) -> Verdict:
-        values = list(self.quantity.values(evidence).values())
-        low, high, found = self.low, self.high, mean(values)
+        values = self.quantity.values(evidence)
+        low, high, found = self.low, self.high, values.mean()
         good = (low is None or found >= low) and (high is None or found <= high)
-        bounds = [] if low is None else [f"at least {low:.4g}"]
-        bounds += [] if high is None else [f"at most {high:.4g}"]
-        return _verdict(good, values, f", and has to be {' and '.join(bounds)}", f"{self.what} is ")
+        return _verdict(good, values, f", and has to be {self.required}", f"{self.what} is ")
 
 
 @dataclass(frozen=True)
@@ -125,19 +126,14 @@ class Less(Rule):
     right_name: str
 
     @property
-    def recipes(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((*self.left.recipes, *self.right.recipes)))
+    def required(self) -> str:
+        return "strictly less"
 
     def judge(self, evidence: Evidence) -> Verdict:
-        left, right = self.left.values(evidence), self.right.values(evidence)
-        seeds = [seed for seed in left if seed in right]
-        if not seeds:
-            raise Missing(" and ".join(self.recipes))
-        first, second = [left[seed] for seed in seeds], [right[seed] for seed in seeds]
-        good = mean(first) < mean(second)
-        sentence = f"{self.left_name} {_numbers(first)}, {self.right_name} {_numbers(second)}; {_seeds(len(seeds))}"
-        brief = f"{_numbers(first)} against {_numbers(second)}"
-        return Verdict(_status(good), sentence, brief, mean(first), spread(first), len(seeds))
+        left, right = paired(self.left, self.right, evidence)
+        one, other, good = _numbers(left), _numbers(right), left.mean() < right.mean()
+        sentence = f"{self.left_name} {one}, {self.right_name} {other}; {_seeds(len(left))}"
+        return Verdict(_status(good), sentence, f"{one} against {other}", left.mean(), spread(left), len(left))
 
 
 @dataclass(frozen=True)
@@ -147,25 +143,27 @@ class All(Rule):
     rules: tuple[Rule, ...]
 
     @property
-    def recipes(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(name for rule in self.rules for name in rule.recipes))
+    def required(self) -> str:
+        kinds = list(dict.fromkeys(rule.required for rule in self.rules))
+        repeated = len(kinds) == 1 and len(self.rules) > 1
+        return f"{kinds[0]}, {len(self.rules)} times" if repeated else "; ".join(kinds)
 
     def judge(self, evidence: Evidence) -> Verdict:
         verdicts = [rule.judge(evidence) for rule in self.rules]
-        good = all(verdict.status is Status.REPRODUCED for verdict in verdicts)
-        failing = [verdict.sentence for verdict in verdicts if verdict.status is not Status.REPRODUCED]
-        held = [verdict.sentence for verdict in verdicts if verdict.status is Status.REPRODUCED]
-        parts = [f"{word}: {'. '.join(said)}" for word, said in (("does not hold", failing), ("holds", held)) if said]
-        brief = f"{len(held)} of {len(verdicts)} hold"
-        return Verdict(_status(good), ". ".join(parts), brief, seeds=min(verdict.seeds for verdict in verdicts))
+        said: dict[str, list[str]] = {"does not hold": [], "holds": []}
+        for verdict in verdicts:
+            said["holds" if verdict.status is Status.REPRODUCED else "does not hold"].append(verdict.sentence)
+        sentence = ". ".join(f"{word}: {'. '.join(sentences)}" for word, sentences in said.items() if sentences)
+        brief = f"{len(said['holds'])} of {len(verdicts)} hold"
+        return Verdict(_status(not said["does not hold"]), sentence, brief, seeds=min(one.seeds for one in verdicts))
 
 
 @dataclass(frozen=True)
 class Counted(Rule):
     """A whole number that follows from the settings alone: no run is needed.
 
-    published  what the paper has
-    computed   what it is
+    published  the number in the paper
+    computed   the number that follows
     what       it counts
     """
 
@@ -174,8 +172,8 @@ class Counted(Rule):
     what: str
 
     @property
-    def recipes(self) -> tuple[str, ...]:
-        return ()
+    def required(self) -> str:
+        return f"{self.published:,}"
 
     def judge(self, evidence: Evidence) -> Verdict:
         brief = f"{self.computed:,}"
@@ -185,7 +183,7 @@ class Counted(Rule):
 
 @dataclass(frozen=True)
 class NotApplicable(Rule):
-    """Nothing that could be measured; the reason says why.
+    """No measure exists; the reason says why.
 
     of  the recipes whose stored pictures a reader may judge by
     """
@@ -197,20 +195,24 @@ class NotApplicable(Rule):
     def recipes(self) -> tuple[str, ...]:
         return self.of
 
+    @property
+    def required(self) -> str:
+        return "no measure"
+
     def judge(self, evidence: Evidence) -> Verdict:
         return Verdict(Status.NOT_APPLICABLE, self.reason)
 
 
 @dataclass(frozen=True)
-class Claim:
+class Claim(ReadsRuns):
     """One number or finding of a paper.
 
     Args:
         name: in lower case with hyphens, unlike that of any other claim.
         figure: the table or figure that it belongs to.
-        statement: what the paper says, in our words.
-        rule: what has to hold.
-        why: why the rule, its tolerance or its bound is what it is.
+        statement: the paper's statement, in our words.
+        rule: the condition for the claim to hold.
+        why: the reason for the rule, its tolerance or its bound.
     """
 
     name: str
@@ -219,13 +221,8 @@ class Claim:
     rule: Rule
     why: str
 
-    @property
-    def recipes(self) -> tuple[str, ...]:
-        """The recipes that produce it."""
-        return self.rule.recipes
-
     def verdict(self, evidence: Evidence) -> Verdict:
-        """What the stored runs say."""
+        """The verdict of the stored runs."""
         try:
             return self.rule.judge(evidence)
         except RunDiverged as diverged:
@@ -234,22 +231,27 @@ class Claim:
             return Verdict(Status.NOT_RUN, f"there is no finished run of {missing}")
 
 
-def _verdict(good: bool, values: Sequence[float], bounds: str, before: str = "") -> Verdict:
+def _verdict(good: bool, values: pd.Series, bounds: str, before: str = "") -> Verdict:
     brief = _numbers(values)
     sentence = f"{before}{brief}{bounds}; {_seeds(len(values))}"
-    return Verdict(_status(good), sentence, brief, mean(values), spread(values), len(values))
+    return Verdict(_status(good), sentence, brief, values.mean(), spread(values), len(values))
 
 
 def _status(good: bool) -> Status:
     return Status.REPRODUCED if good else Status.NOT_REPRODUCED
 
 
-def _numbers(values: Sequence[float]) -> str:
-    lost = sum(math.isinf(value) for value in values)
+def _numbers(values: pd.Series) -> str:
+    lost = int(np.isinf(values).sum())
     if lost:
         return "diverged" if lost == len(values) else f"diverged with {lost} of {_seeds(len(values))}"
-    deviation = spread(values)
-    return f"{mean(values):.4g}" if deviation is None else f"{mean(values):.4g} ± {deviation:.2g}"
+    return with_spread(values.mean(), spread(values))
+
+
+def with_spread(value: float, deviation: float | None, digits: int | None = None) -> str:
+    """A mean and its standard deviation, with so many digits after the point; None for four that count."""
+    first, second = (".4g", ".2g") if digits is None else (f".{digits}f", f".{digits}f")
+    return f"{value:{first}}" if deviation is None else f"{value:{first}} ± {deviation:{second}}"
 
 
 def _seeds(count: int) -> str:

@@ -1,42 +1,36 @@
-"""Exhibits: what a report shows of a paper besides its claims, as plain data: tables, curves, images, codes, drawings.
+"""Exhibits: the tables, curves, images, codes and drawings that a report shows besides the claims, as plain data.
 
-A cell of a table and a curve name what is read off stored runs.  Published numbers are not repeated here: a cell whose
-quantity is that of a claim has the claim's number beside it.
+Cells and curves name the quantities that the report computes from stored runs.  A cell whose quantity is that of a
+claim is shown beside the claim's published number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from lifted_bregman.errors import SettingError
-from lifted_bregman_lab.reproduction.quantities import Quantity
-
-PARTS = ("train", "validation")
+from lifted_bregman_lab.reproduction.packing import PARTS
+from lifted_bregman_lab.reproduction.quantities import Quantity, ReadsRuns
 
 
 @dataclass(frozen=True)
-class ShownRow:
-    """A row of a table: what it is, and a quantity for each column; None for an empty cell."""
+class ShownRow(ReadsRuns):
+    """A row of a table: a title, and a quantity for each column; None for an empty cell."""
 
     title: str
     cells: tuple[Quantity | None, ...]
 
-    @property
-    def recipes(self) -> tuple[str, ...]:
-        """The recipes that it is read off."""
-        return _each(name for cell in self.cells if cell is not None for name in cell.recipes)
-
 
 @dataclass(frozen=True)
-class ShownTable:
-    """Means over seeds with their spread, and what the paper has above them.
+class ShownTable(ReadsRuns):
+    """Means over seeds with their spread, and the paper's numbers above them.
 
     Args:
         caption: a sentence or two.
         columns: their names.
-        rows: at least one, of as many cells.
+        rows: at least one, with a cell for each column.
         digits: after the point; None for four that count.
         headline: whether it is one of the tables that a reader should see first.
     """
@@ -57,14 +51,9 @@ class ShownTable:
                     "as many of both."
                 )
 
-    @property
-    def recipes(self) -> tuple[str, ...]:
-        """The recipes that it is read off."""
-        return _each(name for row in self.rows for name in row.recipes)
-
 
 @dataclass(frozen=True)
-class ShownCurve:
+class ShownCurve(ReadsRuns):
     """A column of the rows of a recipe.
 
     name    for the legend
@@ -80,13 +69,13 @@ class ShownCurve:
 
 
 @dataclass(frozen=True)
-class ShownChart:
+class ShownChart(ReadsRuns):
     """Curves over one pair of axes.
 
-    title     what the y axis shows
+    title     the label of the y axis
     curves    at least one, with different names
-    x_label   what the x axis shows; no other chart has both this title and this label
-    against   the entry of the rows that the x axis shows
+    x_label   the label of the x axis; no other chart has both this title and this label
+    against   the entry of the rows on the x axis
     log       a logarithmic y axis
     fraction  y is a fraction, shown in per cent
     """
@@ -105,26 +94,21 @@ class ShownChart:
 
 
 @dataclass(frozen=True)
-class ShownCharts:
-    """Charts that stand together, with a caption."""
+class ShownCharts(ReadsRuns):
+    """Charts side by side, with a caption."""
 
     charts: tuple[ShownChart, ...]
     caption: str
 
-    @property
-    def recipes(self) -> tuple[str, ...]:
-        """The recipes that they are read off."""
-        return _each(curve.recipe for chart in self.charts for curve in chart.curves)
-
 
 @dataclass(frozen=True)
-class ShownImages:
-    """Stored images of one part of the data: what should come out, what went in, and what each recipe made of it.
+class ShownImages(ReadsRuns):
+    """Stored images of one part of the data: targets, inputs, and the outputs of each recipe.
 
     caption  the sentences below
     part     "train" or "validation"
     outputs  (label, recipe) of each row
-    inputs   whether what went in is shown, because it is not what should come out
+    inputs   whether the inputs are shown, because they are not the targets
     """
 
     caption: str
@@ -138,12 +122,11 @@ class ShownImages:
 
     @property
     def recipes(self) -> tuple[str, ...]:
-        """The recipes whose images are shown."""
-        return _each(recipe for _, recipe in self.outputs)
+        return tuple(dict.fromkeys(recipe for _, recipe in self.outputs))
 
 
 @dataclass(frozen=True)
-class ShownCodes:
+class ShownCodes(ReadsRuns):
     """The stored code of one training image by each recipe.
 
     caption  the sentences below
@@ -155,16 +138,15 @@ class ShownCodes:
 
     @property
     def recipes(self) -> tuple[str, ...]:
-        """The recipes whose codes are shown."""
-        return _each(recipe for _, recipe in self.codes)
+        return tuple(dict.fromkeys(recipe for _, recipe in self.codes))
 
 
 @dataclass(frozen=True)
-class Drawing:
+class Drawing(ReadsRuns):
     """A picture that needs no run.
 
     caption  the sentences below
-    alt      the picture in a sentence, for those who cannot see it
+    alt      the picture in a sentence, for readers who cannot see it
     draw     writes it as a PNG file, for a dark page or not: draw(path, dark)
     """
 
@@ -172,25 +154,20 @@ class Drawing:
     alt: str
     draw: Callable[[Path, bool], Path]
 
-    @property
-    def recipes(self) -> tuple[str, ...]:
-        """None."""
-        return ()
-
 
 Shown = ShownTable | ShownCharts | ShownImages | ShownCodes | Drawing
 
 
 @dataclass(frozen=True)
-class Exhibit:
-    """What a report shows about one table or figure of a paper.
+class Exhibit(ReadsRuns):
+    """The part of a report about one table or figure of a paper.
 
     Args:
-        figure: the name by which claims and recipes refer to it; one of its own where no claim is about it.
-        title: as people read it.
-        text: what was done, in a few sentences.
+        figure: the name by which claims and recipes refer to it; a new name where no claim is about it.
+        title: for readers.
+        text: the experiment, in a few sentences.
         shown: in this order.
-        note: what was tried where the paper's numbers were not reached; empty where there is nothing to say.
+        note: attempts to reach the paper's numbers where they were not reached; empty where there is none.
     """
 
     figure: str
@@ -198,13 +175,3 @@ class Exhibit:
     text: str
     shown: tuple[Shown, ...]
     note: str = ""
-
-    @property
-    def recipes(self) -> tuple[str, ...]:
-        """The recipes that it shows."""
-        return _each(name for one in self.shown for name in one.recipes)
-
-
-def _each(names: Iterable[str]) -> tuple[str, ...]:
-    """Every name once, in their order."""
-    return tuple(dict.fromkeys(names))

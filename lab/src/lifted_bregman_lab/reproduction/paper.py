@@ -68,45 +68,24 @@ class Paper:
     readings: tuple[Reading, ...] = ()
 
     def __post_init__(self) -> None:
-        named = {
-            "recipes": [recipe.name for recipe in self.recipes],
-            "claims": [claim.name for claim in self.claims],
-            "readings": [reading.title for reading in self.readings],
-        }
-        for what, names in named.items():
-            twice = [name for name, count in Counter(names).items() if count > 1]
-            if twice:
-                raise SettingError(f"two {what} of '{self.name}' are called '{twice[0]}': give each its own name.")
-        known = {recipe.name for recipe in self.recipes}
-        kinds = (known, {claim.name for claim in self.claims}, {*self.figures, ALL})
-        for name, count in Counter(name for kind in kinds for name in kind).items():
-            if count > 1:
-                raise SettingError(
-                    f"'{name}' of '{self.name}' names two of a recipe, a claim and a figure: rename one."
-                )
+        recipes, claims = [one.name for one in self.recipes], [one.name for one in self.claims]
+        titles, shown = [one.title for one in self.readings], [one.figure for one in self.exhibits]
+        for what, names in (("recipes", recipes), ("claims", claims), ("readings", titles)):
+            for name in _repeated(names):
+                raise SettingError(f"two {what} of '{self.name}' are called '{name}': give each its own name.")
+        for name in _repeated([*recipes, *claims, *sorted({*self.figures, ALL})]):
+            raise SettingError(f"'{name}' of '{self.name}' names two of a recipe, a claim and a figure: rename one.")
+        for name in _repeated(shown):
+            raise SettingError(f"two exhibits of '{self.name}' are about '{name}': make them one.")
         for claim in self.claims:
-            for name in claim.recipes:
-                if name not in known:
-                    raise SettingError(f"the claim '{claim.name}' needs the recipe '{name}', which there is not.")
+            _require_known(f"the claim '{claim.name}' needs the recipe", claim.recipes, recipes)
         for reading in self.readings:
-            for name in (*reading.recipes, *reading.recipes.values()):
-                if name not in known:
-                    raise SettingError(f"the reading '{reading.title}' names the recipe '{name}', which there is not.")
-            for name in sorted(reading.silent - {claim.name for claim in self.claims}):
-                raise SettingError(f"the reading '{reading.title}' names the claim '{name}', which there is not.")
-        self._check_report(known)
-
-    def _check_report(self, recipes: set[str]) -> None:
-        names = Counter(exhibit.figure for exhibit in self.exhibits)
+            who, named = f"the reading '{reading.title}' names the", (*reading.recipes, *reading.recipes.values())
+            _require_known(f"{who} recipe", named, recipes)
+            _require_known(f"{who} claim", sorted(reading.silent), claims)
         for exhibit in self.exhibits:
-            if names[exhibit.figure] > 1:
-                raise SettingError(f"two exhibits of '{self.name}' are about '{exhibit.figure}': make them one.")
-            for name in exhibit.recipes:
-                if name not in recipes:
-                    raise SettingError(f"the exhibit '{exhibit.figure}' shows the recipe '{name}', which there is not.")
-        for name in self.notes:
-            if name not in {claim.name for claim in self.claims}:
-                raise SettingError(f"there is a note on the claim '{name}', which there is not.")
+            _require_known(f"the exhibit '{exhibit.figure}' shows the recipe", exhibit.recipes, recipes)
+        _require_known("there is a note on the claim", self.notes, claims)
 
     @property
     def figures(self) -> tuple[str, ...]:
@@ -153,12 +132,18 @@ def choose_paper(papers: dict[str, Paper], name: str | None = None) -> Paper:
         )
     if name is None:
         if len(papers) > 1:
-            raise SettingError(f"there are several papers: choose one with --paper, {_listed(papers)}.")
+            raise SettingError(f"there are several papers: choose one with --paper, {', '.join(papers)}.")
         return next(iter(papers.values()))
     if name not in papers:
         raise SettingError(unknown("paper", name, papers))
     return papers[name]
 
 
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names)
+def _repeated(names: Iterable[str]) -> list[str]:
+    return [name for name, count in Counter(names).items() if count > 1]
+
+
+def _require_known(who: str, names: Iterable[str], known: Iterable[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise SettingError(f"{who} '{name}', which there is not.")

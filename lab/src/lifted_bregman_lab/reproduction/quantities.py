@@ -1,18 +1,18 @@
-"""Quantities: one number of each stored run of a recipe, or of two recipes with the same seed."""
+"""Quantities: one number for each seed of a recipe, or of two recipes with the same seed."""
 
 from __future__ import annotations
 
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from statistics import median
+from dataclasses import dataclass, fields
+
+import numpy as np
+import pandas as pd
 
 from lifted_bregman_lab.reproduction.store import Evidence, RecipeRun
 
-_ROUNDING = 4.0 * sys.float_info.epsilon  # relative; what means of equal numbers differ by
+_ROUNDING = 4.0 * sys.float_info.epsilon  # relative; the error of the mean of equal numbers
 
 
 class Missing(Exception):
@@ -20,25 +20,38 @@ class Missing(Exception):
 
 
 class RunDiverged(Exception):
-    """A run that is needed diverged; the message names it."""
+    """A required run diverged; the message names it."""
 
 
-class Quantity(ABC):
-    """A number by seed."""
+@dataclass(frozen=True)
+class ReadsRuns:
+    """A dataclass with a field `recipe`, or with fields that are such dataclasses, or tuples of them."""
 
     @property
-    @abstractmethod
     def recipes(self) -> tuple[str, ...]:
-        """The recipes that it is read off."""
+        """The recipes whose runs it reads, each once, in the order of the fields."""
+        names: list[str] = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name == "recipe":
+                names.append(value)
+            for part in value if isinstance(value, tuple) else (value,):
+                names += part.recipes if isinstance(part, ReadsRuns) else ()
+        return tuple(dict.fromkeys(names))
+
+
+@dataclass(frozen=True)
+class Quantity(ReadsRuns, ABC):
+    """A number for each seed."""
 
     @abstractmethod
-    def values(self, evidence: Evidence) -> dict[int, float]:
-        """The number of each seed; `Missing` or `RunDiverged` where there is none."""
+    def values(self, evidence: Evidence) -> pd.Series:
+        """The numbers, indexed by seed; raises `Missing` or `RunDiverged` where there is none."""
 
 
 @dataclass(frozen=True)
 class OfRun(Quantity):
-    """A number of one stored run.
+    """A number computed from one stored run.
 
     recipe  its name
     column  an entry of the rows, or of the measures at the end
@@ -47,83 +60,73 @@ class OfRun(Quantity):
     recipe: str
     column: str
 
-    @property
-    def recipes(self) -> tuple[str, ...]:
-        return (self.recipe,)
-
     def runs(self, evidence: Evidence) -> dict[int, RecipeRun]:
-        """The stored runs by seed; `Missing` where there is none."""
+        """The stored runs by seed; raises `Missing` where there is none."""
         runs = evidence.runs(self.recipe)
         if not runs:
             raise Missing(self.recipe)
         return runs
 
-    def values(self, evidence: Evidence) -> dict[int, float]:
+    def values(self, evidence: Evidence) -> pd.Series:
         runs = self.runs(evidence)
         for seed, run in runs.items():
             if run.diverged:
                 raise RunDiverged(f"the run {run.recipe}/{seed} diverged: {run.reason}")
-        return {seed: self.of(run) for seed, run in runs.items()}
+        return pd.Series({seed: self.of(run) for seed, run in runs.items()})
 
     @abstractmethod
     def of(self, run: RecipeRun) -> float:
         """The number of this run."""
 
 
-@dataclass(frozen=True)
 class Final(OfRun):
-    """The last row's."""
+    """The value in the last row."""
 
     def of(self, run: RecipeRun) -> float:
-        return run.column(self.column)[-1]
+        return float(run.column(self.column).iloc[-1])
 
 
 @dataclass(frozen=True)
 class AtEpoch(OfRun):
-    """That of the row of an epoch; `Missing` where the run has none, such as a smoke run."""
+    """The value in the row of an epoch; `Missing` where the run has no such row, as in a smoke run."""
 
     epoch: int
 
     def of(self, run: RecipeRun) -> float:
-        for row, value in zip(run.rows, run.column(self.column), strict=True):
-            if row["epoch"] == self.epoch:
-                return value
-        raise Missing(f"{self.recipe} at epoch {self.epoch}")
+        found = run.column(self.column)[run.column("epoch") == self.epoch]
+        if found.empty:
+            raise Missing(f"{self.recipe} at epoch {self.epoch}")
+        return float(found.iloc[0])
 
 
-@dataclass(frozen=True)
 class AtEnd(OfRun):
-    """What was measured once, when the run was over."""
+    """A measure that is taken once, at the end of the run."""
 
     def of(self, run: RecipeRun) -> float:
         return run.measure(self.column)
 
 
-@dataclass(frozen=True)
 class LowestEpoch(OfRun):
     """The epoch of the smallest value."""
 
     def of(self, run: RecipeRun) -> float:
-        values = run.column(self.column)
-        return run.column("epoch")[values.index(min(values))]
+        return float(run.column("epoch")[run.column(self.column).idxmin()])
 
 
-@dataclass(frozen=True)
 class FinalOverLowest(OfRun):
     """The last value over the smallest: 1 for a curve that ends at its lowest."""
 
     def of(self, run: RecipeRun) -> float:
         values = run.column(self.column)
-        return values[-1] / min(values)
+        return float(values.iloc[-1] / values.min())
 
 
-@dataclass(frozen=True)
 class Oscillation(OfRun):
     """Σ_k |c_{k+1} - c_k| - |c_K - c_1|: how far a curve goes back and forth, 0 for a monotone one."""
 
     def of(self, run: RecipeRun) -> float:
         values = run.column(self.column)
-        return sum(abs(b - a) for a, b in pairwise(values)) - abs(values[-1] - values[0])
+        return float(values.diff().abs().sum() - abs(values.iloc[-1] - values.iloc[0]))
 
 
 @dataclass(frozen=True)
@@ -139,10 +142,9 @@ class ChangeCorrelation(OfRun):
 
     def of(self, run: RecipeRun) -> float:
         values = run.column(self.column)
-        first = _centred_changes([math.log(value) for value in values] if self.log else values)
-        second = _centred_changes(run.column(self.other))
-        size = math.hypot(*first) * math.hypot(*second)
-        return sum(a * b for a, b in zip(first, second, strict=True)) / size if size > 0.0 else 0.0
+        first, second = (np.log(values) if self.log else values).diff(), run.column(self.other).diff()
+        size = first.std() * second.std()
+        return float(first.cov(second) / size) if size > 0.0 else 0.0
 
 
 @dataclass(frozen=True)
@@ -152,8 +154,8 @@ class SecondsPerEpoch(OfRun):
     column: str = "seconds"
 
     def of(self, run: RecipeRun) -> float:
-        rows = zip([0.0, *run.column("epoch")], [0.0, *run.column(self.column)], strict=True)
-        return median((after[1] - before[1]) / (after[0] - before[0]) for before, after in pairwise(rows))
+        epochs, seconds = run.column("epoch"), run.column(self.column)
+        return float((seconds.diff().fillna(seconds) / epochs.diff().fillna(epochs)).median())
 
 
 @dataclass(frozen=True)
@@ -162,51 +164,32 @@ class OrInfinite(Quantity):
 
     quantity: OfRun
 
-    @property
-    def recipes(self) -> tuple[str, ...]:
-        return self.quantity.recipes
-
-    def values(self, evidence: Evidence) -> dict[int, float]:
+    def values(self, evidence: Evidence) -> pd.Series:
         runs = self.quantity.runs(evidence)
-        return {seed: math.inf if run.diverged else self.quantity.of(run) for seed, run in runs.items()}
+        return pd.Series({seed: math.inf if run.diverged else self.quantity.of(run) for seed, run in runs.items()})
 
 
 @dataclass(frozen=True)
-class Combined(Quantity):
-    """Two quantities of the same seed made into one."""
+class Pair(Quantity, ABC):
+    """A number computed from two quantities of the same seed."""
 
     first: Quantity
     second: Quantity
 
-    @property
-    def recipes(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((*self.first.recipes, *self.second.recipes)))
 
-    def values(self, evidence: Evidence) -> dict[int, float]:
-        first, second = self.first.values(evidence), self.second.values(evidence)
-        common = [seed for seed in first if seed in second]
-        if not common:
-            raise Missing(" and ".join(self.recipes))
-        return {seed: self.combine(first[seed], second[seed]) for seed in common}
-
-    @abstractmethod
-    def combine(self, first: float, second: float) -> float:
-        """The number of a seed."""
-
-
-@dataclass(frozen=True)
-class Difference(Combined):
+class Difference(Pair):
     """first - second."""
 
-    def combine(self, first: float, second: float) -> float:
+    def values(self, evidence: Evidence) -> pd.Series:
+        first, second = paired(self.first, self.second, evidence)
         return first - second
 
 
-@dataclass(frozen=True)
-class Ratio(Combined):
+class Ratio(Pair):
     """first / second."""
 
-    def combine(self, first: float, second: float) -> float:
+    def values(self, evidence: Evidence) -> pd.Series:
+        first, second = paired(self.first, self.second, evidence)
         return first / second
 
 
@@ -218,29 +201,21 @@ class Scaled(Quantity):
     factor: float
     offset: float = 0.0
 
-    @property
-    def recipes(self) -> tuple[str, ...]:
-        return self.quantity.recipes
-
-    def values(self, evidence: Evidence) -> dict[int, float]:
-        return {seed: self.offset + self.factor * value for seed, value in self.quantity.values(evidence).items()}
+    def values(self, evidence: Evidence) -> pd.Series:
+        return self.offset + self.factor * self.quantity.values(evidence)
 
 
-def mean(values: Sequence[float]) -> float:
-    """Their mean."""
-    return math.fsum(values) / len(values)
+def paired(first: Quantity, second: Quantity, evidence: Evidence) -> tuple[pd.Series, pd.Series]:
+    """The values of both on their common seeds; raises `Missing` where there is none."""
+    one, other = first.values(evidence).align(second.values(evidence), join="inner")
+    if one.empty:
+        raise Missing(" and ".join(dict.fromkeys((*first.recipes, *second.recipes))))
+    return one, other
 
 
-def spread(values: Sequence[float]) -> float | None:
-    """Their standard deviation (n - 1), 0 if it is no more than rounding; None for a single one, or if one is ∞."""
-    if len(values) < 2 or not all(math.isfinite(value) for value in values):
+def spread(values: pd.Series) -> float | None:
+    """The standard deviation (n - 1), 0 if it is no more than rounding; None for one value, or if one is ∞."""
+    if len(values) < 2 or not np.isfinite(values).all():
         return None
-    centre = mean(values)
-    found = math.sqrt(math.fsum((value - centre) ** 2 for value in values) / (len(values) - 1))
-    return found if found > _ROUNDING * max(abs(value) for value in values) else 0.0
-
-
-def _centred_changes(values: Sequence[float]) -> list[float]:
-    changes = [b - a for a, b in pairwise(values)]
-    centre = mean(changes) if changes else 0.0
-    return [change - centre for change in changes]
+    found = float(values.std())
+    return found if found > _ROUNDING * values.abs().max() else 0.0

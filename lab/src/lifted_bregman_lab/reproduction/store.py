@@ -1,7 +1,7 @@
-"""The store of a reproduction: one small file of rows for each recipe and seed, and whether it can be believed.
+"""The store of a reproduction: one file of rows for each recipe and seed, which is checked when it is read.
 
-`results/<recipe>/<seed>.jsonl` has a line that says what was run, on what and with which versions; a line for each
-row; and a last line that says how it ended.  It is written when the run is over, whole or not at all.
+`results/<recipe>/<seed>.jsonl` has a line with settings, data and versions, a line for each row, and a last line with
+the outcome.  It is written when the run is over, whole or not at all.
 """
 
 from __future__ import annotations
@@ -9,21 +9,23 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from lifted_bregman.errors import CheckpointError
 from lifted_bregman.experiments._write import write_whole
-from lifted_bregman.experiments.settings import Settings
 from lifted_bregman.experiments.settings_file import to_entries
 from lifted_bregman.solvers import Outcome
 from lifted_bregman_lab.reproduction.packing import require_shown
 from lifted_bregman_lab.reproduction.recipe import Job
 
 KIND = "lifted reproduction, format 1"
-# Where a run took place and how it was saved; not what it was.
+# Where a run took place and how it was saved: no part of the hash.
 _NOT_HASHED = ("data_dir", "threads", "checkpoint_epochs", "checkpoint_steps", "checkpoint_seconds")
 _MOST_BYTES = 1 << 24
 
@@ -37,14 +39,14 @@ class RecipeRun:
     Args:
         recipe: its name.
         seed: of samples, weights, order and noise.
-        settings: what was run, resolved, as plain entries.
+        settings: the resolved settings, as plain entries.
         environment: versions, threads, hardware, commit.
-        data: what the samples were.
+        data: number and checksum of the samples.
         rows: one for each recorded epoch.
-        outcome: how it ended, in a word.
-        message: how it ended, in a sentence.
+        outcome: the name of an `Outcome`.
+        message: the outcome in a sentence.
         seconds: in steps.
-        measures: what was measured once, at the end, by name.
+        measures: numbers measured once, at the end, by name.
         pictures: a few images and a code, packed by `packing`; empty where none are stored.
     """
 
@@ -62,7 +64,7 @@ class RecipeRun:
 
     @property
     def diverged(self) -> bool:
-        """Whether the numbers of the run left the finite ones."""
+        """Whether a number of the run was not finite."""
         return self.outcome == Outcome.DIVERGED.name
 
     @property
@@ -71,22 +73,31 @@ class RecipeRun:
         sentences = self.message.split(". ")
         return sentences[min(1, len(sentences) - 1)].removesuffix(".")
 
-    def column(self, name: str) -> list[float]:
+    @cached_property
+    def _frame(self) -> pd.DataFrame:
+        return pd.DataFrame(list(self.rows), dtype=float)
+
+    def column(self, name: str) -> pd.Series:
         """One entry of every row; CheckpointError if the rows have none of this name."""
-        return [_entry(row, name, f"the rows of {self.recipe}/{self.seed}") for row in self.rows]
+        if not self.rows:
+            return pd.Series(dtype=float)
+        _require_entry(name, self._frame.columns, f"the rows of {self.recipe}/{self.seed}")
+        return self._frame[name]
 
     def measure(self, name: str) -> float:
-        """What was measured at the end under this name; CheckpointError if nothing was."""
-        return _entry(self.measures, name, f"the measures of {self.recipe}/{self.seed}")
+        """The measure of this name; CheckpointError if there is none."""
+        _require_entry(name, self.measures, f"the measures of {self.recipe}/{self.seed}")
+        return float(self.measures[name])
 
 
 def job_entries(job: Job) -> dict[str, Any]:
-    """What makes the job's run the run it is, as plain entries."""
-    return _entries(job.settings, None if job.recipe.relaxed is None else job.recipe.relaxed.__name__)
+    """The settings that define the job's run, as plain entries."""
+    entries = {name: value for name, value in to_entries(job.settings).items() if name not in _NOT_HASHED}
+    return entries if job.recipe.relaxed is None else entries | {"relaxed": job.recipe.relaxed.__name__}
 
 
 def settings_hash(entries: Mapping[str, Any]) -> str:
-    """16 hexadecimal digits that stand for these entries."""
+    """The first 16 hexadecimal digits of the SHA-256 of these entries."""
     text = json.dumps(entries, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -97,10 +108,10 @@ class ResultStore:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.ignored: dict[Path, str] = {}
-        """Files that were passed over, and why; filled as files are read."""
+        """Files that were read and ignored, with the reason."""
 
     def file(self, job: Job) -> Path:
-        """Where the job's rows are, or will be."""
+        """The file of the job's rows, whether it exists or not."""
         return self.path / job.recipe.name / f"{job.seed}.jsonl"
 
     def read(self, job: Job) -> RecipeRun | None:
@@ -119,29 +130,15 @@ class ResultStore:
 
     def read_all(self, jobs: Iterable[Job]) -> Evidence:
         """The finished runs of these jobs."""
-        found = [run for job in jobs if (run := self.read(job)) is not None]
-        return Evidence(tuple(found))
+        return Evidence(tuple(run for job in jobs if (run := self.read(job)) is not None))
 
     def write(self, job: Job, run: RecipeRun) -> Path:
-        """Stores a finished run; the file is there whole or not at all."""
-        header = {
-            "kind": KIND,
-            "recipe": run.recipe,
-            "seed": run.seed,
-            "hash": settings_hash(run.settings),
-            "settings": dict(run.settings),
-            "environment": dict(run.environment),
-            "data": dict(run.data),
-        }
-        ending = {
-            "outcome": run.outcome,
-            "message": run.message,
-            "seconds": run.seconds,
-            "rows": len(run.rows),
-            "measures": dict(run.measures),
-            "pictures": dict(run.pictures),
-        }
-        lines = [header, *(dict(row) for row in run.rows), {"end": ending}]
+        """Store a finished run; the file is written whole or not at all."""
+        header = {"kind": KIND, "recipe": run.recipe, "seed": run.seed, "hash": settings_hash(run.settings)}
+        header |= {name: to(getattr(run, name)) for name, to in _HEADER.items()}
+        ending = {"outcome": run.outcome, "message": run.message, "seconds": run.seconds, "rows": len(run.rows)}
+        ending |= {"measures": dict(run.measures), "pictures": dict(run.pictures)}
+        lines = [header, *map(dict, run.rows), {"end": ending}]
         path = self.file(job)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines).encode())
@@ -187,32 +184,16 @@ def read_run(path: Path) -> RecipeRun:
         if header["hash"] != settings_hash(header["settings"]):
             raise ValueError("its hash is not that of its settings")
         require_shown(ending["pictures"])
-        return RecipeRun(
-            str(header["recipe"]),
-            int(header["seed"]),
-            dict(header["settings"]),
-            dict(header["environment"]),
-            dict(header["data"]),
-            tuple(_row(row) for row in rows),
-            str(ending["outcome"]),
-            str(ending["message"]),
-            float(ending["seconds"]),
-            _row(ending["measures"]),
-            dict(ending["pictures"]),
-        )
+        first = {name: to(header[name]) for name, to in _HEADER.items()}
+        return RecipeRun(**first, rows=tuple(map(_row, rows)), **{name: to(ending[name]) for name, to in _END.items()})
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path} holds no finished run ({error}): it is ignored; run it again.") from error
 
 
-def _entries(settings: Settings, relaxed: str | None) -> dict[str, Any]:
-    entries = {name: value for name, value in to_entries(settings).items() if name not in _NOT_HASHED}
-    return entries if relaxed is None else entries | {"relaxed": relaxed}
-
-
 def _require_same(run: RecipeRun, job: Job) -> None:
-    """An error unless every entry of the stored settings is still that of the job.
+    """CheckpointError unless every entry of the stored settings is still that of the job.
 
-    What is new among the solver's settings since then has its default, and does not matter.
+    A solver setting that did not exist when the run was stored has its default, and is not compared.
     """
     now = job_entries(job)
     if (run.recipe, run.seed) != (job.recipe.name, job.seed):
@@ -227,10 +208,9 @@ def _require_same(run: RecipeRun, job: Job) -> None:
             )
 
 
-def _entry(entries: Row, name: str, where: str) -> float:
+def _require_entry(name: str, entries: Iterable[str], where: str) -> None:
     if name not in entries:
         raise CheckpointError(f"{where} have no '{name}', only {', '.join(sorted(entries))}: run it again.")
-    return float(entries[name])
 
 
 def _row(entries: Any) -> dict[str, float]:
@@ -238,3 +218,12 @@ def _row(entries: Any) -> dict[str, float]:
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise ValueError(f"'{name}' is no number")
     return dict(entries)
+
+
+# The entries of the first and the last line, and their types.
+_HEADER: dict[str, Callable[[Any], Any]] = {
+    "recipe": str, "seed": int, "settings": dict, "environment": dict, "data": dict,
+}  # fmt: skip
+_END: dict[str, Callable[[Any], Any]] = {
+    "outcome": str, "message": str, "seconds": float, "measures": _row, "pictures": dict,
+}  # fmt: skip

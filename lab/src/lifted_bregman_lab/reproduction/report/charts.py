@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from lifted_bregman.reports.charts import Charts, Curve
@@ -12,15 +13,8 @@ from lifted_bregman.reports.page import Block, Text
 from lifted_bregman.reports.strips import Strip, Strips
 from lifted_bregman_lab.race.charts import BandChart
 from lifted_bregman_lab.reproduction import RecipeRun
-from lifted_bregman_lab.reproduction.exhibits import (
-    ShownChart,
-    ShownCharts,
-    ShownCodes,
-    ShownCurve,
-    ShownImages,
-)
+from lifted_bregman_lab.reproduction.exhibits import ShownChart, ShownCharts, ShownCodes, ShownCurve, ShownImages
 from lifted_bregman_lab.reproduction.packing import CODE, unpack, unpack_code
-from lifted_bregman_lab.reproduction.quantities import mean
 from lifted_bregman_lab.reproduction.report.results import Results
 
 Band = tuple[list[float], list[float]]
@@ -72,15 +66,11 @@ def curve_of(results: Results, shown: ShownCurve, against: str) -> tuple[Curve, 
     runs = results.evidence.runs(shown.recipe)
     if not runs:
         return Curve(f"{shown.name} (not run)", [], []), ([], [])
-    tracks = [dict(zip(run.column(against), run.column(shown.column), strict=True)) for run in runs.values()]
-    places = [x for x in tracks[0] if all(x in track for track in tracks)]
-    if shown.level:
-        places = places[-1:]
-    values = [[track[x] for track in tracks] for x in places]
-    return Curve(shown.name, places, [mean(seeds) for seeds in values]), (
-        [min(seeds) for seeds in values],
-        [max(seeds) for seeds in values],
-    )
+    rows = pd.concat([pd.DataFrame({"x": run.column(against), "y": run.column(shown.column)}) for run in runs.values()])
+    points = rows.groupby("x")["y"].agg(["count", "mean", "min", "max"])
+    points = points[points["count"] == len(runs)].tail(1 if shown.level else len(points))
+    y, low, high = (points[name].tolist() for name in ("mean", "min", "max"))
+    return Curve(shown.name, points.index.tolist(), y), (low, high)
 
 
 def _chart(results: Results, shown: ShownChart) -> BandChart | None:
@@ -103,23 +93,15 @@ def _stretched(curve: Curve, band: Band, reach: Sequence[float]) -> tuple[Curve,
 
 
 def _diverged(results: Results, recipes: Sequence[str]) -> str:
-    told = [
-        f"{name} with seed {seed}"
-        for name in recipes
-        for seed, run in results.evidence.runs(name).items()
-        if run.diverged
-    ]
+    runs = [run for name in recipes for run in results.evidence.runs(name).values()]
+    told = [f"{run.recipe} with seed {run.seed}" for run in runs if run.diverged]
     return f"Diverged, and shown as far as it went: {', '.join(told)}." if told else ""
 
 
 def _pictured(results: Results, recipes: Sequence[str]) -> dict[str, RecipeRun]:
     """The runs with pictures, by recipe; those of the first seed."""
-    found = {}
-    for name in recipes:
-        run = next(iter(results.evidence.runs(name).values()), None)
-        if run is not None and run.pictures:
-            found[name] = run
-    return found
+    first = {name: next(iter(results.evidence.runs(name).values()), None) for name in recipes}
+    return {name: run for name, run in first.items() if run is not None and run.pictures}
 
 
 def _grey(run: RecipeRun, name: str) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""Claims as a reader meets them: what the paper says, what was found, why it is judged so, and how to run it again."""
+"""Claims in the report: the paper's statement, the measured numbers, the reason for the rule, and the command."""
 
 from __future__ import annotations
 
@@ -19,45 +19,30 @@ _COLOURS = {
 _APART = "--out out/again"  # a stored run is not run again
 
 
-def command(claim: Claim) -> str:
-    """What runs again whatever a claim is judged by, and judges it."""
-    return f"lifted reproduce {claim.name} {_APART}" if claim.recipes else "lifted report results"
-
-
 def command_of_all(figure: str) -> str:
-    """The same for all claims about a figure."""
+    """The command that repeats the runs of a figure and judges its claims."""
     return f"lifted reproduce {figure} --priority seeds {_APART}"
 
 
 def claim_block(results: Results, claim: Claim) -> Finding:
-    """Verdict and statement, and below them what was found, why it is judged so, what was tried, name and command."""
+    """Verdict and statement; below them the numbers, the reason for the rule, attempts, name and command."""
     verdict = results.verdicts[claim.name]
     found = sentence(verdict.sentence)
-    lines = [
-        *(re.split(r"(?<=\.) ", found) if isinstance(claim.rule, All) else [found]),
-        f"Judged by: {sentence(claim.why)}",
-        tried(results, claim),
-    ]
-    read = [
-        f"With {title}, {told(other.status)}: {sentence(other.sentence)}"
-        for title, other in _judged_otherwise(results, claim)
-    ]
-    return Finding(
-        told(verdict.status),
-        claim.statement,
-        _COLOURS[verdict.status],
-        [line for line in lines if line],
-        (claim.name, command(claim)),
-        (readings_in_brief(results, claim), read) if read else None,
-    )
+    lines = re.split(r"(?<=\.) ", found) if isinstance(claim.rule, All) else [found]
+    lines += [line for line in (f"Judged by: {sentence(claim.why)}", tried(results, claim)) if line]
+    others = _judged_otherwise(results, claim)
+    read = [f"With {title}, {told(other.status)}: {sentence(other.sentence)}" for title, other in others]
+    command = f"lifted reproduce {claim.name} {_APART}" if claim.recipes else "lifted report results"
+    more = (readings_in_brief(results, claim), read) if read else None
+    return Finding(told(verdict.status), claim.statement, _COLOURS[verdict.status], lines, (claim.name, command), more)
 
 
 def failures(results: Results) -> dict[str, dict[Claim, list[str]]]:
-    """The claims that were not reproduced, by the title of their table or figure, each with what is said of it.
+    """The claims that were not reproduced, by the title of their table or figure, each with its lines of text.
 
-    That is the statement with what was found, other readings in brief, and what was tried.
+    These are the statement with the measured numbers, other readings in brief, and attempts.
     """
-    titles = {exhibit.figure: exhibit.title for exhibit in results.paper.exhibits}
+    titles = {exhibit.figure: exhibit.title for exhibit in results.exhibits}
     noted: dict[str, str] = {}
     found: dict[str, dict[Claim, list[str]]] = {}
     for claim in results.of_status(Status.NOT_REPRODUCED):
@@ -65,7 +50,7 @@ def failures(results: Results) -> dict[str, dict[Claim, list[str]]]:
         first = noted.setdefault(note, claim.name)
         again = note if first == claim.name or not note else f"What was tried: the same as for {first}."
         lines = [f"{claim.statement} {said}", readings_in_brief(results, claim), again]
-        found.setdefault(titles.get(claim.figure, claim.figure), {})[claim] = [line for line in lines if line]
+        found.setdefault(titles[claim.figure], {})[claim] = [line for line in lines if line]
     return found
 
 
@@ -82,19 +67,19 @@ def failure_blocks(results: Results) -> list[Heading | Text]:
 
 
 def readings_in_brief(results: Results, claim: Claim) -> str:
-    """What other readings of the text say about a claim; empty where none judges it."""
+    """The verdicts of other readings of the text on a claim; empty where none judges it."""
     found = _judged_otherwise(results, claim)
     said = [f"{title} ({verdict.brief}\N{NO-BREAK SPACE}{MARKS[verdict.status]})" for title, verdict in found]
     return f"Read otherwise: {', '.join(said)}." if said else ""
 
 
 def _judged_otherwise(results: Results, claim: Claim) -> list[tuple[str, Verdict]]:
-    """The verdicts of the other readings of which something is stored."""
+    """The verdicts of the other readings whose runs are stored."""
     return [(title, verdicts[claim.name]) for title, verdicts in results.readings.items() if claim.name in verdicts]
 
 
 def tried(results: Results, claim: Claim) -> str:
-    """What was tried for a claim that was not reproduced; empty where nothing is noted."""
+    """The note on attempts for a claim that was not reproduced; empty where there is none."""
     note = results.paper.notes.get(claim.name, "")
     return f"What was tried: {sentence(note)}" if note else ""
 

@@ -44,6 +44,7 @@ SECONDS = (
     "parts of them; seconds an epoch, elsewhere, are therefore those of the median epoch. Races on a quiet "
     "machine (lifted bench) say which method is faster."
 )
+_EVERY = f"Every recipe. {SECONDS}"
 VERDICTS = (
     "A claim is reproduced or not by the mean over the seeds that are stored. What has to hold was fixed before the "
     "runs that judge it."
@@ -82,7 +83,7 @@ def paper_page(results: Results, scratch: Path) -> Page:
     """The page.
 
     Args:
-        results: what is stored.
+        results: the stored runs with their verdicts.
         scratch: a folder for pictures that are drawn for the page; needed until the page is written.
     """
     paper = results.paper
@@ -96,9 +97,8 @@ def paper_page(results: Results, scratch: Path) -> Page:
         sections=[
             Section("Verdicts", _verdicts(results)),
             *_failures(results),
-            *(_exhibit(results, exhibit, scratch) for exhibit in paper.exhibits),
-            *_other_claims(results),
-            Section("Runs", _runs(results)),
+            *(_exhibit(results, exhibit, scratch) for exhibit in results.exhibits),
+            Section("Runs", [Text(missing_sentence(results)), Table(*together(run_rows(results), 1), _EVERY)]),
             Section("Files that were ignored", _ignored(results)),
             Section("Machine", [Table(*machine_rows(results), "Where the stored runs took place.")]),
             Section("How to rerun", _commands(results)),
@@ -120,19 +120,12 @@ def _failures(results: Results) -> list[Section]:
 
 
 def _exhibit(results: Results, exhibit: Exhibit, scratch: Path) -> Section:
-    blocks: list[Block] = [Text(exhibit.text)]
+    blocks: list[Block] = [Text(exhibit.text)] if exhibit.text else []
     for number, shown in enumerate(exhibit.shown):
         blocks.append(_shown(results, shown, scratch / f"{exhibit.figure}-{number}"))
     if exhibit.note:
         blocks.append(Text(f"What was tried: {exhibit.note}"))
     return Section(exhibit.title, [*blocks, *_claims(results, exhibit.figure)])
-
-
-def _other_claims(results: Results) -> list[Section]:
-    """Claims about figures of which the paper's package shows nothing else."""
-    shown = {exhibit.figure for exhibit in results.paper.exhibits}
-    left = [name for name in results.paper.figures if name not in shown and results.paper.claims_of(name)]
-    return [Section(name, _claims(results, name)) for name in left]
 
 
 def _claims(results: Results, figure: str) -> list[Block]:
@@ -152,10 +145,6 @@ def _claims(results: Results, figure: str) -> list[Block]:
 
 def _shown(results: Results, shown: Shown, path: Path) -> Block:
     match shown:
-        case ShownTable():
-            marks = f" {MARKED}" if has_published(results, shown) else ""
-            header, rows = together(shown_rows(results, shown), 0)
-            return _Measured(header, rows, f"{shown.caption} {SPREAD}{marks}")
         case ShownCharts():
             return charts_block(results, shown)
         case ShownImages():
@@ -165,6 +154,12 @@ def _shown(results: Results, shown: Shown, path: Path) -> Block:
         case Drawing():
             light, dark = (shown.draw(path.with_suffix(f".{word}.png"), word == "dark") for word in ("light", "dark"))
             return Figure(light, shown.caption, shown.alt, dark)
+    return _Measured(*together(shown_rows(results, shown), 0), table_caption(results, shown))
+
+
+def table_caption(results: Results, table: ShownTable) -> str:
+    """The caption of a table with the meaning of ± and of the marks."""
+    return f"{table.caption} {SPREAD}{f' {MARKED}' if has_published(results, table) else ''}"
 
 
 def together(table: Rows, *columns: int) -> Rows:
@@ -186,15 +181,8 @@ def _joined(text: str) -> str:
     return " ".join(one.replace("-", "-\N{WORD JOINER}") if len(one) <= _TOGETHER else one for one in pieces)
 
 
-def _runs(results: Results) -> list[Block]:
-    return [
-        Text(missing_sentence(results)),
-        Table(*together(run_rows(results), 1), f"Every recipe. {SECONDS}"),
-    ]
-
-
 def missing_sentence(results: Results) -> str:
-    """How many runs are stored, and how long the others take."""
+    """The number of stored runs, and the time that the others take."""
     left = results.missing
     done = f"{len(results.evidence.found)} of {len(results.jobs)} runs are stored"
     if not left:

@@ -1,4 +1,4 @@
-"""What is stored of a paper's reproduction, ready to be shown: verdicts, runs, and files that cannot be believed."""
+"""The stored runs of a paper with their verdicts, and the files that were ignored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from lifted_bregman_lab.reproduction import (
     Job,
     Near,
     Paper,
-    Reading,
     ResultStore,
     Status,
     Verdict,
@@ -24,6 +23,7 @@ from lifted_bregman_lab.reproduction import (
     find_papers,
     plan,
 )
+from lifted_bregman_lab.reproduction.exhibits import Exhibit
 from lifted_bregman_lab.reproduction.quantities import Quantity
 
 
@@ -32,10 +32,10 @@ class Results:
     """A paper with the stored runs of its recipes.
 
     Args:
-        paper: what was reproduced.
-        evidence: the runs that can be believed.
-        ignored: files that were passed over, by their name inside the folder, and why.
-        jobs: every run that the paper asks for.
+        paper: the paper.
+        evidence: the runs that passed every check.
+        ignored: the reason for each file that was ignored, by its name inside the folder.
+        jobs: every run of the paper.
     """
 
     paper: Paper
@@ -48,17 +48,23 @@ class Results:
         """The verdict on each claim, by its name."""
         return {claim.name: claim.verdict(self.evidence) for claim in self.paper.claims}
 
-    def verdicts_read(self, reading: Reading) -> dict[str, Verdict]:
-        """The verdicts in another reading, by the name of the claim, where it can be judged and its runs are stored."""
-        found = ((claim.name, reading.verdict(claim, self.evidence)) for claim in self.paper.claims)
-        judged = (Status.REPRODUCED, Status.NOT_REPRODUCED)
-        return {name: verdict for name, verdict in found if verdict and verdict.status in judged}
-
     @cached_property
     def readings(self) -> dict[str, dict[str, Verdict]]:
-        """`verdicts_read` of every reading of which something is stored, by its title."""
-        found = {reading.title: self.verdicts_read(reading) for reading in self.paper.readings}
-        return {title: verdicts for title, verdicts in found.items() if verdicts}
+        """The verdicts in other readings whose runs are stored, by the titles of readings and the names of claims."""
+        found: dict[str, dict[str, Verdict]] = {}
+        for reading in self.paper.readings:
+            for claim in self.paper.claims:
+                verdict = reading.verdict(claim, self.evidence)
+                if verdict and verdict.status in (Status.REPRODUCED, Status.NOT_REPRODUCED):
+                    found.setdefault(reading.title, {})[claim.name] = verdict
+        return found
+
+    @cached_property
+    def exhibits(self) -> tuple[Exhibit, ...]:
+        """Those of the paper, and an empty one for every other figure with claims."""
+        shown = {exhibit.figure for exhibit in self.paper.exhibits}
+        others = dict.fromkeys(claim.figure for claim in self.paper.claims if claim.figure not in shown)
+        return (*self.paper.exhibits, *(Exhibit(name, name, "", ()) for name in others))
 
     @cached_property
     def counts(self) -> Counter[Status]:
@@ -84,28 +90,29 @@ class Results:
 
 
 def is_results(folder: Path) -> bool:
-    """Whether the folder holds rows of a reproduction, of whatever quality."""
+    """Whether the folder holds files of a reproduction, damaged or not."""
     return bool(_files(folder))
 
 
 def load_results(folder: Path, paper: str | None = None) -> Results:
-    """What is stored in the folder of `lifted reproduce`.
+    """The stored runs in the folder of `lifted reproduce`.
 
     Args:
         folder: with `<recipe>/<seed>.jsonl` inside.
         paper: its name; None for the one whose recipes are stored there.
 
     Raises:
-        CheckpointError: if the folder holds no run that can be believed; the reason of the first file is named.
+        CheckpointError: if no file in the folder passes the checks; the reason of the first file is named.
     """
     chosen = _paper(folder, paper)
     jobs, store = plan(chosen.recipes), ResultStore(folder)
     evidence = store.read_all(jobs)
-    ignored = {_name(path, folder): _told(reason, path, folder) for path, reason in store.ignored.items()}
     known = {store.file(job) for job in jobs}
-    for path in _files(folder):
-        if path not in known:
-            ignored[_name(path, folder)] = f"'{chosen.name}' has no run of this recipe and seed: it is ignored."
+    unknown = f"'{chosen.name}' has no run of this recipe and seed: it is ignored."
+    reasons = store.ignored | {path: unknown for path in _files(folder) if path not in known}
+    # Files are named by their place inside the folder, so that the text does not depend on where the folder is.
+    names = {path: path.relative_to(folder).as_posix() for path in reasons}
+    ignored = {names[path]: reason.replace(str(path), names[path]) for path, reason in reasons.items()}
     if not evidence.found:
         first = "".join(f" {name}: {reason}" for name, reason in list(ignored.items())[:1])
         raise CheckpointError(f"{folder} holds no run that can be shown; 'lifted reproduce' makes some.{first}")
@@ -124,12 +131,3 @@ def _paper(folder: Path, name: str | None) -> Paper:
         if len(fitting) == 1:
             return next(iter(fitting.values()))
     return choose_paper(papers, name)
-
-
-def _name(path: Path, folder: Path) -> str:
-    return path.relative_to(folder).as_posix()
-
-
-def _told(reason: str, path: Path, folder: Path) -> str:
-    """The reason with the name inside the folder, the same wherever the folder is."""
-    return reason.replace(str(path), _name(path, folder))

@@ -11,15 +11,19 @@ from lifted_bregman.experiments._write import write_whole
 from lifted_bregman_lab.reproduction import Claim, Near, Verdict
 from lifted_bregman_lab.reproduction.exhibits import Exhibit, ShownTable
 from lifted_bregman_lab.reproduction.report.claims import command_of_all, failures, reasons
-from lifted_bregman_lab.reproduction.report.page import FAILURES, READINGS, SECONDS, SPREAD, VERDICTS, missing_sentence
+from lifted_bregman_lab.reproduction.report.page import (
+    FAILURES,
+    READINGS,
+    SECONDS,
+    VERDICTS,
+    missing_sentence,
+    table_caption,
+)
 from lifted_bregman_lab.reproduction.report.results import Results
 from lifted_bregman_lab.reproduction.report.tables import (
-    MARKED,
     counted,
-    has_published,
     machine_rows,
     reading_rows,
-    required,
     run_rows,
     shown_rows,
     told,
@@ -41,8 +45,7 @@ def summary(results: Results) -> str:
         markdown_table(*verdict_rows(results), words=1),
         *([READINGS, markdown_table(*reading_rows(results), words=1)] if results.readings else []),
         *_failures(results),
-        *(part for exhibit in paper.exhibits for part in _exhibit(results, exhibit)),
-        *_others(results),
+        *(part for exhibit in results.exhibits for part in _exhibit(results, exhibit)),
         "## Runs",
         f"{missing_sentence(results)} {SECONDS}",
         markdown_table(*run_rows(results), words=2),
@@ -56,33 +59,34 @@ def summary(results: Results) -> str:
 
 def headline(results: Results) -> str:
     """The headline tables as Markdown, and the verdicts in a sentence."""
-    tables = [shown for exhibit in results.paper.exhibits for shown in exhibit.shown if isinstance(shown, ShownTable)]
-    chosen = [table for table in tables if table.headline]
-    return "\n\n".join([*(_table(results, table) for table in chosen), _text(counted(results))])
+    return "\n\n".join([*(_table(results, table) for table in _headline_tables(results)), _text(counted(results))])
 
 
 def headline_recipes(results: Results) -> tuple[str, ...]:
     """The recipes that the headline tables are read off."""
-    shown = [one for exhibit in results.paper.exhibits for one in exhibit.shown]
-    chosen = [one for one in shown if isinstance(one, ShownTable) and one.headline]
-    return tuple(dict.fromkeys(name for table in chosen for name in table.recipes))
+    return tuple(dict.fromkeys(name for table in _headline_tables(results) for name in table.recipes))
+
+
+def _headline_tables(results: Results) -> list[ShownTable]:
+    shown = (one for exhibit in results.paper.exhibits for one in exhibit.shown)
+    return [one for one in shown if isinstance(one, ShownTable) and one.headline]
 
 
 def between_marks(text: str) -> str | None:
-    """What stands between the marks in a text, without the space around it; None if they are not there."""
+    """The text between the marks, without the space around it; None if there are no marks."""
     found = re.search(f"{re.escape(BEGIN)}(.*?){re.escape(END)}", text, re.S)
     return None if found is None else found[1].strip()
 
 
 def write_summary(results: Results, path: Path) -> Path:
-    """Writes the summary; the file is there whole or not at all."""
+    """Write the summary; the file is written whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, summary(results).encode())
     return path
 
 
 def require_place(path: Path) -> str:
-    """The text of a file that has the marks; SettingError if it is not there or has none."""
+    """The text of a file with the marks; SettingError if there is no such file or it has no marks."""
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     if between_marks(text) is None:
         raise SettingError(f"{path} has no place for the headline: add the two lines '{BEGIN}' and '{END}' to it.")
@@ -90,7 +94,7 @@ def require_place(path: Path) -> str:
 
 
 def write_headline(results: Results, path: Path) -> Path:
-    """Puts the headline between the marks of a file; `require_place` says what it needs."""
+    """Put the headline between the marks of a file, which `require_place` checks."""
     before, _, rest = require_place(path).partition(BEGIN)
     after = rest.partition(END)[2]
     write_whole(path, f"{before}{BEGIN}\n{headline(results)}\n{END}{after}".encode())
@@ -106,23 +110,18 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], words: 
 
 
 def _exhibit(results: Results, exhibit: Exhibit) -> list[str]:
-    tables = [_table(results, shown) for shown in exhibit.shown if isinstance(shown, ShownTable)]
-    captioned = [
+    tables = [
         part
-        for shown, table in zip((s for s in exhibit.shown if isinstance(s, ShownTable)), tables, strict=True)
-        for part in (_caption(results, shown), table)
+        for shown in exhibit.shown
+        if isinstance(shown, ShownTable)
+        for part in (_text(table_caption(results, shown)), _table(results, shown))
     ]
     claims = results.paper.claims_of(exhibit.figure)
-    if not captioned and not claims:
+    if not tables and not claims:
         return []
+    text = [_text(exhibit.text)] if exhibit.text else []
     note = [f"What was tried: {_text(exhibit.note)}"] if exhibit.note else []
-    return [f"## {_text(exhibit.title)}", _text(exhibit.text), *captioned, *note, *_claims(results, claims)]
-
-
-def _others(results: Results) -> list[str]:
-    shown = {exhibit.figure for exhibit in results.paper.exhibits}
-    left = [name for name in results.paper.figures if name not in shown and results.paper.claims_of(name)]
-    return [part for name in left for part in (f"## {_text(name)}", *_claims(results, results.paper.claims_of(name)))]
+    return [f"## {_text(exhibit.title)}", *text, *tables, *note, *_claims(results, claims)]
 
 
 def _claims(results: Results, claims: Sequence[Claim]) -> list[str]:
@@ -132,7 +131,7 @@ def _claims(results: Results, claims: Sequence[Claim]) -> list[str]:
     rows = []
     for claim in claims:
         verdict = results.verdicts[claim.name]
-        rows.append((claim.name, claim.statement, required(claim.rule), _found(claim, verdict), told(verdict.status)))
+        rows.append((claim.name, claim.statement, claim.rule.required, _found(claim, verdict), told(verdict.status)))
     header = ("claim", "the paper says", "required", "found", "verdict")
     listed = [
         f"- {_text(why)} ({_text(names[0])}{f' and {len(names) - 1} more' if len(names) > 1 else ''})"
@@ -163,10 +162,6 @@ def _found(claim: Claim, verdict: Verdict) -> str:
 
 def _table(results: Results, table: ShownTable) -> str:
     return markdown_table(*shown_rows(results, table), words=2)
-
-
-def _caption(results: Results, table: ShownTable) -> str:
-    return _text(f"{table.caption} {SPREAD}{f' {MARKED}' if has_published(results, table) else ''}")
 
 
 def _text(words: str) -> str:
