@@ -35,9 +35,8 @@ from lifted_bregman_lab.reproduction import (
     state_of,
     work_through,
 )
-from lifted_bregman_lab.reproduction.observing import Observer, edge_error, measured
+from lifted_bregman_lab.reproduction.observing import Observer, edge_error, final_measures, measured
 from lifted_bregman_lab.reproduction.packing import pack, pack_code, unpack, unpack_code
-from lifted_bregman_lab.reproduction.pictures import final_measures
 from lifted_bregman_lab.reproduction.running import load_job_data, run_job
 from tests.lab.reproductions import (
     CLASSIFIER,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,104 +50,63 @@ def test_where_a_run_took_place_does_not_change_what_it_was(tmp_path: Path) -> N
     assert settings_hash(job_entries(Job(relaxed, 1))) != settings_hash(entries)
 
 
-def changed(path: Path, change: Callable[[list[Any]], None]) -> None:
+REMOVED = object()
+
+
+def damage(path: Path, value: object, *place: Any, rehash: bool = False) -> None:
+    """Set the entry at this place of the file's lines, or remove it; `rehash` makes the hash fit the settings again."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    change(lines)
+    entries: Any = lines
+    for key in place[:-1]:
+        entries = entries[key]
+    if value is REMOVED:
+        del entries[place[-1]]
+    else:
+        entries[place[-1]] = value
+    if rehash:
+        lines[0]["hash"] = settings_hash(lines[0]["settings"])
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def _hash(lines: list[Any]) -> None:
-    lines[0]["hash"] = "0" * 16
-
-
-def _settings(lines: list[Any]) -> None:
-    lines[0]["settings"]["epochs"] = 50
-
-
-def _both(lines: list[Any]) -> None:
-    lines[0]["settings"]["epochs"] = 50
-    lines[0]["hash"] = settings_hash(lines[0]["settings"])
-
-
-def _solver(lines: list[Any]) -> None:
-    lines[0]["settings"]["solver"]["learning_rate"] = 0.02
-    lines[0]["hash"] = settings_hash(lines[0]["settings"])
-
-
-def _row(lines: list[Any]) -> None:
-    del lines[1]
-
-
-def _word(lines: list[Any]) -> None:
-    lines[1]["loss"] = "low"
-
-
-def _nan(lines: list[Any]) -> None:
-    lines[1]["loss"] = float("nan")
-
-
-def _empty(lines: list[Any]) -> None:
-    del lines[1:3]
-    lines[-1]["end"]["rows"] = 0
-
-
-def _entry(lines: list[Any]) -> None:
-    del lines[2]["loss"]
-
-
-def _outcome(lines: list[Any]) -> None:
-    lines[-1]["end"]["outcome"] = "LOST"
-
-
-def _seed(lines: list[Any]) -> None:
-    lines[0]["seed"] = 2
-
-
-def _kind(lines: list[Any]) -> None:
-    lines[0]["kind"] = "lifted reproduction, format 0"
-
-
-def _picture(lines: list[Any]) -> None:
-    lines[-1]["end"]["pictures"]["train_output"]["pixels"] = "0000"
-
-
-def _no_picture(lines: list[Any]) -> None:
-    del lines[-1]["end"]["pictures"]["validation_input"]
-
-
-def _code(lines: list[Any]) -> None:
-    lines[-1]["end"]["pictures"]["code"]["values"][0][0] = 3
-
-
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    ("value", "place", "reason"),
     [
-        (_hash, "hash is not that of its settings"),
-        (_settings, "hash is not that of its settings"),
-        (_both, "it was run with epochs = 50, and tiny-digits/1 has 3"),
-        (_solver, "it was run with solver"),
-        (_row, "it has 1 rows of 2"),
-        (_word, "'loss' is no number"),
-        (_nan, "'loss' is no number"),
-        (_empty, "it has no rows"),
-        (_entry, "its rows do not have the same entries"),
-        (_outcome, "LOST"),
-        (_picture, "a stored picture is damaged"),
-        (_no_picture, "there is no picture 'validation_input'"),
-        (_code, "it has a number at 3, and its width is 3"),
-        (_seed, "it holds tiny-digits/2"),
-        (_kind, "another kind or version"),
+        ("0" * 16, (0, "hash"), "hash is not that of its settings"),
+        (50, (0, "settings", "epochs"), "hash is not that of its settings"),
+        (REMOVED, (1,), "it has 1 rows of 2"),
+        ("low", (1, "loss"), "'loss' is no number"),
+        (float("nan"), (1, "loss"), "'loss' is no number"),
+        (REMOVED, (2, "loss"), "its rows do not have the same entries"),
+        ("LOST", (-1, "end", "outcome"), "LOST"),
+        ("0000", (-1, "end", "pictures", "train_output", "pixels"), "a stored picture is damaged"),
+        (REMOVED, (-1, "end", "pictures", "validation_input"), "there is no picture 'validation_input'"),
+        (3, (-1, "end", "pictures", "code", "values", 0, 0), "it has a number at 3, and its width is 3"),
+        (2, (0, "seed"), "it holds tiny-digits/2"),
+        ("lifted reproduction, format 0", (0, "kind"), "another kind or version"),
     ],
 )
-def test_a_file_that_does_not_agree_is_named_and_ignored(
-    change: Callable[[list[Any]], None], reason: str, tmp_path: Path, run: RecipeRun
+def test_a_damaged_file_is_named_and_ignored(
+    value: object, place: tuple[Any, ...], reason: str, tmp_path: Path, run: RecipeRun
 ) -> None:
     store = ResultStore(tmp_path)
     path = store.write(JOB, run)
-    changed(path, change)
+    damage(path, value, *place)
     assert store.read(JOB) is None
     assert reason in store.ignored[path]
     assert store.read_all([JOB]).found == ()
+
+
+def test_a_run_with_other_settings_or_without_rows_is_named_and_ignored(tmp_path: Path, run: RecipeRun) -> None:
+    store = ResultStore(tmp_path)
+    for value, place, reason in (
+        (50, ("epochs",), "it was run with epochs = 50, and tiny-digits/1 has 3"),
+        (0.02, ("solver", "learning_rate"), "it was run with solver"),
+    ):
+        path = store.write(JOB, run)
+        damage(path, value, 0, "settings", *place, rehash=True)
+        assert store.read(JOB) is None and reason in store.ignored[path]
+    store.write(JOB, replace(run, rows=()))
+    assert store.read(JOB) is None and "it has no rows" in store.ignored[path]
 
 
 def test_a_run_that_diverged_at_once_has_no_rows(tmp_path: Path, run: RecipeRun) -> None:

@@ -122,7 +122,7 @@ class ShownImages(ReadsRuns):
 
     @property
     def recipes(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(recipe for _, recipe in self.outputs))
+        return tuple(recipe for _, recipe in self.outputs)
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class ShownCodes(ReadsRuns):
 
     @property
     def recipes(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(recipe for _, recipe in self.codes))
+        return tuple(recipe for _, recipe in self.codes)
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,26 @@
-"""What is measured in a reproduction besides the history of `fit`: losses apart from penalties, zeros, linear units."""
+"""Measurements besides the history of `fit`: losses, zeros and linear units; at the end measures and pictures."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from lifted_bregman.experiments.run_data import Pair
+from lifted_bregman.data import Preparation
+from lifted_bregman.experiments.run_data import Pair, RunData
 from lifted_bregman.networks._no_graph import no_graph
 from lifted_bregman.problem import LiftedProblem, energies
 from lifted_bregman.problem.blocks import code_layer, hidden_layers
 from lifted_bregman.solvers import Batch, Callback, Run
 from lifted_bregman.solvers._loop import Diverged
 from lifted_bregman.training.inputs import read_inputs
+from lifted_bregman_lab.reproduction.packing import CODE, PARTS, SHOWN, pack, pack_code
 
 _AT_ONCE = 4096  # samples, which bounds the memory
+_PICTURES = 6  # images of each part
 KEPT = ("epoch", "step", "seconds", "inner_iterations", "objective", "loss", "sparsity", "accuracy")
 """Entries of a stored row, besides those that begin with "validation", "linear" and "always_linear"."""
 
@@ -31,8 +36,7 @@ def measured(problem: LiftedProblem, data: Batch, classify: bool) -> dict[str, f
     sums = dict.fromkeys(("objective", "loss", "sparsity", "accuracy"), 0.0)
     hidden, depth = hidden_layers(problem.depth), problem.depth
     linear: dict[int, Tensor] = {}  # on how many samples each unit is
-    for start in range(0, len(data), _AT_ONCE):
-        piece = data.slice(start, start + _AT_ONCE)
+    for piece in _pieces(data):
         point = problem.forward_point(piece.X, piece.Y, piece.weights)
         share, code = len(piece) / len(data), point.x[code_layer(depth)]
         sums["objective"] += share * float(energies.objective(problem, point))
@@ -86,3 +90,53 @@ def edge_error(outputs: Tensor, targets: Tensor) -> float:
     wrong = sum(float(torch.diff(outputs - targets, dim=dim).double().square().sum()) for dim in (1, 2))
     size = sum(float(torch.diff(targets, dim=dim).double().square().sum()) for dim in (1, 2))
     return wrong / size if size > 0.0 else 0.0
+
+
+@no_graph
+def final_measures(observer: Observer, data: RunData) -> dict[str, float]:
+    """The measures at the end of a run, on both parts.
+
+    "parameters", their number; "unexplained", the loss over that of the output 0, which for centred images is the mean
+    image; for images "edge_error".
+    """
+    problem, preparation = observer.problem, _preparation(data)
+    values = {"parameters": float(sum(p.numel() for p in problem.model.parameters()))}
+    for part, batch in zip(PARTS, (observer.train, observer.validation), strict=True):
+        lost = total = wrong = 0.0
+        for piece in _pieces(batch):
+            Z = problem.model(piece.X)
+            lost += float(problem.loss.per_sample(Z, piece.Y).double().sum())
+            total += float(problem.loss.per_sample(torch.zeros_like(Z), piece.Y).double().sum())
+            if preparation is not None:
+                wrong += len(piece) / len(batch) * edge_error(preparation.undo(Z), preparation.undo(piece.Y))
+        values[f"{part}_unexplained"] = lost / total
+        if preparation is not None:
+            values[f"{part}_edge_error"] = wrong
+    return values
+
+
+@no_graph
+def take_pictures(observer: Observer, data: RunData) -> dict[str, Any]:
+    """Inputs, targets and outputs of the first images of both parts, and the code of the first training image."""
+    preparation = _preparation(data)
+    assert preparation is not None
+    problem, found = observer.problem, dict[str, Any]()
+    for part, batch in zip(PARTS, (observer.train, observer.validation), strict=True):
+        piece = batch.slice(0, _PICTURES)
+        for name, X in zip(SHOWN, (piece.X, piece.Y, problem.model(piece.X)), strict=True):
+            levels = preparation.undo(X).clamp(0.0, 1.0).mul(255.0).round()
+            found[f"{part}_{name}"] = pack(levels.to(torch.uint8).numpy())
+    code = problem.forward_state(observer.train.slice(0, 1).X, check=False)[code_layer(problem.depth)][0]
+    return found | {CODE: pack_code(code.numpy())}
+
+
+def _preparation(data: RunData) -> Preparation | None:
+    """The preparation of the images of an autoencoder; None where the outputs are no images."""
+    if data.record["classes"] is not None or data.record["kind"] != "set":
+        return None
+    preparation = Preparation.from_record(data.record["set"])
+    return preparation if len(preparation.shape) == 2 else None
+
+
+def _pieces(data: Batch) -> Iterator[Batch]:
+    return (data.slice(start, start + _AT_ONCE) for start in range(0, len(data), _AT_ONCE))

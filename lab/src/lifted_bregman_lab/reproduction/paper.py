@@ -47,15 +47,15 @@ class Reading:
 
 @dataclass(frozen=True)
 class Paper:
-    """What a paper claims and how it is checked.
+    """The claims of a paper and the runs that judge them.
 
     Args:
-        name: as it is chosen on the command line.
-        title: as people read it.
-        recipes: the runs, in the order in which they are worth having.
-        claims: what is judged by them.
-        exhibits: what a report shows besides the claims, in its order.
-        notes: what was tried where a claim was not reproduced, by the claim's name.
+        name: for the command line.
+        title: for readers.
+        recipes: the runs, in the order in which they are trained.
+        claims: in the order of the paper.
+        exhibits: the tables and figures of the report, in its order.
+        notes: attempts where a claim was not reproduced, by the claim's name.
         readings: other readings of whole experiments; the verdicts are those of the main one.
     """
 
@@ -94,7 +94,7 @@ class Paper:
         return tuple(dict.fromkeys(named))
 
     def recipes_of(self, name: str) -> tuple[Recipe, ...]:
-        """What has to be run for a figure, a claim, or "all"; or the one recipe of this name."""
+        """The recipes of a figure, a claim, or "all"; or the one recipe of this name."""
         if name == ALL:
             return self.recipes
         one = tuple(recipe for recipe in self.recipes if recipe.name == name)

@@ -1,4 +1,4 @@
-"""A recipe: one run that a paper's claims are judged by, as frozen settings with a tiny variant of the same."""
+"""A recipe: the frozen settings of one run that claims are judged by, with a tiny variant of the same."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _SEEDS, _SEEDS_OF_SHORT_RUNS = 3, 5
 
 
 class Priority(IntEnum):
-    """In which order runs are worth having."""
+    """The order in which runs are trained."""
 
     CORE = 0
     """One run of the main reading, so that every claim is answered once."""
     SEEDS = 1
     """The same with other seeds, for the spread."""
     READINGS = 2
-    """What else the paper's text can mean, and methods that it does not have; one seed."""
+    """Other readings of the paper's text, and methods that it does not have; one seed."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,15 @@ class Recipe:
 
     Args:
         name: in lower case with hyphens, unlike that of any other recipe; it names files.
-        title: as people read it.
-        settings: everything about the run but seed, folder of the data and threads, which are the job's.
+        title: for readers.
+        settings: all settings but seed, folder of the data and threads, which are the job's.
         smoke: the same on a few samples, in seconds.
         figures: the tables and figures that it belongs to.
-        seconds: how long the run takes on one thread, about; > 0.
+        seconds: about the time of the run on one thread; > 0.
         priority: `CORE` or `READINGS`; the seeds of a core recipe follow by themselves.
         reading: how the paper was read where it leaves a choice, in a sentence.
-        relaxed: what is trained in place of the lifted problem, on the same parameters; None for the problem itself.
-            What is measured is always the network of the problem itself.
+        relaxed: makes the problem that is trained in place of the lifted one, on the same parameters; None for the
+            lifted problem itself.  Measurements are always of the network of the lifted problem.
         pictures: whether a few outputs and a code are stored, which needs images as targets.
     """
 
@@ -78,10 +78,6 @@ class Recipe:
             return (0,)
         return tuple(range(_SEEDS_OF_SHORT_RUNS if self.seconds < _SHORT else _SEEDS))
 
-    def priority_of(self, seed: int) -> Priority:
-        """What a run with this seed is for."""
-        return Priority.SEEDS if self.priority is Priority.CORE and seed > 0 else self.priority
-
 
 @dataclass(frozen=True)
 class Job:
@@ -108,8 +104,9 @@ class Job:
 
     @property
     def priority(self) -> Priority:
-        """What it is for."""
-        return self.recipe.priority_of(self.seed)
+        """That of the recipe; `SEEDS` for every seed of a core recipe but the first."""
+        core = self.recipe.priority is Priority.CORE
+        return Priority.SEEDS if core and self.seed > 0 else self.recipe.priority
 
     @property
     def settings(self) -> Settings:

@@ -1,4 +1,4 @@
-"""Runs what is missing: each job by `fit`, with checkpoints in a folder of its own, and its rows stored at the end."""
+"""Trains the missing runs: each job by `fit`, with checkpoints in its own folder, and its rows stored at the end."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from lifted_bregman.solvers import Callback, Outcome, Run
 from lifted_bregman.training import fit
 from lifted_bregman.training._atomic import take_lock
 from lifted_bregman.training.callbacks import Checkpoint, Progress
-from lifted_bregman_lab.reproduction.observing import Observer, kept
-from lifted_bregman_lab.reproduction.pictures import final_measures, take_pictures
+from lifted_bregman_lab.reproduction.observing import Observer, final_measures, kept, take_pictures
 from lifted_bregman_lab.reproduction.recipe import Job, Priority, Recipe
 from lifted_bregman_lab.reproduction.store import RecipeRun, ResultStore, job_entries
 
@@ -35,7 +34,7 @@ _OF_DATA = ("data", "task", "data_dir", "prepare", "noise", "validation", "seed"
 
 
 class JobState(Enum):
-    """How a job stands."""
+    """The state of a job."""
 
     DONE = "done"
     STARTED = "started"
@@ -49,7 +48,7 @@ class Places:
 
     Args:
         results: rows, to be kept.
-        work: checkpoints of runs that have not ended, to be forgotten afterwards.
+        work: checkpoints of runs that have not ended; removed afterwards.
     """
 
     results: Path
@@ -104,16 +103,16 @@ def plan(
 
 
 def state_of(job: Job, store: ResultStore, places: Places) -> JobState:
-    """How the job stands; a run that another process is at counts as started."""
+    """The state of the job; a run that another process trains counts as started."""
     if store.read(job) is not None:
         return JobState.DONE
     return JobState.STARTED if (places.folder(job) / "checkpoints").exists() else JobState.MISSING
 
 
 def run_job(job: Job, places: Places, deadline: Deadline, console: Console) -> JobState:
-    """Begins or continues a job; its rows are stored when it is done, and its checkpoints are then removed.
+    """Start or resume a job; its rows are stored when it is done, and its checkpoints are then removed.
 
-    A run that was interrupted or killed goes on from its last checkpoint and ends with the same rows, but for seconds.
+    A run that was interrupted or killed resumes from its last checkpoint and ends with the same rows, but for seconds.
     """
     store, folder = ResultStore(places.results), places.folder(job)
     with _locked(folder.with_suffix(".lock")) as free:
@@ -137,9 +136,9 @@ def work_through(
     console: Console,
     begun: Callable[[Job], None] = lambda job: None,
 ) -> None:
-    """Runs what is missing of these jobs, in their order, until the deadline; jobs of other processes are left to them.
+    """Run the jobs that are missing, in their order, until the deadline; jobs that other processes train are skipped.
 
-    A job that is interrupted by Ctrl-C ends the work with KeyboardInterrupt, one that is terminated with SystemExit.
+    A job that is interrupted by Ctrl-C raises KeyboardInterrupt, one that is terminated SystemExit.
     """
     store = ResultStore(places.results)
     for job in jobs:
@@ -153,7 +152,7 @@ def work_through(
 
 
 def _train(job: Job, folder: Path, deadline: Deadline, console: Console) -> RecipeRun | None:
-    """The finished run; None for one that was ended early."""
+    """The finished run; None for one that was stopped early."""
     settings, recipe = job.settings, job.recipe
     data = load_job_data(settings)
     assert data.validation is not None
@@ -210,7 +209,7 @@ def _source(data: RunData) -> dict[str, Any]:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[bool]:
-    """Whether the job is this process's own as long as the block lasts."""
+    """Whether this process holds the lock of the job while the block lasts."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("a")

@@ -5,17 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from lifted_bregman.reports.page import Finding, Heading, Text
+from lifted_bregman.reports.page import Block, Finding, Heading, Text
 from lifted_bregman_lab.reproduction import All, Claim, Status, Verdict
 from lifted_bregman_lab.reproduction.report.results import Results
 from lifted_bregman_lab.reproduction.report.tables import MARKS, told
 
-_COLOURS = {
-    Status.REPRODUCED: "curve-3",
-    Status.NOT_REPRODUCED: "curve-2",
-    Status.NOT_APPLICABLE: "curve-5",
-    Status.NOT_RUN: "rule",
-}
+_COLOURS = dict(zip(Status, ("curve-3", "curve-2", "curve-5", "rule"), strict=True))
 _APART = "--out out/again"  # a stored run is not run again
 
 
@@ -45,20 +40,22 @@ def failures(results: Results) -> dict[str, dict[Claim, list[str]]]:
     titles = {exhibit.figure: exhibit.title for exhibit in results.exhibits}
     noted: dict[str, str] = {}
     found: dict[str, dict[Claim, list[str]]] = {}
-    for claim in results.of_status(Status.NOT_REPRODUCED):
-        said, note = sentence(results.verdicts[claim.name].sentence), tried(results, claim)
+    for claim in results.paper.claims:
+        verdict, note = results.verdicts[claim.name], tried(results, claim)
+        if verdict.status is not Status.NOT_REPRODUCED:
+            continue
         first = noted.setdefault(note, claim.name)
         again = note if first == claim.name or not note else f"What was tried: the same as for {first}."
-        lines = [f"{claim.statement} {said}", readings_in_brief(results, claim), again]
+        lines = [f"{claim.statement} {sentence(verdict.sentence)}", readings_in_brief(results, claim), again]
         found.setdefault(titles[claim.figure], {})[claim] = [line for line in lines if line]
     return found
 
 
-def failure_blocks(results: Results) -> list[Heading | Text]:
+def failure_blocks(results: Results) -> list[Block]:
     """`failures` as paragraphs, under a heading for each table or figure."""
     from markupsafe import Markup
 
-    blocks: list[Heading | Text] = []
+    blocks: list[Block] = []
     for title, claims in failures(results).items():
         blocks.append(Heading(title))
         for claim, lines in claims.items():

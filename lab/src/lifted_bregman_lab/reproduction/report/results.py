@@ -71,10 +71,6 @@ class Results:
         """How many claims there are of each status."""
         return Counter(verdict.status for verdict in self.verdicts.values())
 
-    def of_status(self, status: Status) -> tuple[Claim, ...]:
-        """The claims with this verdict."""
-        return tuple(claim for claim in self.paper.claims if self.verdicts[claim.name].status is status)
-
     def claim_about(self, quantity: Quantity) -> Claim | None:
         """The claim that gives a published value for exactly this quantity; None if there is none."""
         for claim in self.paper.claims:

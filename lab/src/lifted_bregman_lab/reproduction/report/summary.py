@@ -10,25 +10,9 @@ from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments._write import write_whole
 from lifted_bregman_lab.reproduction import Claim, Near, Verdict
 from lifted_bregman_lab.reproduction.exhibits import Exhibit, ShownTable
+from lifted_bregman_lab.reproduction.report import page, tables
 from lifted_bregman_lab.reproduction.report.claims import command_of_all, failures, reasons
-from lifted_bregman_lab.reproduction.report.page import (
-    FAILURES,
-    READINGS,
-    SECONDS,
-    VERDICTS,
-    missing_sentence,
-    table_caption,
-)
 from lifted_bregman_lab.reproduction.report.results import Results
-from lifted_bregman_lab.reproduction.report.tables import (
-    counted,
-    machine_rows,
-    reading_rows,
-    run_rows,
-    shown_rows,
-    told,
-    verdict_rows,
-)
 
 BEGIN, END = "<!-- headline of the reproduction: begin -->", "<!-- headline of the reproduction: end -->"
 """The lines between which `write_headline` puts its table."""
@@ -41,25 +25,26 @@ def summary(results: Results) -> str:
         "# Results of the reproduction",
         f"What came of *{_text(paper.title)}*, as far as its runs are stored. This page is written by `lifted report`: "
         "do not edit it. The same command writes `out/reproduction/index.html`, with every curve, image and code.",
-        f"**{_text(counted(results))}** {_text(VERDICTS)}",
-        markdown_table(*verdict_rows(results), words=1),
-        *([READINGS, markdown_table(*reading_rows(results), words=1)] if results.readings else []),
+        f"**{_text(tables.counted(results))}** {_text(page.VERDICTS)}",
+        markdown_table(*tables.verdict_rows(results), words=1),
+        *([page.READINGS, markdown_table(*tables.reading_rows(results), words=1)] if results.readings else []),
         *_failures(results),
         *(part for exhibit in results.exhibits for part in _exhibit(results, exhibit)),
         "## Runs",
-        f"{missing_sentence(results)} {SECONDS}",
-        markdown_table(*run_rows(results), words=2),
+        f"{page.missing_sentence(results)} {page.SECONDS}",
+        markdown_table(*tables.run_rows(results), words=2),
         "## Files that were ignored",
         markdown_table(("file", "why"), list(results.ignored.items())) if results.ignored else "None.",
         "## Machine",
-        markdown_table(*machine_rows(results)),
+        markdown_table(*tables.machine_rows(results)),
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def headline(results: Results) -> str:
     """The headline tables as Markdown, and the verdicts in a sentence."""
-    return "\n\n".join([*(_table(results, table) for table in _headline_tables(results)), _text(counted(results))])
+    shown = [_table(results, table) for table in _headline_tables(results)]
+    return "\n\n".join([*shown, _text(tables.counted(results))])
 
 
 def headline_recipes(results: Results) -> tuple[str, ...]:
@@ -110,18 +95,15 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], words: 
 
 
 def _exhibit(results: Results, exhibit: Exhibit) -> list[str]:
-    tables = [
-        part
-        for shown in exhibit.shown
-        if isinstance(shown, ShownTable)
-        for part in (_text(table_caption(results, shown)), _table(results, shown))
-    ]
+    shown = [one for one in exhibit.shown if isinstance(one, ShownTable)]
     claims = results.paper.claims_of(exhibit.figure)
-    if not tables and not claims:
+    if not shown and not claims:
         return []
-    text = [_text(exhibit.text)] if exhibit.text else []
-    note = [f"What was tried: {_text(exhibit.note)}"] if exhibit.note else []
-    return [f"## {_text(exhibit.title)}", *text, *tables, *note, *_claims(results, claims)]
+    parts = [f"## {_text(exhibit.title)}", _text(exhibit.text)]
+    for table in shown:
+        parts += [_text(page.table_caption(results, table)), _table(results, table)]
+    parts.append(f"What was tried: {_text(exhibit.note)}" if exhibit.note else "")
+    return [*filter(None, parts), *_claims(results, claims)]
 
 
 def _claims(results: Results, claims: Sequence[Claim]) -> list[str]:
@@ -131,7 +113,8 @@ def _claims(results: Results, claims: Sequence[Claim]) -> list[str]:
     rows = []
     for claim in claims:
         verdict = results.verdicts[claim.name]
-        rows.append((claim.name, claim.statement, claim.rule.required, _found(claim, verdict), told(verdict.status)))
+        found, told = _found(claim, verdict), tables.told(verdict.status)
+        rows.append((claim.name, claim.statement, claim.rule.required, found, told))
     header = ("claim", "the paper says", "required", "found", "verdict")
     listed = [
         f"- {_text(why)} ({_text(names[0])}{f' and {len(names) - 1} more' if len(names) > 1 else ''})"
@@ -149,7 +132,7 @@ def _failures(results: Results) -> list[str]:
             lines.append(f"- `{claim.name}`: {_text(first)}")
             lines += (f"  - {_text(line)}" for line in more)
         parts += [f"**{_text(title)}**", "\n".join(lines)]
-    how_to_read = [FAILURES] if results.readings else []
+    how_to_read = [page.FAILURES] if results.readings else []
     return ["## What was not reproduced", *how_to_read, *parts] if parts else []
 
 
@@ -161,7 +144,7 @@ def _found(claim: Claim, verdict: Verdict) -> str:
 
 
 def _table(results: Results, table: ShownTable) -> str:
-    return markdown_table(*shown_rows(results, table), words=2)
+    return markdown_table(*tables.shown_rows(results, table), words=2)
 
 
 def _text(words: str) -> str:
