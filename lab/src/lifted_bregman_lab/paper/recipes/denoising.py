@@ -11,6 +11,7 @@ the inputs' second moments, for garments about 80 in all, and 2/80 is 0.025.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from lifted_bregman.experiments import Settings
 from lifted_bregman_lab.paper.recipes._parts import (
@@ -54,170 +55,93 @@ _UNDERCOMPLETE = replace(
 
 _LBN_1K, _LBN_10K = lifted(0.5, 15), lifted(1.0, 30)
 _LBN_1K_SUM, _LBN_10K_SUM = lifted(0.5 / 20, 15), lifted(1.0 / 200, 30)  # τ/|B|
+_ISGD_1K, _ISGD_10K = implicit_backprop(0.5, 15, 1e-3, "mean"), implicit_backprop(1.0, 30, 4e-4, "mean")
+_SGD_1K, _SGD_10K = sgd(1e-3, "mean"), sgd(4e-4, "mean")
+
+# Settings and figures of a recipe, by the beginning of its name; the first that fits.
+_EXPERIMENTS = {
+    "denoise-1k": (_SPARSE_1K, (FIGURE_1K,)),
+    "denoise-10k-uae": (_UNDERCOMPLETE, (FIGURE_UNDERCOMPLETE,)),
+    "denoise-10k-isgd": (_SPARSE_10K, (FIGURE_10K, FIGURE_1500)),
+    "denoise-10k": (_SPARSE_10K, (FIGURE_10K, FIGURE_1500, FIGURE_UNDERCOMPLETE)),
+}
 
 
 def _recipe(
-    name: str,
-    base: Settings,
-    method: Method,
-    title: str,
-    figures: tuple[str, ...],
-    seconds: float,
-    reading: str = "",
-    *,
-    core: bool = False,
-    noise: float = NOISE,
-    epochs: int = 50,
-    record_every: int = 1,
+    name: str, method: Method, title: str, seconds: float, reading: str = "", *, core: bool = False, **changes: Any
 ) -> Recipe:
-    settings = replace(
-        base,
-        solver=method.solver,
-        solver_settings=method.settings,
-        noise=noise,
-        epochs=epochs,
-        record_every=record_every,
-    )
+    """The recipe of a method in the experiment of its name, with changed settings."""
+    base, figures = next(found for start, found in _EXPERIMENTS.items() if name.startswith(start))
+    figures = (FIGURE_1500,) if name.endswith("-1500") else figures[:1] if "-noise-" in name else figures
+    settings = replace(base, solver=method.solver, solver_settings=method.settings, **changes)
     priority = Priority.CORE if core else Priority.READINGS
     return Recipe(name, title, settings, shrunk(settings), figures, seconds, priority, reading, pictures=True)
 
 
 def _noisy(noise: str) -> tuple[Recipe, ...]:
     """Every method at a noise that can be seen."""
-    level, said = float(noise), f"noise {noise}, where denoising means something"
-    key = noise.replace(".", "")
-    one, ten = (FIGURE_1K,), (FIGURE_10K,)
-    isgd_1k, isgd_10k = implicit_backprop(0.5, 15, 1e-3, "mean"), implicit_backprop(1.0, 30, 4e-4, "mean")
-    return (
-        _recipe(f"denoise-1k-lbn-noise-{key}", _SPARSE_1K, _LBN_1K, "LBN", one, 520, said, noise=level),
-        _recipe(f"denoise-1k-sgd-noise-{key}", _SPARSE_1K, sgd(1e-3, "mean"), "SGD-BP", one, 130, said, noise=level),
-        _recipe(f"denoise-1k-isgd-noise-{key}", _SPARSE_1K, isgd_1k, "ISGD-BP", one, 490, said, noise=level),
-        _recipe(f"denoise-10k-sgd-noise-{key}", _SPARSE_10K, sgd(4e-4, "mean"), "SGD-BP", ten, 330, said, noise=level),
-        _recipe(f"denoise-10k-lbn-noise-{key}", _SPARSE_10K, _LBN_10K, "LBN", ten, 4000, said, noise=level),
-        _recipe(f"denoise-10k-isgd-noise-{key}", _SPARSE_10K, isgd_10k, "ISGD-BP", ten, 3500, said, noise=level),
+    said = f"noise {noise}, where denoising means something"
+    methods: tuple[tuple[str, Method, str, float], ...] = (
+        ("1k-lbn", _LBN_1K, "LBN", 520),
+        ("1k-sgd", _SGD_1K, "SGD-BP", 130),
+        ("1k-isgd", _ISGD_1K, "ISGD-BP", 490),
+        ("10k-sgd", _SGD_10K, "SGD-BP", 330),
+        ("10k-lbn", _LBN_10K, "LBN", 4000),
+        ("10k-isgd", _ISGD_10K, "ISGD-BP", 3500),
+    )
+    end = f"noise-{noise.replace('.', '')}"
+    return tuple(
+        _recipe(f"denoise-{name}-{end}", method, title, seconds, said, noise=float(noise))
+        for name, method, title, seconds in methods
     )
 
 
-_ONE = (FIGURE_1K,)
-_TEN = (FIGURE_10K, FIGURE_1500, FIGURE_UNDERCOMPLETE)
+def _rates(size: str, seconds: float) -> tuple[Recipe, ...]:
+    """SGD-BP at other rates."""
+    return tuple(
+        _recipe(f"denoise-{size}-sgd-{rate}", sgd(float(rate), "mean"), f"SGD-BP at {rate}", seconds, _MEAN)
+        for rate in RATES
+    )
+
+
 _MAIN = "N sweeps, safe steps, x after Θ"
 _MEAN, _SUM = "rate for the mean over the batch", "rate for the sum over the batch"
 _TAU_OF_SUM = "τ beside the sum over the batch"
+_LAYERS = "N steps on a layer before the next"
+_LONG: Any = {"epochs": 1500, "record_every": 10}
 
 RECIPES: tuple[Recipe, ...] = (
-    _recipe("denoise-1k-sgd", _SPARSE_1K, sgd(1e-3, "mean"), "SGD-BP", _ONE, 130, _MEAN, core=True),
-    _recipe(
-        "denoise-1k-isgd", _SPARSE_1K, implicit_backprop(0.5, 15, 1e-3, "mean"), "ISGD-BP", _ONE, 490, _MEAN, core=True
-    ),
-    _recipe("denoise-1k-lbn", _SPARSE_1K, _LBN_1K, "LBN", _ONE, 520, _MAIN, core=True),
-    _recipe("denoise-10k-sgd", _SPARSE_10K, sgd(4e-4, "mean"), "SGD-BP", _TEN, 330, _MEAN, core=True),
-    _recipe(
-        "denoise-10k-uae-sgd",
-        _UNDERCOMPLETE,
-        sgd(4e-4, "mean"),
-        "SGD-BP, undercomplete",
-        (FIGURE_UNDERCOMPLETE,),
-        250,
-        _MEAN,
-        core=True,
-    ),
-    _recipe(
-        "denoise-10k-uae-lbn",
-        _UNDERCOMPLETE,
-        _LBN_10K,
-        "LBN, undercomplete",
-        (FIGURE_UNDERCOMPLETE,),
-        2050,
-        _MAIN,
-        core=True,
-    ),
-    _recipe("denoise-10k-lbn", _SPARSE_10K, _LBN_10K, "LBN", _TEN, 4000, _MAIN, core=True),
-    _recipe(
-        "denoise-10k-isgd",
-        _SPARSE_10K,
-        implicit_backprop(1.0, 30, 4e-4, "mean"),
-        "ISGD-BP",
-        (FIGURE_10K, FIGURE_1500),
-        3500,
-        _MEAN,
-        core=True,
-    ),
-    _recipe(
-        "denoise-10k-sgd-1500",
-        _SPARSE_10K,
-        sgd(4e-4, "mean"),
-        "SGD-BP for 1,500 epochs",
-        (FIGURE_1500,),
-        4100,
-        _MEAN,
-        core=True,
-        epochs=1500,
-        record_every=10,
-    ),
+    _recipe("denoise-1k-sgd", _SGD_1K, "SGD-BP", 130, _MEAN, core=True),
+    _recipe("denoise-1k-isgd", _ISGD_1K, "ISGD-BP", 490, _MEAN, core=True),
+    _recipe("denoise-1k-lbn", _LBN_1K, "LBN", 520, _MAIN, core=True),
+    _recipe("denoise-10k-sgd", _SGD_10K, "SGD-BP", 330, _MEAN, core=True),
+    _recipe("denoise-10k-uae-sgd", _SGD_10K, "SGD-BP, undercomplete", 250, _MEAN, core=True),
+    _recipe("denoise-10k-uae-lbn", _LBN_10K, "LBN, undercomplete", 2050, _MAIN, core=True),
+    _recipe("denoise-10k-lbn", _LBN_10K, "LBN", 4000, _MAIN, core=True),
+    _recipe("denoise-10k-isgd", _ISGD_10K, "ISGD-BP", 3500, _MEAN, core=True),
+    _recipe("denoise-10k-sgd-1500", _SGD_10K, "SGD-BP for 1,500 epochs", 4100, _MEAN, core=True, **_LONG),
     *_noisy("0.1"),
     *_noisy("0.3"),
-    _recipe("denoise-1k-sgd-sum", _SPARSE_1K, sgd(1e-3, "sum"), "SGD-BP", _ONE, 130, _SUM),
-    _recipe("denoise-1k-isgd-sum", _SPARSE_1K, implicit_backprop(0.5, 15, 1e-3, "sum"), "ISGD-BP", _ONE, 490, _SUM),
-    *(
-        _recipe(f"denoise-1k-sgd-{rate}", _SPARSE_1K, sgd(float(rate), "mean"), f"SGD-BP at {rate}", _ONE, 130, _MEAN)
-        for rate in RATES
-    ),
-    _recipe("denoise-1k-lbn-sum", _SPARSE_1K, _LBN_1K_SUM, "LBN", _ONE, 520, _TAU_OF_SUM),
-    _recipe("denoise-1k-gram-sweep", _SPARSE_1K, Method("gram-sweep", {}), "the library's default", _ONE, 130),
-    _recipe(
-        "denoise-1k-lbn-layer-by-layer",
-        _SPARSE_1K,
-        lifted(0.5, 15, order="layer-by-layer"),
-        "LBN",
-        _ONE,
-        550,
-        "N steps on a layer before the next",
-    ),
+    _recipe("denoise-1k-sgd-sum", sgd(1e-3, "sum"), "SGD-BP", 130, _SUM),
+    _recipe("denoise-1k-isgd-sum", implicit_backprop(0.5, 15, 1e-3, "sum"), "ISGD-BP", 490, _SUM),
+    *_rates("1k", 130),
+    _recipe("denoise-1k-lbn-sum", _LBN_1K_SUM, "LBN", 520, _TAU_OF_SUM),
+    _recipe("denoise-1k-gram-sweep", Method("gram-sweep", {}), "the library's default", 130),
+    _recipe("denoise-1k-lbn-layer-by-layer", lifted(0.5, 15, order="layer-by-layer"), "LBN", 550, _LAYERS),
     _recipe(
         "denoise-1k-lbn-printed",
-        _SPARSE_1K,
         lifted(0.5 / 20, 15, **PRINTED_STEPS, **PRINTED_LOOPS),
         "LBN",
-        _ONE,
         550,
         "loops as printed, with the printed steps of Section 6.2, τ beside the sum over the batch",
     ),
-    _recipe("denoise-10k-sgd-sum", _SPARSE_10K, sgd(4e-4, "sum"), "SGD-BP", _TEN, 330, _SUM),
-    *(
-        _recipe(f"denoise-10k-sgd-{rate}", _SPARSE_10K, sgd(float(rate), "mean"), f"SGD-BP at {rate}", _TEN, 330, _MEAN)
-        for rate in RATES
-    ),
-    _recipe("denoise-10k-lbn-sum", _SPARSE_10K, _LBN_10K_SUM, "LBN", _TEN, 4000, _TAU_OF_SUM),
-    _recipe("denoise-10k-gram-sweep", _SPARSE_10K, Method("gram-sweep", {}), "the library's default", _TEN, 350),
-    _recipe("denoise-10k-uae-sgd-sum", _UNDERCOMPLETE, sgd(4e-4, "sum"), "SGD-BP, undercomplete", _TEN[2:], 250, _SUM),
-    _recipe(
-        "denoise-10k-isgd-sum",
-        _SPARSE_10K,
-        implicit_backprop(1.0, 30, 4e-4, "sum"),
-        "ISGD-BP",
-        (FIGURE_10K, FIGURE_1500),
-        3500,
-        _SUM,
-    ),
-    _recipe(
-        "denoise-10k-lbn-layer-by-layer",
-        _SPARSE_10K,
-        lifted(1.0, 30, order="layer-by-layer"),
-        "LBN",
-        _TEN,
-        4200,
-        "N steps on a layer before the next",
-    ),
-    _recipe(
-        "denoise-10k-sgd-sum-1500",
-        _SPARSE_10K,
-        sgd(4e-4, "sum"),
-        "SGD-BP for 1,500 epochs",
-        (FIGURE_1500,),
-        4100,
-        _SUM,
-        epochs=1500,
-        record_every=10,
-    ),
+    _recipe("denoise-10k-sgd-sum", sgd(4e-4, "sum"), "SGD-BP", 330, _SUM),
+    *_rates("10k", 330),
+    _recipe("denoise-10k-lbn-sum", _LBN_10K_SUM, "LBN", 4000, _TAU_OF_SUM),
+    _recipe("denoise-10k-gram-sweep", Method("gram-sweep", {}), "the library's default", 350),
+    _recipe("denoise-10k-uae-sgd-sum", sgd(4e-4, "sum"), "SGD-BP, undercomplete", 250, _SUM),
+    _recipe("denoise-10k-isgd-sum", implicit_backprop(1.0, 30, 4e-4, "sum"), "ISGD-BP", 3500, _SUM),
+    _recipe("denoise-10k-lbn-layer-by-layer", lifted(1.0, 30, order="layer-by-layer"), "LBN", 4200, _LAYERS),
+    _recipe("denoise-10k-sgd-sum-1500", sgd(4e-4, "sum"), "SGD-BP for 1,500 epochs", 4100, _SUM, **_LONG),
 )
 """The runs of the denoising autoencoders."""
