@@ -25,10 +25,6 @@ def falling(start: float, speed: float, floor: float = 1.0) -> Curve:
     return lambda epoch: floor + start / (1.0 + speed * epoch)
 
 
-def jagged(start: float, speed: float) -> Curve:
-    return lambda epoch: falling(start, speed, 2.0)(epoch) + 0.3 * (-1) ** epoch
-
-
 def turning(epoch_of_lowest: int, rise: float) -> Curve:
     """A curve with its minimum, 5, at an epoch, that is 5 + rise |epoch - that one| otherwise."""
     return lambda epoch: 5.0 + rise * abs(epoch - epoch_of_lowest)

@@ -1,4 +1,4 @@
-"""`lifted reproduce`: runs what a paper's claims are judged by, as far as it is missing, and says what came of them."""
+"""`lifted reproduce`: trains the missing runs of a paper and judges its claims."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def reproduce(
 
 
 def _work(jobs: Sequence[Job], places: Places, deadline: Deadline, data_dir: Path | None) -> int:
-    """Runs what is missing; returns the exit code."""
+    """Train the missing runs; return the exit code."""
     store, console = ResultStore(places.results), _console.messages()
     missing = [job for job in jobs if store.read(job) is None]
     for path, reason in store.ignored.items():
@@ -113,7 +113,7 @@ def _work(jobs: Sequence[Job], places: Places, deadline: Deadline, data_dir: Pat
 
 
 def _end(paper: Paper, name: str, jobs: Sequence[Job], places: Places, smoke: bool) -> None:
-    """What is left, and what came of the claims."""
+    """Print the number of runs that are left, and the verdicts on the claims."""
     console, store = _console.output(), ResultStore(places.results)
     left = [job for job in jobs if store.read(job) is None]
     if left:
@@ -138,7 +138,7 @@ def _end(paper: Paper, name: str, jobs: Sequence[Job], places: Places, smoke: bo
 
 
 def _list(paper: Paper, jobs: Sequence[Job], places: Places) -> None:
-    """One line for each recipe, and the time that all of it takes."""
+    """Print one line for each recipe, and the time that all of them take."""
     console, store = _console.output(), ResultStore(places.results)
     states = {job.name: state_of(job, store, places) for job in jobs}
     header = ("recipe", "priority", "runs done", "a run takes", "claims", "reading")

@@ -50,7 +50,7 @@ class Rule(ReadsRuns, ABC):
 
     @property
     def required(self) -> str:
-        """The condition in a few words: the published number with its tolerance, or the kind of inequality."""
+        """The published number with its tolerance, or the kind of inequality, in a few words."""
         return "see the reason"
 
     @abstractmethod

@@ -50,7 +50,7 @@ def measured_cell(results: Results, quantity: Quantity | None, digits: int | Non
 
 
 def number_rows(results: Results, claims: Sequence[Claim]) -> Rows:
-    """One row for each claim that gives a number: the tolerance, the measured number, and its seeds."""
+    """Tolerance, measured number and seeds of each claim that gives a number."""
     rows: list[tuple[str, ...]] = []
     for claim in claims:
         verdict = results.verdicts[claim.name]
@@ -97,7 +97,7 @@ def verdict_rows(results: Results) -> Rows:
 
 
 def run_rows(results: Results) -> Rows:
-    """Every recipe: its title, the number of stored seeds, the seconds of a run, the outcomes."""
+    """Title, number of stored seeds, seconds of a run and outcomes of every recipe."""
     rows: list[tuple[str, ...]] = []
     for recipe in results.paper.recipes:
         runs = results.evidence.runs(recipe.name).values()
@@ -110,7 +110,7 @@ def run_rows(results: Results) -> Rows:
 
 
 def machine_rows(results: Results) -> Rows:
-    """The environments of the runs: every value, with the number of runs where it is not that of all."""
+    """Every value of the environments, with its number of runs where it is not that of all runs."""
     runs, rows = results.evidence.found, list[tuple[str, ...]]()
     for name in dict.fromkeys(name for run in runs for name in run.environment):
         values = Counter(run.environment.get(name, "unknown") for run in runs)
