@@ -83,8 +83,9 @@ def test_newton_iterations_are_bounded(activation, monkeypatch):
     assert max(used, default=0) < _newton.ITERATION_LIMIT
 
 
-@pytest.mark.parametrize("activation", cases.ACTIVATIONS, ids=cases.name)
-@pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 2, 3), (0, 3)])
+@pytest.mark.parametrize(
+    ("activation", "shape"), pairwise(cases.ACTIVATIONS, [(3,), (2, 3), (2, 2, 3), (0, 3)]), ids=cases.name
+)
 def test_any_batch_shape(activation, shape):
     """A batch is its rows: shape, dtype and device are kept, and each row is treated alone."""
     z = torch.linspace(-2.0, 2.0, math.prod(shape), dtype=torch.float64).reshape(shape)

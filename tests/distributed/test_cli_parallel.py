@@ -75,6 +75,7 @@ def test_workers_make_the_run_of_one_process(table: Path, alone: Path, tmp_path:
     assert '\nparallel = "data=1"\n' in (out / "settings.toml").read_text()
 
 
+@pytest.mark.long
 def test_a_run_of_one_process_goes_on_in_workers(table: Path, tmp_path: Path, capsys: Capture) -> None:
     out, longer = tmp_path / "run", tmp_path / "longer"
     assert call(capsys, *training(table, out)).code == 0
@@ -83,6 +84,7 @@ def test_a_run_of_one_process_goes_on_in_workers(table: Path, tmp_path: Path, ca
     require_close(out, longer)
 
 
+@pytest.mark.long
 def test_layers_in_workers(table: Path, tmp_path: Path, capsys: Capture) -> None:
     """Without a solver named it is one that can; the bits are those of one process, whoever goes on."""
     out, alone = tmp_path / "run", tmp_path / "alone"

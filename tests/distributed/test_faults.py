@@ -171,6 +171,7 @@ def test_a_silent_worker_is_noticed_and_started_again(table: Path, tmp_path: Pat
     require_undisturbed(out, table)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "rank", "code"),
     [(signal.SIGTERM, 1, 143), pytest.param(signal.SIGINT, None, 130, marks=pytest.mark.long)],

@@ -79,6 +79,7 @@ class Reader(Callback):
         self.seen = list(entries["seen"])
 
 
+@pytest.mark.long
 def test_workers_of_its_own_with_callbacks_that_read_and_stop_early(tmp_path: Path) -> None:
     def chosen() -> dict[str, Any]:
         return {"epochs": 40, "callbacks": [lb.callbacks.EarlyStopping(patience=2, min_delta=0.02), Reader()]}

@@ -130,6 +130,7 @@ def test_the_first_process_calls_the_callbacks() -> None:
     assert first == ["started", *(["stepped"] * 3 + ["recorded"]) * 2] and second == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "before", "after"),
     [

@@ -39,6 +39,7 @@ def test_every_turn_is_timed_and_what_is_sent_is_counted(measured: Scale) -> Non
     assert all(time > 0.0 for found in measured.links.values() for _, time in found)
 
 
+@pytest.mark.long
 def test_what_is_stored_is_not_measured_again(measured: Scale, tmp_path: Path) -> None:
     scale.write_scale(tmp_path / "scale.json", measured)
     stored = scale.read_scale(tmp_path / "scale.json")

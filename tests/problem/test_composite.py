@@ -19,6 +19,7 @@ from lifted_bregman.problem import penalties as pen
 from lifted_bregman.problem.composite import composite_prox
 from tests import cases
 from tests.problem.composite_oracle import Array, brute_force, brute_force_scalar, joint_case, penalty_value
+from tests.sampling import pairwise
 
 # Every pair
 
@@ -182,7 +183,7 @@ def test_groups_are_treated_one_by_one(activation: Activation) -> None:
     torch.testing.assert_close(found, torch.cat(alone, dim=-1), rtol=1e-13, atol=1e-15)
 
 
-@pytest.mark.parametrize(("activation", "penalty"), [*product(cases.ACTIVATIONS, cases.PENALTIES)], ids=cases.name)
+@pytest.mark.parametrize(("activation", "penalty"), pairwise(cases.ACTIVATIONS, cases.PENALTIES), ids=cases.name)
 def test_shapes_and_layouts(activation: Activation, penalty: pen.Penalty) -> None:
     v = torch.linspace(-2, 2, 24, dtype=torch.float64).reshape(4, 3, 2).transpose(0, 2)  # not contiguous, 4 features
     whole = composite_prox(activation, penalty, v, 0.5, 0.7)

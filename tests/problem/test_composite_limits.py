@@ -18,11 +18,12 @@ from lifted_bregman.problem import composite
 from lifted_bregman.problem import penalties as pen
 from lifted_bregman.problem.composite import composite_prox, require_composable
 from tests import cases
+from tests.sampling import pairwise
 
 # Extremes
 
 
-@pytest.mark.parametrize(("activation", "penalty"), [*product(cases.ACTIVATIONS, cases.PENALTIES)], ids=cases.name)
+@pytest.mark.parametrize(("activation", "penalty"), pairwise(cases.ACTIVATIONS, cases.PENALTIES), ids=cases.name)
 def test_extreme_values_stay_finite_and_iterations_bounded(
     activation: Activation, penalty: pen.Penalty, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,7 +158,7 @@ def test_feasible_limits_are_accepted() -> None:
     require_composable(act.Tanh(), None, 4)
 
 
-@pytest.mark.parametrize(("activation", "penalty"), [*product(cases.ACTIVATIONS, cases.PENALTIES)], ids=cases.name)
+@pytest.mark.parametrize(("activation", "penalty"), pairwise(cases.ACTIVATIONS, cases.PENALTIES), ids=cases.name)
 def test_nan_is_not_swallowed(activation: Activation, penalty: pen.Penalty) -> None:
     v = torch.tensor([[0.5, math.nan, -1.0], [0.5, 0.1, -1.0]], dtype=torch.float64)
     u = composite_prox(activation, penalty, v, 0.5, 0.5)

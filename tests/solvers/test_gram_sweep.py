@@ -18,6 +18,7 @@ from lifted_bregman import solvers
 from lifted_bregman.problem.nested import nested_objective
 from lifted_bregman.solvers import gram_sweep
 from tests import cases
+from tests.sampling import pairwise
 from tests.solvers.gram_oracle import F64, TIGHT, Oracle, assert_follows, linears, packed, relu, soft
 from tests.solvers.problems import make
 
@@ -44,8 +45,7 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=cases.name)
-@pytest.mark.parametrize("sigma", cases.ACTIVATIONS, ids=cases.name)
+@pytest.mark.parametrize(("sigma", "settings"), pairwise(cases.ACTIVATIONS, SETTINGS), ids=cases.name)
 def test_every_step_is_the_oracles(sigma, settings):
     problem, X, Y = network(sigma)
     oracle = Oracle(settings, linears(problem), [sigma, torch.tanh, lambda z: z], [0.7, 1.6])

@@ -19,6 +19,7 @@ from lifted_bregman.solvers._anchor import copied
 from lifted_bregman.solvers._proximal_problem import ProximalProblem
 from lifted_bregman.solvers.model_averaging import deal
 from tests import cases
+from tests.sampling import pairwise
 from tests.solvers.problems import NAMES, Case, make
 
 PAGE = Path(__file__).parents[2] / "docs" / "solvers.md"
@@ -169,8 +170,7 @@ def test_a_whole_run_is_that_on_duplicated_samples(solver, name):
     assert_apart(case, without)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("solver", MINIBATCH, ids=cases.name)
+@pytest.mark.parametrize(("solver", "name"), pairwise(MINIBATCH, NAMES), ids=cases.name)
 def test_batches_are_those_with_duplicated_rows(solver, name):
     """Batches of three samples whose weights have the mean 1, and the same ones with six rows; three epochs."""
     case = make(name)
