@@ -38,7 +38,7 @@ test: lint docs
 	$(TEST_ENV) $(BIN)/pytest -q -n $(WORKERS)
 
 test-all: lint docs
-	$(TEST_ENV) $(BIN)/pytest -q -n $(WORKERS) -m ''
+	$(TEST_ENV) HYPOTHESIS_PROFILE=whole $(BIN)/pytest -q -n $(WORKERS) -m ''
 	$(TEST_ENV) $(BIN)/python scripts/mutation_check.py
 	$(TEST_ENV) $(BIN)/python scripts/mutation_score.py
 
