@@ -156,6 +156,14 @@ def test_importing_the_library_does_not_import_torch() -> None:
     assert "lifted_bregman" in run.stdout.split() and "torch" not in run.stdout.split()
 
 
+def test_the_rooms_are_attributes_of_the_package_in_a_new_process() -> None:
+    # In the order of the rooms none is imported before it is asked for.
+    rooms = [room for room in ORDER if not room.startswith("_") and room not in ("experiments", "reports", "cli")]
+    script = f"import lifted_bregman as lb; print(*[getattr(lb, room).__name__ for room in {rooms}])"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert run.stdout.split() == [f"lifted_bregman.{room}" for room in rooms], run.stderr
+
+
 def test_every_public_name_is_there_and_no_other() -> None:
     import lifted_bregman as lb
 

@@ -118,17 +118,20 @@ _HOMES = {
     "training": ("callbacks", "fit"),
 }
 """The module of each public name; what is not here is a room itself, or a solver."""
-_ROOMS = ("activations", "data", "errors")
+_ROOMS = (
+    *("activations", "losses", "networks", "problem", "solvers", "data", "distributed", "training", "estimators"),
+    "errors",
+)
+"""Modules that are attributes of the package without being imported by name."""
 _MODULES = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return import_module(f"{__name__}.{name}")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name in _ROOMS:
-        found = import_module(f"{__name__}.{name}")
-    else:
-        found = getattr(import_module(f"{__name__}.{_MODULES.get(name, 'solvers')}"), name)
+    found = getattr(import_module(f"{__name__}.{_MODULES.get(name, 'solvers')}"), name)
     globals()[name] = found
     return found
 
