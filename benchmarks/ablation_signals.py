@@ -31,7 +31,7 @@ import lifted_bregman as lb
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments import Settings, load_data
 from lifted_bregman.experiments.build import build_problem
-from lifted_bregman.networks.layers import sum_features
+from lifted_bregman.graph.terms import sum_features
 from lifted_bregman.problem.nested import differentiable_activation, differentiable_penalty
 from lifted_bregman.solvers import Batch, Outcome, Solver
 from lifted_bregman.solvers._gram_signals import Signal

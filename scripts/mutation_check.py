@@ -45,7 +45,7 @@ class Mutation:
 
 PIECEWISE, SMOOTH, EXPONENTIAL = ("activations/piecewise.py", "activations/smooth.py", "activations/exponential.py")
 SIMPLEX, VECTORS, BASE = ("activations/simplex.py", "activations/vectors.py", "activations/_base.py")
-LIFTED, ENERGIES, DENSE = ("problem/lifted.py", "problem/energies.py", "networks/dense.py")
+LIFTED, ENERGIES, DENSE = ("problem/lifted.py", "problem/energies.py", "maps/dense.py")
 THEOREM, FORMS, ACCURACY = (
     "tests/activations/test_theorem.py",
     "tests/activations/test_closed_forms.py",
@@ -116,14 +116,14 @@ MUTATIONS = [
     Mutation("ball: drop the ½ of the conjugate", VECTORS, "inside * (norm - 0.5 * inside)", "inside * (norm - inside)", FORMS),
     Mutation("Bregman loss: lower bound not enforced", BASE, "value = torch.maximum(definition, 0.5 * (x_ - u).square())", "value = definition", THEOREM),
     Mutation("Bregman loss: wrong sign of <x, z>", BASE, "self._phi_star(z_) - x_ * z_", "self._phi_star(z_) + x_ * z_", THEOREM),
-    Mutation("maps: training mode during a run not seen", "networks/module_map.py", "for path, module in self._changing:", "for path, module in ():", "tests/networks/test_modes.py -k during_a_run"),
-    Mutation("maps: training mode after lift not seen", "problem/data_checks.py", "        require_pure(self._network.model)\n", "", "tests/networks/test_modes.py -k after_lift"),
-    Mutation("maps: a call on one sample not compared", "networks/determinism.py", "if not _close(first[:1], alone):", "if False:", "tests/networks/test_modes.py -k hides"),
+    Mutation("maps: training mode during a run not seen", "maps/modules.py", "for path, module in self._changing:", "for path, module in ():", "tests/graph/test_modes.py -k during_a_run"),
+    Mutation("maps: training mode after lift not seen", "problem/data_checks.py", "        require_pure(self._network.model)\n", "", "tests/graph/test_modes.py -k after_lift"),
+    Mutation("maps: a call on one sample not compared", "maps/determinism.py", "if not _close(first[:1], alone):", "if False:", "tests/graph/test_modes.py -k hides"),
     Mutation("FromScalar: a jump taken for a slope", "activations/custom.py", ">= 0.5 * excess:", ">= 2.0 * excess:", "tests/activations/test_custom.py -k counter_example"),
     Mutation("joint: drop the ½ of the conjugate", BASE, "(u * (z_ - 0.5 * u)).sum(-1)", "(u * (z_ - u)).sum(-1)", OWN_JOINT),
     Mutation("joint: the divergence without Ψ(u)", BASE, "psi - self.compute_potential(u) - ", "psi - ", OWN_JOINT),
     Mutation("joint: infinity in the domain", BASE, "x.isfinite().all(-1) & self", "self", OWN_JOINT),
-    Mutation("composite: a registered rule for the parent's class wins", "problem/penalties/registry.py", "_RULES[min(fitting", "_RULES[max(fitting", "tests/problem/test_own_penalty.py -k most_special"),
+    Mutation("composite: a registered rule for the parent's class wins", "penalties/registry.py", "_RULES[min(fitting", "_RULES[max(fitting", "tests/problem/test_own_penalty.py -k most_special"),
     Mutation("composite: identity and penalty without the penalty's scale", "problem/composite.py", "return penalty.prox(activation.prox(v, a), b)", "return penalty.prox(activation.prox(v, a), 1.0)", "tests/problem/test_own_penalty.py -k identity"),
     Mutation("Bregman loss: gradient x - σ(z)", "losses/bregman.py", "(ctx.activation(z) - x), None", "(x - ctx.activation(z)), None", LOSSES),
     Mutation("Bregman loss: gradient forgets what comes from above", "losses/bregman.py", "gradients[0].unsqueeze(-1) * ", "", LOSSES),

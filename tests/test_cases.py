@@ -3,8 +3,7 @@
 import inspect
 
 import lifted_bregman as lb
-from lifted_bregman import activations, losses
-from lifted_bregman.problem import penalties
+from lifted_bregman import activations, losses, penalties
 from tests import cases
 
 

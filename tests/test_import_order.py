@@ -17,9 +17,12 @@ ORDER = (
     "errors",
     "_text",
     "_device",
+    "_no_graph",
     "activations",
     "losses",
-    "networks",
+    "penalties",
+    "maps",
+    "graph",
     "problem",
     "solvers",
     "data",
@@ -89,7 +92,9 @@ def test_a_part_imports_only_from_parts_above_it() -> None:
 def test_the_walk_sees_the_library() -> None:
     modules = dict(library_modules())
     assert LIBRARY in modules
-    assert {f"{LIBRARY}.{part}" for part in ("errors", "activations", "losses", "networks", "problem")} <= set(modules)
+    assert {f"{LIBRARY}.{part}" for part in ("errors", "activations", "losses", "maps", "graph", "problem")} <= set(
+        modules
+    )
 
 
 @pytest.mark.parametrize(
@@ -100,13 +105,13 @@ def test_the_walk_sees_the_library() -> None:
         ("activations.smooth", "import lifted_bregman.problem.blocks as blocks", "problem"),
         ("activations.smooth", "from ..losses import BregmanLoss", "losses"),
         ("activations.smooth", "from .. import losses", "losses"),
-        ("losses._base", "def late():\n    from lifted_bregman.networks import lift", "networks"),
+        ("losses._base", "def late():\n    from lifted_bregman.graph import lift", "graph"),
         ("losses._base", "if TYPE_CHECKING:\n    from lifted_bregman.solvers import ADMM", "solvers"),
         ("errors", "try:\n    import lifted_bregman.cli\nexcept ImportError:\n    pass", "cli"),
         ("reports.page", "from lifted_bregman_lab.paper import theory", "lifted_bregman_lab"),
         ("cli.main", "import lifted_bregman_lab.paper.recipes", "lifted_bregman_lab"),
-        ("networks.dense", "from lifted_bregman import BregmanLoss", "the part that defines it"),
-        ("networks.dense", "import lifted_bregman", "the part that defines it"),
+        ("maps.dense", "from lifted_bregman import BregmanLoss", "the part that defines it"),
+        ("maps.dense", "import lifted_bregman", "the part that defines it"),
         ("misc.helpers", "", "no place in the order"),
     ],
 )

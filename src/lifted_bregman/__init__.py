@@ -11,16 +11,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lifted_bregman import activations, data, errors
+    from lifted_bregman import activations, data, errors, penalties
     from lifted_bregman.activations import forbid_activation_derivatives
     from lifted_bregman.activations.checks import check_bregman, check_conjugate, check_prox
     from lifted_bregman.distributed import Parallel
     from lifted_bregman.estimators import LiftedAutoencoder, LiftedClassifier, LiftedRegressor
+    from lifted_bregman.graph.prune import prune
     from lifted_bregman.losses import BregmanLoss, CrossEntropy, QuadraticPenalty, SquaredError, bregman_loss
-    from lifted_bregman.networks import Map
-    from lifted_bregman.networks.checks import check_map
-    from lifted_bregman.networks.prune import prune
-    from lifted_bregman.problem import LiftedProblem, LiftedState, penalties
+    from lifted_bregman.maps import Map
+    from lifted_bregman.maps.checks import check_map
+    from lifted_bregman.problem import LiftedProblem, LiftedState
     from lifted_bregman.problem.checks import check_penalty
     from lifted_bregman.problem.composite import composite_prox
     from lifted_bregman.problem.gradient_agreement import gradient_agreement
@@ -109,18 +109,18 @@ _HOMES = {
     "distributed": ("Parallel",),
     "estimators": ("LiftedAutoencoder", "LiftedClassifier", "LiftedRegressor"),
     "losses": ("BregmanLoss", "CrossEntropy", "QuadraticPenalty", "SquaredError", "bregman_loss"),
-    "networks": ("Map",),
-    "networks.checks": ("check_map",),
-    "networks.prune": ("prune",),
-    "problem": ("LiftedProblem", "LiftedState", "gradient_agreement", "lift", "penalties"),
+    "graph.prune": ("prune",),
+    "maps": ("Map",),
+    "maps.checks": ("check_map",),
+    "problem": ("LiftedProblem", "LiftedState", "gradient_agreement", "lift"),
     "problem.checks": ("check_penalty",),
     "problem.composite": ("composite_prox",),
     "training": ("callbacks", "fit"),
 }
 """The module of each public name; what is not here is a room itself, or a solver."""
 _ROOMS = (
-    *("activations", "losses", "networks", "problem", "solvers", "data", "distributed", "training", "estimators"),
-    "errors",
+    *("activations", "losses", "penalties", "maps", "graph", "problem", "solvers", "data", "distributed"),
+    *("training", "estimators", "errors"),
 )
 """Modules that are attributes of the package without being imported by name."""
 _MODULES = {name: home for home, names in _HOMES.items() for name in names}

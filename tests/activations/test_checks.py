@@ -10,7 +10,7 @@ import torch
 import lifted_bregman as lb
 from lifted_bregman import activations as act
 from lifted_bregman import errors
-from lifted_bregman.networks import Dense
+from lifted_bregman.maps import Dense
 
 Z = torch.tensor([[-1.7, 0.4, 2.2], [0.3, -0.6, 1.1], [0.0, 0.9, -2.4], [3.0, -0.2, 0.5]], dtype=torch.float64)
 

@@ -13,7 +13,7 @@ from lifted_bregman import activations as act
 from lifted_bregman.experiments import Settings
 from lifted_bregman.experiments.build import build_callbacks, build_model, build_problem
 from lifted_bregman.losses import CrossEntropy, SquaredError
-from lifted_bregman.problem.penalties import L1
+from lifted_bregman.penalties import L1
 from lifted_bregman.training.callbacks import Checkpoint, EarlyStopping, Progress, Timer
 
 

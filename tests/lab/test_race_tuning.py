@@ -15,7 +15,7 @@ from torch import nn
 from lifted_bregman.activations import ReLU, SoftThreshold
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments.build import build_problem
-from lifted_bregman.problem.penalties import L1
+from lifted_bregman.penalties import L1
 from lifted_bregman.solvers import ImplicitSGD, baselines
 from lifted_bregman.training import default_solver
 from lifted_bregman_lab.race import (

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from scipy.special import spence
 
 from lifted_bregman import activations as act
+from lifted_bregman import penalties as pen
 from lifted_bregman.activations import Activation
-from lifted_bregman.problem import penalties as pen
 
 Array = NDArray[np.longdouble]
 FAR = 35.0  # proximal maps are non-expansive: nothing below leads further out

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lifted_bregman import activations as act
+from lifted_bregman import penalties as pen
 from lifted_bregman.activations import Activation, Separable
-from lifted_bregman.problem import penalties as pen
 from lifted_bregman.problem.composite import composite_prox
 from tests import cases
 from tests.problem.composite_oracle import Array, brute_force, brute_force_scalar, joint_case, penalty_value

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from lifted_bregman import activations as act
+from lifted_bregman import penalties as pen
 from lifted_bregman.activations import Activation
 from lifted_bregman.activations._root import ROOT_LIMIT, increasing_root
 from lifted_bregman.errors import CompatibilityError, SettingError, TensorError
 from lifted_bregman.problem import composite
-from lifted_bregman.problem import penalties as pen
 from lifted_bregman.problem.composite import composite_prox, require_composable
 from tests import cases
 from tests.sampling import pairwise

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import lifted_bregman as lb
 from lifted_bregman import activations as act
 from lifted_bregman.errors import CheckError, CompatibilityError, SettingError, TensorError
-from lifted_bregman.problem.penalties import registry
+from lifted_bregman.penalties import registry
 from tests import cases
 from tests.problem.composite_oracle import golden, scalar_case
 

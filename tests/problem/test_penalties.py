@@ -13,8 +13,8 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from lifted_bregman.errors import CompatibilityError, SettingError, TensorError
-from lifted_bregman.problem.penalties import L1, Box, GroupL2, NonNegative, Penalty, SquaredL2
-from lifted_bregman.problem.penalties.vectors import split_product
+from lifted_bregman.penalties import L1, Box, GroupL2, NonNegative, Penalty, SquaredL2
+from lifted_bregman.penalties.vectors import split_product
 from tests import cases
 
 X = torch.tensor([[0.5, -2.0, 0.0, 1.5], [0.25, 0.125, 3.0, 4.0]], dtype=torch.float64)

@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 import lifted_bregman as lb
+from lifted_bregman import penalties
 from lifted_bregman.errors import CompatibilityError, SettingError, TensorError
-from lifted_bregman.problem import penalties
-from lifted_bregman.problem.penalties import Nuclear
+from lifted_bregman.penalties import Nuclear
 from lifted_bregman.problem.subgradients import critical_weights, minimal_subgradient
 
 F32, F64 = torch.float32, torch.float64

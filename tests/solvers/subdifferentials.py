@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lifted_bregman.problem.penalties import L1, Box, GroupL2, NonNegative, Nuclear, SquaredL2
+from lifted_bregman.penalties import L1, Box, GroupL2, NonNegative, Nuclear, SquaredL2
 
 
 def in_subdifferential(penalty, theta, p, tolerance=1e-10):

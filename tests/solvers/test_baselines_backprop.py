@@ -10,8 +10,8 @@ from torch import nn
 
 import lifted_bregman as lb
 from lifted_bregman import activations as act
+from lifted_bregman.penalties import Nuclear
 from lifted_bregman.problem.nested import nested_objective
-from lifted_bregman.problem.penalties import Nuclear
 from lifted_bregman.solvers import Batch, CosineDecay, baselines
 from lifted_bregman.solvers.baselines import Normalisation
 from tests.problem.networks import conv_case

@@ -11,8 +11,8 @@ from torch import nn
 import lifted_bregman as lb
 from lifted_bregman import activations as act
 from lifted_bregman.errors import CompatibilityError, SettingError
+from lifted_bregman.penalties import L1, GroupL2, NonNegative, Nuclear, SquaredL2
 from lifted_bregman.problem.composite import composite_prox
-from lifted_bregman.problem.penalties import L1, GroupL2, NonNegative, Nuclear, SquaredL2
 from lifted_bregman.solvers import Batch, ProximalGradient, run
 from lifted_bregman.solvers.bregman_iterations import BregmanIterations, split_prox
 from tests.solvers.linbreg_cases import randn

@@ -14,7 +14,7 @@ from torch import nn
 import lifted_bregman as lb
 from lifted_bregman import activations as act
 from lifted_bregman import solvers
-from lifted_bregman.networks import Dense
+from lifted_bregman.maps import Dense
 from lifted_bregman.solvers._gram_moves import (
     Design,
     Metric,

@@ -9,7 +9,7 @@ from sklearn.linear_model import Lasso
 from torch import nn
 
 import lifted_bregman as lb
-from lifted_bregman.problem.penalties import L1, GroupL2, Nuclear
+from lifted_bregman.penalties import L1, GroupL2, Nuclear
 
 F64 = torch.float64
 

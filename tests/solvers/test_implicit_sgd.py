@@ -11,7 +11,7 @@ from torch import nn
 
 import lifted_bregman as lb
 from lifted_bregman import solvers
-from lifted_bregman.networks import PowerIteration
+from lifted_bregman.maps import PowerIteration
 from lifted_bregman.solvers.implicit_sgd import Coupling, ImplicitSGD, Space
 from lifted_bregman.solvers.readings import Corrected, LayerByLayer, Literal, LoopOrder, Majorised
 from lifted_bregman.solvers.schedules import Growing

@@ -13,7 +13,7 @@ from torch import nn
 
 import lifted_bregman as lb
 from lifted_bregman.errors import CompatibilityError, SettingError
-from lifted_bregman.problem.penalties import L1, Box, GroupL2, NonNegative, Nuclear, SquaredL2
+from lifted_bregman.penalties import L1, Box, GroupL2, NonNegative, Nuclear, SquaredL2
 from lifted_bregman.solvers import Batch, Outcome, run
 from lifted_bregman.solvers._batches import epoch_batches
 from lifted_bregman.solvers.adabreg import AdaBreg

@@ -9,7 +9,7 @@ from scipy.optimize import LinearConstraint, linprog, minimize
 from torch import nn
 
 import lifted_bregman as lb
-from lifted_bregman.problem.penalties import L1, GroupL2, Nuclear
+from lifted_bregman.penalties import L1, GroupL2, Nuclear
 from lifted_bregman.solvers import Batch
 from lifted_bregman.solvers.adabreg import AdaBreg
 from lifted_bregman.solvers.linbreg import LinBreg

@@ -10,8 +10,8 @@ from torch import nn
 import lifted_bregman as lb
 from lifted_bregman.data import Centre, load
 from lifted_bregman.errors import DataError
-from lifted_bregman.networks.prune import prune
-from lifted_bregman.problem.penalties import L1, GroupL2
+from lifted_bregman.graph.prune import prune
+from lifted_bregman.penalties import L1, GroupL2
 from lifted_bregman.solvers import Outcome, run
 from lifted_bregman.solvers.adabreg import AdaBreg
 from lifted_bregman.solvers.linbreg import LinBreg

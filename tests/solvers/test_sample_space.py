@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import lifted_bregman as lb
 from lifted_bregman import errors, solvers
-from lifted_bregman.networks import Dense, PowerIteration
+from lifted_bregman.maps import Dense, PowerIteration
 from lifted_bregman.solvers._batch_memory import BatchMemory, InnerPower, parameter_curvature
 from lifted_bregman.solvers._curvature import MARGIN
 from lifted_bregman.solvers._factored_dense import FactoredDense, with_maps

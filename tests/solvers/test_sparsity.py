@@ -12,7 +12,7 @@ from torch import nn
 
 import lifted_bregman as lb
 from lifted_bregman.errors import CompatibilityError, SettingError
-from lifted_bregman.problem.penalties import L1, Nuclear, SquaredL2
+from lifted_bregman.penalties import L1, Nuclear, SquaredL2
 from lifted_bregman.solvers import Batch, ProximalGradient, run
 from lifted_bregman.solvers.linbreg import LinBreg
 from lifted_bregman.solvers.sparsity import TargetSparsity, sparse_start

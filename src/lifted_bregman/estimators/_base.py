@@ -27,9 +27,9 @@ from lifted_bregman.estimators._training import (
     start_at_mean,
 )
 from lifted_bregman.losses import BregmanLoss, CrossEntropy, SquaredError
+from lifted_bregman.penalties import Penalty
 from lifted_bregman.problem import LiftedProblem, lift
 from lifted_bregman.problem.blocks import hidden_layers, layers
-from lifted_bregman.problem.penalties import Penalty
 from lifted_bregman.solvers import Batch, Callback, Outcome, Solver
 from lifted_bregman.solvers._history import measured
 from lifted_bregman.training.callbacks import EarlyStopping, Progress

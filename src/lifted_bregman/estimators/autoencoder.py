@@ -18,8 +18,8 @@ from lifted_bregman.errors import DataError, SettingError
 from lifted_bregman.estimators import _settings as settings
 from lifted_bregman.estimators._base import RELU, Array, LiftedEstimator
 from lifted_bregman.losses import BregmanLoss, SquaredError
+from lifted_bregman.penalties import L1, Penalty
 from lifted_bregman.problem.blocks import code_layer
-from lifted_bregman.problem.penalties import L1, Penalty
 from lifted_bregman.solvers import Callback, Solver
 from lifted_bregman.solvers._batches import named_generator
 

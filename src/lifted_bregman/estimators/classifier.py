@@ -16,7 +16,7 @@ from lifted_bregman.errors import DataError, SettingError
 from lifted_bregman.estimators import _settings as settings
 from lifted_bregman.estimators._base import RELU, Array, LiftedEstimator
 from lifted_bregman.losses import BregmanLoss, CrossEntropy, SquaredError
-from lifted_bregman.problem.penalties import Penalty
+from lifted_bregman.penalties import Penalty
 from lifted_bregman.solvers import Callback, Solver
 
 

@@ -14,9 +14,9 @@ from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments import specs
 from lifted_bregman.experiments.settings import Settings
 from lifted_bregman.losses import BregmanLoss, CrossEntropy, SquaredError
+from lifted_bregman.penalties import L1
 from lifted_bregman.problem import LiftedProblem, lift
 from lifted_bregman.problem.blocks import code_layer
-from lifted_bregman.problem.penalties import L1
 from lifted_bregman.solvers import Callback
 from lifted_bregman.solvers._batches import named_generator
 from lifted_bregman.training.callbacks import Checkpoint, EarlyStopping, Progress, Timer

@@ -14,12 +14,11 @@ from enum import Enum
 from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
-from lifted_bregman import solvers
+from lifted_bregman import penalties, solvers
 from lifted_bregman.distributed import Parallel
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments import specs
 from lifted_bregman.experiments._typed import members, plain, unknown
-from lifted_bregman.problem import penalties
 from lifted_bregman.solvers import Solver, baselines
 from lifted_bregman.solvers._interface import shown_settings
 from lifted_bregman.training import default_solver

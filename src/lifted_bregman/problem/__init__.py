@@ -1,6 +1,6 @@
-"""The lifted problem: energy, blocks, penalties, diagnostics."""
+"""The lifted problem: energy, blocks, diagnostics."""
 
-from lifted_bregman.problem import blocks, energies, penalties
+from lifted_bregman.problem import blocks, energies
 from lifted_bregman.problem.diagnostics import Certificates, LinearUnits
 from lifted_bregman.problem.evaluation import Evaluation
 from lifted_bregman.problem.gradient_agreement import GradientAgreement, gradient_agreement
@@ -26,5 +26,4 @@ __all__ = [
     "energies",
     "gradient_agreement",
     "lift",
-    "penalties",
 ]

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from lifted_bregman.activations import Activation
 from lifted_bregman.activations.checks import SCALES, require_points, require_prox
+from lifted_bregman.penalties import Penalty
 from lifted_bregman.problem.composite import composite_prox
-from lifted_bregman.problem.penalties import Penalty
 
 
 def check_penalty(

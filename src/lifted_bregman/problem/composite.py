@@ -61,8 +61,8 @@ from lifted_bregman.activations.piecewise import Identity, NonNegativeSoftThresh
 from lifted_bregman.activations.simplex import Softmax, Sparsemax
 from lifted_bregman.activations.vectors import BallProjection, GroupSoftThreshold
 from lifted_bregman.errors import CompatibilityError
-from lifted_bregman.problem.penalties import L1, Box, GroupL2, NonNegative, Penalty, SquaredL2
-from lifted_bregman.problem.penalties.registry import ProxRule, registered_prox
+from lifted_bregman.penalties import L1, Box, GroupL2, NonNegative, Penalty, SquaredL2
+from lifted_bregman.penalties.registry import ProxRule, registered_prox
 
 
 @torch.no_grad()

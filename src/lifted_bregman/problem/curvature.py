@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lifted_bregman.networks import Dense, LayerMap, PowerIteration
-from lifted_bregman.networks._no_graph import no_graph
-from lifted_bregman.networks.spectral import NormalOperator, Vector, certified_bound
+from lifted_bregman._no_graph import no_graph
+from lifted_bregman.maps import Dense, LayerMap, PowerIteration
+from lifted_bregman.maps.spectral import NormalOperator, Vector, certified_bound
 from lifted_bregman.problem.peers import Peers
 
 _ALONE = Peers()

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from lifted_bregman.errors import CompatibilityError, SettingError, TensorError
+from lifted_bregman.graph import Network
 from lifted_bregman.losses import BregmanLoss
-from lifted_bregman.networks import Dense, Map, ModuleMap, Network
-from lifted_bregman.networks.determinism import require_one_answer, require_pure, unchanged
+from lifted_bregman.maps import Dense, Map, ModuleMap
+from lifted_bregman.maps.determinism import require_one_answer, require_pure, unchanged
 from lifted_bregman.problem.blocks import hidden_layers
 from lifted_bregman.problem.state import LiftedState
 

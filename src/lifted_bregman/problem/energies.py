@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from lifted_bregman.networks._no_graph import no_graph
-from lifted_bregman.networks.layers import half_square, sum_features
+from lifted_bregman._no_graph import no_graph
+from lifted_bregman.graph.terms import half_square, sum_features
 from lifted_bregman.problem.blocks import hidden_layers, layers
 from lifted_bregman.problem.evaluation import Evaluation
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
-from lifted_bregman.networks import Network
+from lifted_bregman.graph import Network
 from lifted_bregman.problem.blocks import above, below, hidden_layers, layers
 from lifted_bregman.problem.state import LiftedState
 from lifted_bregman.problem.work import Work

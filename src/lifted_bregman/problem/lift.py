@@ -10,13 +10,14 @@ from torch import nn
 from lifted_bregman.activations import Activation, Identity, Softmax
 from lifted_bregman.activations._base import SUPPORTED_DTYPES
 from lifted_bregman.errors import CompatibilityError, SettingError, TensorError
+from lifted_bregman.graph import Layer, Network, read_network
 from lifted_bregman.losses import BregmanLoss
-from lifted_bregman.networks import Dense, Layer, Network, read_network
+from lifted_bregman.maps import Dense
+from lifted_bregman.penalties import Penalty
 from lifted_bregman.problem.blocks import hidden_layers, layers
 from lifted_bregman.problem.composite import require_composable
 from lifted_bregman.problem.data_checks import require_numbers
 from lifted_bregman.problem.lifted import LiftedProblem
-from lifted_bregman.problem.penalties import Penalty
 from lifted_bregman.problem.settings import check_penalties, check_weights
 
 _LOSSES: dict[type[nn.Module], str] = {

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lifted_bregman._no_graph import no_graph
+from lifted_bregman.graph import Network
 from lifted_bregman.losses import BregmanLoss
-from lifted_bregman.networks import Dense, Network, PowerIteration
-from lifted_bregman.networks._no_graph import no_graph
+from lifted_bregman.maps import Dense, PowerIteration
+from lifted_bregman.penalties import Penalty
 from lifted_bregman.problem import diagnostics, energies
 from lifted_bregman.problem.blocks import (
     Block,
@@ -28,7 +30,6 @@ from lifted_bregman.problem.curvature import squared_input_norm, squared_paramet
 from lifted_bregman.problem.data_checks import DataChecks, sample_weights
 from lifted_bregman.problem.evaluation import Evaluation
 from lifted_bregman.problem.peers import Peers
-from lifted_bregman.problem.penalties import Penalty
 from lifted_bregman.problem.settings import check_weights
 from lifted_bregman.problem.span import Span, enter
 from lifted_bregman.problem.state import LiftedState

@@ -15,11 +15,12 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import mse_loss
 
 from lifted_bregman.activations import Activation, Identity
+from lifted_bregman.graph import Layer
+from lifted_bregman.graph.terms import sum_features
 from lifted_bregman.losses import bregman_loss
-from lifted_bregman.networks import Dense, Layer, LayerMap, ModuleMap
-from lifted_bregman.networks.layers import sum_features
+from lifted_bregman.maps import Dense, LayerMap, ModuleMap
+from lifted_bregman.penalties import Penalty
 from lifted_bregman.problem.blocks import hidden_layers, layers
-from lifted_bregman.problem.penalties import Penalty
 from lifted_bregman.problem.subgradients import minimal_subgradient
 
 if TYPE_CHECKING:

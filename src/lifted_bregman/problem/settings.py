@@ -7,8 +7,8 @@ from numbers import Integral, Real
 
 from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import SettingError
+from lifted_bregman.penalties import Penalty
 from lifted_bregman.problem.blocks import hidden_layers
-from lifted_bregman.problem.penalties import Penalty
 
 
 def check_weights(weights: float | Sequence[float] | None, depth: int) -> tuple[float, ...]:

@@ -10,9 +10,9 @@ from functools import singledispatch
 import torch
 from torch import Tensor
 
+from lifted_bregman._no_graph import no_graph
 from lifted_bregman.errors import CompatibilityError
-from lifted_bregman.networks._no_graph import no_graph
-from lifted_bregman.problem.penalties import L1, Box, GroupL2, NonNegative, Nuclear, Penalty, SquaredL2
+from lifted_bregman.penalties import L1, Box, GroupL2, NonNegative, Nuclear, Penalty, SquaredL2
 
 
 @singledispatch

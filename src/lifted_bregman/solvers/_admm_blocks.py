@@ -21,10 +21,11 @@ from torch import Tensor
 
 from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import SettingError
-from lifted_bregman.networks import Dense, Layer
+from lifted_bregman.graph import Layer
+from lifted_bregman.maps import Dense
+from lifted_bregman.penalties import SquaredL2
 from lifted_bregman.problem import Evaluation, LiftedProblem
 from lifted_bregman.problem.blocks import above, below
-from lifted_bregman.problem.penalties import SquaredL2
 from lifted_bregman.solvers._ridge import Ridge, design, packed, rows, unpacked, weight_columns
 from lifted_bregman.solvers._subproblems import norm
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from lifted_bregman.networks._no_graph import no_graph
+from lifted_bregman._no_graph import no_graph
 from lifted_bregman.problem import LiftedProblem, LiftedState
 from lifted_bregman.solvers._anchor import Anchor, accumulate, clear, copied
 from lifted_bregman.solvers._curvature import PowerMemory, parameter_curvature, step_for

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lifted_bregman.networks import PowerIteration
-from lifted_bregman.networks.spectral import NormalOperator
+from lifted_bregman.maps import PowerIteration
+from lifted_bregman.maps.spectral import NormalOperator
 from lifted_bregman.problem import Evaluation, LiftedProblem
 from lifted_bregman.problem.blocks import above, below
 from lifted_bregman.problem.curvature import squared_input_norm, squared_parameter_norm

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lifted_bregman.networks import Dense
-from lifted_bregman.networks._no_graph import no_graph
+from lifted_bregman._no_graph import no_graph
+from lifted_bregman.maps import Dense
 from lifted_bregman.problem import Evaluation, LiftedProblem, Peers
 from lifted_bregman.problem.blocks import below
 from lifted_bregman.solvers._factored_dense import FactoredDense

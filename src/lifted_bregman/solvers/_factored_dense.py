@@ -10,9 +10,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from lifted_bregman.networks import Dense, PowerIteration
-from lifted_bregman.networks._no_graph import no_graph
-from lifted_bregman.networks.spectral import Vector, certified_bound
+from lifted_bregman._no_graph import no_graph
+from lifted_bregman.maps import Dense, PowerIteration
+from lifted_bregman.maps.spectral import Vector, certified_bound
 from lifted_bregman.problem import LiftedProblem, Peers
 from lifted_bregman.problem.blocks import layers
 from lifted_bregman.solvers._curvature import PowerMemory

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lifted_bregman.networks._no_graph import no_graph
+from lifted_bregman._no_graph import no_graph
 from lifted_bregman.problem import Evaluation, LiftedProblem
 from lifted_bregman.problem.blocks import below, layers
 from lifted_bregman.solvers._anchor import Anchor, clear, copied

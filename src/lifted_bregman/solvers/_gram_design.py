@@ -15,7 +15,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from lifted_bregman.networks import Dense
+from lifted_bregman.maps import Dense
 from lifted_bregman.problem import Peers
 from lifted_bregman.solvers._ridge import rows
 

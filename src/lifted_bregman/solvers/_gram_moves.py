@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from lifted_bregman.networks import Dense, LayerMap
+from lifted_bregman.maps import Dense, LayerMap
 from lifted_bregman.problem import Peers
 from lifted_bregman.solvers._gram_design import Design, Metric, blocks_of, damped_inverse, design, metrics
 from lifted_bregman.solvers._ridge import unpacked

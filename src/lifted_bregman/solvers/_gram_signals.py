@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lifted_bregman.networks import Layer
+from lifted_bregman.graph import Layer
 from lifted_bregman.problem import LiftedProblem, Peers
 from lifted_bregman.problem.blocks import below
 from lifted_bregman.problem.composite import composite_prox

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from lifted_bregman.networks._no_graph import no_graph
+from lifted_bregman._no_graph import no_graph
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.solvers._interface import Batch, SolverState
 

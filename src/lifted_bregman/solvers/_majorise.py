@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from lifted_bregman.networks import Dense
-from lifted_bregman.networks._no_graph import no_graph
+from lifted_bregman._no_graph import no_graph
+from lifted_bregman.maps import Dense
 from lifted_bregman.problem import Evaluation, LiftedProblem, Peers
 from lifted_bregman.problem.blocks import below
 from lifted_bregman.solvers._batch_memory import BatchMemory

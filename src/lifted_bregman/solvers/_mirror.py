@@ -10,13 +10,13 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
+from lifted_bregman._no_graph import no_graph
 from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import CompatibilityError, SettingError
-from lifted_bregman.networks import LayerMap
-from lifted_bregman.networks._no_graph import no_graph
+from lifted_bregman.maps import LayerMap
+from lifted_bregman.penalties import GroupL2, Penalty
 from lifted_bregman.problem import Evaluation, LiftedProblem
 from lifted_bregman.problem.blocks import layers
-from lifted_bregman.problem.penalties import GroupL2, Penalty
 from lifted_bregman.problem.subgradients import critical_weights, minimal_subgradient
 from lifted_bregman.solvers._curvature import PowerMemory
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking

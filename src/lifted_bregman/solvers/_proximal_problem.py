@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lifted_bregman._no_graph import no_graph
 from lifted_bregman.errors import CompatibilityError, SettingError
-from lifted_bregman.networks import Layer
-from lifted_bregman.networks._no_graph import no_graph
+from lifted_bregman.graph import Layer
+from lifted_bregman.penalties import Penalty
 from lifted_bregman.problem import LiftedProblem
-from lifted_bregman.problem.penalties import Penalty
 from lifted_bregman.solvers._anchor import Anchor
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
 from lifted_bregman.solvers._loop import Stalled

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lifted_bregman.networks import Dense
+from lifted_bregman.maps import Dense
 
 _FLOOR = {torch.float32: (1e-6, 3e-4), torch.float64: (1e-12, 1e-8)}  # for m >= n and m < n
 _ATTEMPTS = 8

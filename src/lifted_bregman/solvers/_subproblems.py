@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from lifted_bregman.activations import Identity
-from lifted_bregman.networks import Dense, PowerIteration
+from lifted_bregman.maps import Dense, PowerIteration
+from lifted_bregman.penalties import Penalty, SquaredL2
 from lifted_bregman.problem import Evaluation, LiftedProblem
 from lifted_bregman.problem.blocks import Block, ParameterBlock, above, below, terms
 from lifted_bregman.problem.energies import partial_energy
-from lifted_bregman.problem.penalties import Penalty, SquaredL2
 from lifted_bregman.solvers._curvature import step_for
 from lifted_bregman.solvers._ridge import Ridge, design, packed, rows, unpacked, weight_columns
 

@@ -8,7 +8,7 @@ import torch
 
 from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import SettingError
-from lifted_bregman.networks import Dense
+from lifted_bregman.maps import Dense
 from lifted_bregman.problem import Evaluation, LiftedProblem
 from lifted_bregman.problem.blocks import Block, ParameterBlock, terms
 from lifted_bregman.problem.energies import partial_energy

@@ -9,14 +9,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from lifted_bregman._no_graph import no_graph
 from lifted_bregman.activations import Activation
 from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import CompatibilityError, SettingError
-from lifted_bregman.networks._no_graph import no_graph
+from lifted_bregman.penalties import L1, GroupL2, Penalty, SquaredL2
 from lifted_bregman.problem import Evaluation, LiftedProblem
 from lifted_bregman.problem.blocks import ParameterBlock, hidden_layers, layers, top_down
 from lifted_bregman.problem.composite import _find_rule, _penalty_first, _penalty_last, composite_prox
-from lifted_bregman.problem.penalties import L1, GroupL2, Penalty, SquaredL2
 from lifted_bregman.problem.settings import check_penalties
 from lifted_bregman.problem.subgradients import minimal_subgradient
 from lifted_bregman.solvers._curvature import PowerMemory, parameter_curvature, variable_curvature

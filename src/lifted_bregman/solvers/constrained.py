@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import SettingError
-from lifted_bregman.networks import Layer
+from lifted_bregman.graph import Layer
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.blocks import hidden_layers
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking

@@ -11,13 +11,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from lifted_bregman._no_graph import no_graph
 from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import SettingError
-from lifted_bregman.networks import Dense
-from lifted_bregman.networks._no_graph import no_graph
+from lifted_bregman.maps import Dense
+from lifted_bregman.penalties import Nuclear, Penalty
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.blocks import below, hidden_layers, layers
-from lifted_bregman.problem.penalties import Nuclear, Penalty
 from lifted_bregman.solvers._anchor import Anchor, copied, live
 from lifted_bregman.solvers._gram_moves import Design, Metric, Move, dense_move, design, gradient_move, metrics
 from lifted_bregman.solvers._gram_signals import Signal, forward, left_of, nudged, root_mean_squares

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from lifted_bregman._no_graph import no_graph
 from lifted_bregman.errors import SettingError
-from lifted_bregman.networks import Dense
-from lifted_bregman.networks._no_graph import no_graph
+from lifted_bregman.maps import Dense
 from lifted_bregman.problem import Evaluation, LiftedProblem
 from lifted_bregman.problem.blocks import below, hidden_layers, layers
 from lifted_bregman.solvers._anchor import Anchor, live, overwrite

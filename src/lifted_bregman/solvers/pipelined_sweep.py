@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lifted_bregman.networks._no_graph import no_graph
+from lifted_bregman._no_graph import no_graph
 from lifted_bregman.problem import Evaluation, LiftedProblem, LiftedState
 from lifted_bregman.problem.blocks import below
 from lifted_bregman.problem.span import lend

@@ -10,7 +10,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from lifted_bregman.activations._base import positive
-from lifted_bregman.networks import Dense, PowerIteration
+from lifted_bregman.maps import Dense, PowerIteration
 from lifted_bregman.problem import Evaluation, LiftedProblem
 from lifted_bregman.problem.blocks import above, below, layers
 from lifted_bregman.problem.curvature import over_all_samples, squared_input_norm

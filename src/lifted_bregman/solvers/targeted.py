@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from lifted_bregman.errors import SettingError
+from lifted_bregman.penalties import Penalty
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.blocks import hidden_layers, layers
 from lifted_bregman.problem.composite import require_composable
-from lifted_bregman.problem.penalties import Penalty
 from lifted_bregman.problem.settings import check_penalties
 from lifted_bregman.problem.subgradients import critical_weights
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lifted_bregman._no_graph import no_graph
 from lifted_bregman.data import Preparation
 from lifted_bregman.experiments.run_data import Pair, RunData
-from lifted_bregman.networks._no_graph import no_graph
 from lifted_bregman.problem import LiftedProblem, energies
 from lifted_bregman.problem.blocks import code_layer, hidden_layers
 from lifted_bregman.solvers import Batch, Callback, Run

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lifted_bregman.activations import Separable
 from lifted_bregman.errors import SettingError
-from lifted_bregman.networks import Dense
+from lifted_bregman.maps import Dense
 from lifted_bregman.problem import Evaluation, LiftedProblem
 from lifted_bregman.problem.blocks import above, below, hidden_layers, layers
 from lifted_bregman.problem.composite import composite_prox

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import SettingError
-from lifted_bregman.networks.layers import half_square, sum_features
+from lifted_bregman.graph.terms import half_square, sum_features
 from lifted_bregman.problem import LiftedProblem, LiftedState
 from lifted_bregman.problem.blocks import below, hidden_layers
 from lifted_bregman.problem.nested import (

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 import lifted_bregman as lb
-from lifted_bregman.networks import Dense, ModuleMap, PowerIteration
-from lifted_bregman.networks.spectral import certified_bound, positive_bound
+from lifted_bregman.maps import Dense, ModuleMap, PowerIteration
+from lifted_bregman.maps.spectral import certified_bound, positive_bound
 
 F64 = torch.float64
 
@@ -199,7 +199,7 @@ def test_module_curvature_with_pooling_and_flattening():
 
 @pytest.mark.parametrize("name", CHAINS)
 def test_the_bound_for_maps_too_large_to_write_out(name, monkeypatch):
-    monkeypatch.setattr("lifted_bregman.networks.module_map._MATRIX_ENTRIES", 0)
+    monkeypatch.setattr("lifted_bregman.maps.modules._MATRIX_ENTRIES", 0)
     f, x = chain(name)
     exact = top(input_jacobian(f, x))
     assert exact <= f.input_curvature(x, upper=True) <= 30.0 * exact

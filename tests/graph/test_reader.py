@@ -8,7 +8,8 @@ from torch import nn
 
 import lifted_bregman as lb
 from lifted_bregman import activations as act
-from lifted_bregman.networks import Dense, ModuleMap, read_network
+from lifted_bregman.graph import read_network
+from lifted_bregman.maps import Dense, ModuleMap
 
 Z = torch.linspace(-9.0, 9.0, 1201, dtype=torch.float64).reshape(-1, 1)
 

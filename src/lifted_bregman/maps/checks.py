@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from lifted_bregman.errors import CheckError, TensorError
-from lifted_bregman.networks.maps import LayerMap
-from lifted_bregman.networks.module_map import ModuleMap
+from lifted_bregman.maps.base import LayerMap
+from lifted_bregman.maps.modules import ModuleMap
 
 
 def check_map(layer_map: LayerMap | nn.Module, x: Tensor, tolerance: float = 1e-6) -> None:

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from lifted_bregman import activations as act
-from lifted_bregman.networks import Dense, Layer
+from lifted_bregman.graph import Layer
+from lifted_bregman.maps import Dense
 
 F64 = torch.float64
 

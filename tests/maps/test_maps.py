@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import lifted_bregman as lb
-from lifted_bregman.networks import Dense, ModuleMap
+from lifted_bregman.maps import Dense, ModuleMap
 
 
 class Bend(nn.Module):

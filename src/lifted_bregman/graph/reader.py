@@ -9,13 +9,13 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 
 from lifted_bregman.activations import Activation, Identity
+from lifted_bregman.activations.torch_modules import NotLiftableError, read_activation
 from lifted_bregman.errors import UnsupportedModuleError
-from lifted_bregman.networks.dense import Dense
-from lifted_bregman.networks.determinism import BATCH_NORM, DROPOUT, INSTANCE_NORM, refuse, require_pure
-from lifted_bregman.networks.layers import Layer, Network
-from lifted_bregman.networks.maps import LayerMap, Map
-from lifted_bregman.networks.module_map import ModuleMap
-from lifted_bregman.networks.torch_activations import NotLiftableError, read_activation
+from lifted_bregman.graph.terms import Layer, Network
+from lifted_bregman.maps.base import LayerMap, Map
+from lifted_bregman.maps.dense import Dense
+from lifted_bregman.maps.determinism import BATCH_NORM, DROPOUT, INSTANCE_NORM, refuse, require_pure
+from lifted_bregman.maps.modules import ModuleMap
 
 Named = tuple[str, nn.Module]
 

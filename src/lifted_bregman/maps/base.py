@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from lifted_bregman.errors import UnsupportedModuleError
-from lifted_bregman.networks.spectral import PowerIteration
+from lifted_bregman.maps.spectral import PowerIteration
 
 
 class LayerMap(ABC):

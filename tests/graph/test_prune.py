@@ -9,7 +9,7 @@ from torch import nn
 
 import lifted_bregman as lb
 from lifted_bregman.errors import UnsupportedModuleError
-from lifted_bregman.networks.prune import prune
+from lifted_bregman.graph.prune import prune
 
 F64 = torch.float64
 

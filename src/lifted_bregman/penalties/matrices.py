@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lifted_bregman.errors import TensorError
-from lifted_bregman.problem.penalties.vectors import Penalty, require_weight, split_product
+from lifted_bregman.penalties.vectors import Penalty, require_weight, split_product
 
 
 @dataclass(frozen=True)

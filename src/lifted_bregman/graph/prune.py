@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from lifted_bregman.errors import UnsupportedModuleError
-from lifted_bregman.networks.dense import Dense
-from lifted_bregman.networks.reader import _leaves, read_network
+from lifted_bregman.graph.reader import _leaves, read_network
+from lifted_bregman.maps.dense import Dense
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lifted_bregman.activations import Activation
 from lifted_bregman.errors import SettingError
-from lifted_bregman.networks.maps import LayerMap
+from lifted_bregman.maps.base import LayerMap
 
 
 @dataclass(frozen=True)

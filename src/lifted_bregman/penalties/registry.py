@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lifted_bregman.activations import Activation
 from lifted_bregman.errors import SettingError, TensorError
-from lifted_bregman.problem.penalties.vectors import Penalty
+from lifted_bregman.penalties.vectors import Penalty
 
 ProxRule = Callable[[Any, Any, Tensor, float, float], Tensor]
 """(activation, penalty, v, a, b) -> argmin_u ½‖u - v‖² + a Ψ(u) + b R(u)."""

@@ -1,0 +1,6 @@
+"""Networks as terms in topological order: each a map and an activation, on the parameters of the user's model."""
+
+from lifted_bregman.graph.reader import read_network
+from lifted_bregman.graph.terms import Layer, Network
+
+__all__ = ["Layer", "Network", "read_network"]

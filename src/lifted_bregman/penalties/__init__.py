@@ -1,0 +1,7 @@
+"""Penalties R on auxiliary variables and on weights: their value and their proximal map."""
+
+from lifted_bregman.penalties.matrices import Nuclear
+from lifted_bregman.penalties.registry import register_prox
+from lifted_bregman.penalties.vectors import L1, Box, GroupL2, NonNegative, Penalty, SquaredL2
+
+__all__ = ["L1", "Box", "GroupL2", "NonNegative", "Nuclear", "Penalty", "SquaredL2", "register_prox"]
