@@ -1,9 +1,10 @@
-"""A layer is a map and an activation; a network is a row of layers that shares the user's parameters."""
+"""A layer is a term of the lifted energy: a map, an activation, and the variables that the map reads."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from torch import Tensor, nn
 
@@ -14,7 +15,7 @@ from lifted_bregman.maps.base import LayerMap
 
 @dataclass(frozen=True)
 class Layer:
-    """x = σ(f(x_below, Θ)) (eq. 1), with the per-sample sums that the lifted energy is made of.
+    """One term: x_v = σ(f(x_u, x_w, ...; Θ)) (eq. 1), with the per-sample sums that the lifted energy is made of.
 
     x and z are (samples, ...).  Separable activations act on any feature shape; joint ones act along `dim`: the last
     dimension of dense features, dimension 1 (the channels) of convolutional ones.  Sums run over all features.
@@ -25,6 +26,10 @@ class Layer:
     path: str
     """Where the map stands in the user's model, e.g. "model.2.1 (Linear)"."""
     dim: int = -1
+    inputs: tuple[int, ...] = ()
+    """The terms whose variables f reads, 0 for the model's input; a chain has the term before."""
+    names: tuple[str, ...] = ()
+    """By which a user may call the term: paths of its modules in the model, and the name of its value."""
 
     def activate(self, z: Tensor) -> Tensor:
         """σ(z) (eq. 9)."""
@@ -78,15 +83,31 @@ class Layer:
 
 @dataclass(frozen=True)
 class Network:
-    """The layers of a model, counted from 1 as in the paper: network[1] .. network[L].
+    """The terms of a model in topological order, counted from 1: network[1] .. network[L].  0 is the model's input.
 
-    The last layer's activation is Identity here; `final_activation` is what the model itself ends with, if anything.
-    It belongs to the loss.
+    A chain is the case in which term l reads term l - 1, as the paper has it; layers without `inputs` are one.  The
+    last term's activation is Identity here; `final_activation` is what the model itself ends with, if anything.  It
+    belongs to the loss.
     """
 
     model: nn.Module
     layers: tuple[Layer, ...]
     final_activation: Activation | None
+
+    def __post_init__(self) -> None:
+        linked = tuple(
+            layer if layer.inputs else replace(layer, inputs=(before,)) for before, layer in enumerate(self.layers)
+        )
+        object.__setattr__(self, "layers", linked)
+
+    @cached_property
+    def readers(self) -> tuple[tuple[int, ...], ...]:
+        """readers[v]: the terms whose maps read x_v, in order; of a chain (v + 1,)."""
+        found: list[list[int]] = [[] for _ in range(len(self.layers) + 1)]
+        for number, layer in enumerate(self.layers, 1):
+            for v in layer.inputs:
+                found[v].append(number)
+        return tuple(map(tuple, found))
 
     def __len__(self) -> int:
         return len(self.layers)

@@ -11,15 +11,22 @@ from lifted_bregman.errors import UnsupportedModuleError
 from lifted_bregman.maps.spectral import PowerIteration
 
 
+Inputs = Tensor | tuple[Tensor, ...]
+"""What a map is applied to: x of shape (samples, ...), or a tuple of those where the map reads several variables."""
+
+
 class LayerMap(ABC):
     """f(x, Θ) of eq. 1 without its activation.
 
-    x is (samples, ...); Θ lives in the user's modules and is shared with them, never copied.  Nothing here leaves an
-    autograd graph behind.  `pull_back_*` are the transposed Jacobians of f at (x, Θ), summed over samples, without 1/s.
+    x is (samples, ...), or a tuple of such tensors where f reads several variables; Θ lives in the user's modules and
+    is shared with them, never copied.  Nothing here leaves an autograd graph behind.  `pull_back_*` are the transposed
+    Jacobians of f at (x, Θ), summed over samples, without 1/s.
     """
 
     affine: bool
     """Whether f is affine in x and in Θ, so that its Jacobians' norms can be bounded with a guarantee."""
+    couples_samples: bool = False
+    """Whether z of one sample depends on others of the batch, as with batch normalisation in training mode."""
     channels_first: bool = False
     """Whether the features of z are (channels, ...), as a convolution makes them, or (..., units)."""
 
@@ -37,16 +44,16 @@ class LayerMap(ABC):
         return matrix.view_as(weight)
 
     @abstractmethod
-    def apply(self, x: Tensor) -> Tensor:
+    def apply(self, x: Inputs) -> Tensor:
         """z = f(x, Θ)."""
 
     @abstractmethod
-    def pull_back_input(self, x: Tensor, d: Tensor) -> Tensor:
-        """J_xᵀ d, in the shape of x; it may share memory with d."""
+    def pull_back_input(self, x: Inputs, d: Tensor) -> Inputs:
+        """J_xᵀ d, in the form of x; it may share memory with d."""
 
     @abstractmethod
     def accumulate_parameters(
-        self, x: Tensor, d: Tensor, into: Mapping[str, Tensor], scale: float = 1.0, decay: float = 1.0
+        self, x: Inputs, d: Tensor, into: Mapping[str, Tensor], scale: float = 1.0, decay: float = 1.0
     ) -> None:
         """into ← decay·into + scale·J_Θᵀ d, in place.
 
@@ -55,19 +62,21 @@ class LayerMap(ABC):
         """
 
     @abstractmethod
-    def pull_back_parameters(self, x: Tensor, d: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
+    def pull_back_parameters(self, x: Inputs, d: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
         """scale·J_Θᵀ d in new tensors, for each name in `parameters`."""
 
     @abstractmethod
-    def input_curvature(self, x: Tensor, power: PowerIteration | None = None, upper: bool = False) -> float:
-        """‖J_x‖₂² of one sample (the largest over samples where they differ).
+    def input_curvature(
+        self, x: Inputs, power: PowerIteration | None = None, upper: bool = False, which: int = 0
+    ) -> float:
+        """‖J_x‖₂² of one sample (the largest over samples where they differ), in input number `which` of several.
 
         upper=False: an estimate from below by power iteration, warm-started from `power`.  upper=True: a number that is
         guaranteed not to be below it; maps that cannot give one raise `CompatibilityError`.
         """
 
     @abstractmethod
-    def parameter_curvature(self, x: Tensor, power: PowerIteration | None = None, upper: bool = False) -> float:
+    def parameter_curvature(self, x: Inputs, power: PowerIteration | None = None, upper: bool = False) -> float:
         """‖J_Θ‖₂² over all samples of x and all trained parameters together; for a dense map ‖[X 1]‖₂²."""
 
 
