@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
 from lifted_bregman.errors import UnsupportedModuleError
 from lifted_bregman.maps.spectral import PowerIteration
 
-
-Inputs = Tensor | tuple[Tensor, ...]
+Inputs: TypeAlias = Any
 """What a map is applied to: x of shape (samples, ...), or a tuple of those where the map reads several variables."""
 
 

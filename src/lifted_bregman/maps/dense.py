@@ -64,7 +64,9 @@ class Dense(LayerMap):
         return pulled
 
     @no_graph
-    def input_curvature(self, x: Tensor, power: PowerIteration | None = None, upper: bool = False) -> float:
+    def input_curvature(
+        self, x: Tensor, power: PowerIteration | None = None, upper: bool = False, which: int = 0
+    ) -> float:
         """‖W‖₂²; the upper bound is `certified_bound`."""
         W = self.module.weight
         estimate = (power or PowerIteration()).estimate(lambda v: (W.t() @ (W @ v[0]),), (W[0],))

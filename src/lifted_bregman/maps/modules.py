@@ -121,7 +121,9 @@ class ModuleMap(LayerMap):
         return pulled
 
     @no_graph
-    def input_curvature(self, x: Tensor, power: PowerIteration | None = None, upper: bool = False) -> float:
+    def input_curvature(
+        self, x: Tensor, power: PowerIteration | None = None, upper: bool = False, which: int = 0
+    ) -> float:
         """‖J_x‖₂².  Upper bound: N = |J|ᵀ|J| dominates JᵀJ entry by entry and has no negative entry (`positive_bound`).
 
         |J| is the map with the absolute values of its weights.  Small maps are also written out as a matrix, whose

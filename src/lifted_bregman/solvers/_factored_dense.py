@@ -166,7 +166,9 @@ class FactoredDense(Dense):
         raise NotImplementedError("a weight in sample space is moved by `move`")  # pragma: no cover
 
     @no_graph
-    def input_curvature(self, x: Tensor, power: PowerIteration | None = None, upper: bool = False) -> float:
+    def input_curvature(
+        self, x: Tensor, power: PowerIteration | None = None, upper: bool = False, which: int = 0
+    ) -> float:
         """‖W‖₂².  The upper bound writes W out."""
 
         def normal(v: Vector) -> Vector:
