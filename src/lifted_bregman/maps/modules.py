@@ -93,6 +93,12 @@ class ModuleMap(LayerMap):
         z: Tensor = self._chain(x)
         return z
 
+    def evaluate(self, x: Tensor) -> Tensor:
+        self.require_pure()
+        for module in self.modules:
+            x = module(x)
+        return x
+
     @no_graph
     def pull_back_input(self, x: Tensor, d: Tensor) -> Tensor:
         with self._differentiating():
