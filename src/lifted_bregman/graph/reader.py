@@ -54,7 +54,7 @@ _REFUSED: dict[type[nn.Module], str] = {
 }  # fmt: skip
 
 
-def read_network(model: nn.Module) -> Network:
+def read_network(model: nn.Module, example: object = None) -> Network:
     """The layers of `model`, an `nn.Sequential` that may hold others.
 
     Parameter-free maps (pooling, flattening) fold into the next map with parameters, or into the one before when an

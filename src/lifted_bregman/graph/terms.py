@@ -186,6 +186,10 @@ class Network:
         inputs = self.links.inputs[term]
         return x[inputs[0]] if len(inputs) == 1 else tuple([x[v] for v in inputs])
 
+    def named(self, name: str) -> int | None:
+        """The term in which a module or value has this name; None if there is none."""
+        return next((number for number, layer in enumerate(self.layers, 1) if name in layer.names), None)
+
     def __len__(self) -> int:
         return len(self.layers)
 

@@ -116,7 +116,7 @@ class LiftedProblem:
 
     def with_weights(self, weights: float | Sequence[float]) -> LiftedProblem:
         """The same problem, on the same parameters, with other λ_1 .. λ_{L-1}."""
-        checked = check_weights(weights, self.depth)
+        checked = check_weights(weights, self.network)
         other = LiftedProblem(self.network, self.loss, checked, self.penalties, self.parameter_penalties)
         other.peers, other.span = self.peers, self.span
         return other

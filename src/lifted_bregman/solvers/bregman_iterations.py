@@ -72,8 +72,8 @@ class BregmanIterations(Solver[BregmanIterationsState]):
 
     def require(self, problem: LiftedProblem) -> None:
         depth = problem.depth
-        check_penalties(self.parameter_penalties, layers(depth), "parameter_penalties", "layers")
-        check_penalties(self.penalties, hidden_layers(depth), "penalties", "hidden layers")
+        check_penalties(self.parameter_penalties, problem.network, layers(depth), "parameter_penalties", "layers")
+        check_penalties(self.penalties, problem.network, hidden_layers(depth), "penalties", "hidden layers")
         twice = set(self.penalties) & set(problem.penalties)
         twice |= set(self.parameter_penalties) & set(problem.parameter_penalties)
         if twice:
