@@ -18,9 +18,7 @@ Weights = float | Sequence[float] | Mapping[int, float] | Mapping[str, float]
 Penalties = Mapping[int, Penalty] | Mapping[str, Penalty] | Mapping[Place, Penalty]
 
 
-def check_weights(
-    weights: float | Sequence[float] | Mapping[Place, float] | None, network: Network
-) -> tuple[float, ...]:
+def check_weights(weights: Weights | None, network: Network) -> tuple[float, ...]:
     """λ_1 .. λ_{L-1}, each > 0: 1 by default, or one number for all, or one for each hidden layer, or some by name."""
     depth = len(network)
     hidden = hidden_layers(depth)
@@ -66,8 +64,8 @@ def find(network: Network, place: Place, allowed: range, name: str, kind: str) -
         if found is None:
             known = sorted({known for layer in allowed for known in network[layer].names})
             raise SettingError(
-                f"{name} names {place!r}, which this model does not have{did_you_mean(place, known)}; {kind} {span}, and "
-                "problem.summary() lists their names."
+                f"{name} names {place!r}, which this model does not have{did_you_mean(place, known)}; {kind} {span}, "
+                "and problem.summary() lists their names."
             )
         place = found
     if isinstance(place, bool) or not isinstance(place, Integral) or place not in allowed:
