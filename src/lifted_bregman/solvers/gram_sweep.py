@@ -176,7 +176,7 @@ class GramSweep(Solver[GramSweepState]):
             if layer in designs:
                 made = self._implicit_move(problem, layer, z[layer], own, designs[layer], factors.get(layer))
             elif gradient := gradients.of(layer):
-                made = GradientMove(gradient, layer in problem.parameter_penalties, problem.peers)
+                made = GradientMove(gradient, problem.has_parameter_prox(layer), problem.peers)
             else:
                 return
             self._take(problem, state, layer, made, sizes[layer])
@@ -312,7 +312,7 @@ class GramSweep(Solver[GramSweepState]):
             own, fast = list(theta.values()), [V[name] for name in theta]
             torch._foreach_lerp_(own, fast, (beta - 1.0) / beta)  # Θ̄
         made.subtract(V, lengths, rate)
-        if layer in problem.parameter_penalties:
+        if problem.has_parameter_prox(layer):
             step = rate * float(next(iter(lengths.values())))
             for name, value in problem.parameter_prox(layer, V, max(step, _TINY)).items():
                 V[name].copy_(value)
@@ -334,7 +334,7 @@ class GramSweep(Solver[GramSweepState]):
 def _is_implicit(problem: LiftedProblem, layer: int) -> bool:
     """Whether a layer moves in the metric of its inputs: dense, with parameters of its own and without a penalty."""
     f, alone = problem.network[layer].map, len(problem.links.users[layer]) == 1
-    return isinstance(f, Dense) and alone and layer not in problem.parameter_penalties and bool(f.parameters)
+    return isinstance(f, Dense) and alone and not problem.has_parameter_prox(layer) and bool(f.parameters)
 
 
 def _add_up(pulled: dict[int, Tensor], inputs: Sequence[int], below: Inputs, wanted: Sequence[int]) -> None:
