@@ -146,6 +146,29 @@ def test_transformers_equal_torch(row):
     assert_written_out(traced, row["activation"], before + 2 * after, before + after)
 
 
+PLACES = ("dropout", "dropout1", "dropout2", "self_attn")
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [(nn.TransformerEncoderLayer, place) for place in PLACES]
+    + [(nn.TransformerDecoderLayer, place) for place in (*PLACES, "dropout3", "multihead_attn")],
+)
+def test_each_dropout_is_where_torch_has_it(kind, place, norm_first):
+    """One of them at a time has p = 1, which sets all of its input to 0 and is not random."""
+    row = {"training": True, "batched": True, "batch_first": True}
+    module = drawn(kind(WIDTH, HEADS, 7, 0.0, batch_first=True, norm_first=norm_first, dtype=F64), row)
+    dropping = getattr(module, place)
+    setattr(dropping, "p" if isinstance(dropping, nn.Dropout) else "dropout", 1.0)
+    memory = kind is nn.TransformerDecoderLayer
+
+    def make(samples):
+        return [sequence(0, samples, TARGET, row), *([sequence(1, samples, SOURCE, row)] if memory else [])]
+
+    assert_same(module, lambda own, *x: own(*x), make)
+
+
 def test_the_fast_path_gives_the_same_without_padding():
     """torch takes it in evaluation mode without gradients; there the two differ by rounding only."""
     layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 7, batch_first=True, dtype=F64)
