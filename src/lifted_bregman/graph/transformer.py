@@ -4,6 +4,7 @@ The submodules are called as modules, so that a tracer writes out the attention 
 torch takes in evaluation mode without gradients, sets the outputs at padded positions to 0; this does not.
 
 A mask is used as given, also where torch finds out that it is causal and uses a faster kernel for the same numbers.
+Only derivatives with respect to the mask itself differ: torch has none in that case.
 """
 
 from __future__ import annotations
