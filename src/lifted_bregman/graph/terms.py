@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -27,7 +28,10 @@ class Layer:
     """Where the map stands in the user's model, e.g. "model.2.1 (Linear)"."""
     dim: int = -1
     inputs: tuple[int, ...] = ()
-    """The terms whose variables f reads, 0 for the model's input; a chain has the term before."""
+    """The terms whose variables f reads, 0 for the model's input; a chain has the term before.
+
+    Of a model that takes several tensors, 0 is the first, -1 the second, -2 the third, and so on.
+    """
     names: tuple[str, ...] = ()
     """By which a user may call the term: paths of its modules in the model, and the name of its value."""
 
@@ -93,6 +97,12 @@ class Network:
     model: nn.Module
     layers: tuple[Layer, ...]
     final_activation: Activation | None
+    shared: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Parameters, by their names in the model, that several terms use, and those terms."""
+    unused: tuple[str, ...] = ()
+    """Parameters of the model, by name, that its output does not depend on."""
+    skipped: tuple[Any, ...] = ()
+    """Dropout that was the identity when the model was read, and is no part of the terms."""
 
     def __post_init__(self) -> None:
         linked = tuple(
@@ -100,13 +110,24 @@ class Network:
         )
         object.__setattr__(self, "layers", linked)
 
+    @property
+    def couples_samples(self) -> bool:
+        """Whether batch normalisation of a term is in training mode now."""
+        return any(layer.map.couples_samples for layer in self.layers)
+
+    @property
+    def random(self) -> bool:
+        """Whether dropout is in training mode now, in a term or where the reader has left it out."""
+        return any(layer.map.random for layer in self.layers) or any(dropout.active for dropout in self.skipped)
+
     @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
         """readers[v]: the terms whose maps read x_v, in order; of a chain (v + 1,)."""
         found: list[list[int]] = [[] for _ in range(len(self.layers) + 1)]
         for number, layer in enumerate(self.layers, 1):
             for v in layer.inputs:
-                found[v].append(number)
+                if v >= 0:
+                    found[v].append(number)
         return tuple(map(tuple, found))
 
     def __len__(self) -> int:

@@ -27,6 +27,8 @@ class LayerMap(ABC):
     """Whether f is affine in x and in Θ, so that its Jacobians' norms can be bounded with a guarantee."""
     couples_samples: bool = False
     """Whether z of one sample depends on others of the batch, as with batch normalisation in training mode."""
+    random: bool = False
+    """Whether z is random, as with dropout in training mode."""
     channels_first: bool = False
     """Whether the features of z are (channels, ...), as a convolution makes them, or (..., units)."""
 
