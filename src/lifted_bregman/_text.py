@@ -1,6 +1,9 @@
-"""What text means: that of a command line, or a cell of a table."""
+"""What text means: that of a command line, or a cell of a table; and which known name a text was meant to be."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 
 def from_text(text: str) -> int | float | bool | str:
@@ -25,3 +28,9 @@ def is_number(text: str | bytes) -> bool:
     except ValueError:
         return False
     return True
+
+
+def did_you_mean(text: str, known: Iterable[str]) -> str:
+    """ " (did you mean 'encoder.3'?)", or nothing where no known name is close."""
+    close = get_close_matches(text, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -37,7 +37,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
 
 @pytest.fixture
 def slow_evaluation(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Evaluation takes much longer than steps."""
+    """Point takes much longer than steps."""
     measured = timed_run.measured
 
     def delayed(*arguments: Any) -> dict[str, float]:

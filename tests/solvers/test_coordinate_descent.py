@@ -127,8 +127,8 @@ def test_odd_blocks_may_be_solved_in_any_order():
     """What the appendix says of its three groups: nothing inside one is coupled."""
 
     class Reversed(solvers.OddEven):
-        def groups(self, depth):
-            return tuple(tuple(reversed(group)) for group in super().groups(depth))
+        def groups(self, links):
+            return tuple(tuple(reversed(group)) for group in super().groups(links))
 
     one, state = walk(deep(), CoordinateDescent(block_iterations=50), 2)
     other, again = walk(deep(), CoordinateDescent(sweep=Reversed(), block_iterations=50), 2)

@@ -12,6 +12,7 @@ from torch import nn
 
 import lifted_bregman as lb
 from lifted_bregman import errors, solvers
+from lifted_bregman.graph import Links
 from lifted_bregman.problem.blocks import ParameterBlock, VariableBlock
 from tests.solvers.problems import NAMES, make
 
@@ -67,7 +68,10 @@ def test_simultaneous_sweeps_never_increase_the_energy_of_a_digits_classifier(hi
 
 def test_the_coupling_of_a_sweep_counts_what_moves_at_once():
     """By hand: n of Θ_l and x_{l-1} in a group, twice that if x_l is in it; the largest of them."""
-    counted = {sweep: [sweep.coupling(depth) for depth in (1, 2, 3, 4)] for sweep in (solvers.Jacobi(), *GAUSS_SEIDEL)}
+    counted = {
+        sweep: [sweep.coupling(Links.chain(depth)) for depth in (1, 2, 3, 4)]
+        for sweep in (solvers.Jacobi(), *GAUSS_SEIDEL)
+    }
     assert counted == {solvers.Jacobi(): [1, 2, 4, 4]} | {sweep: [1, 1, 1, 1] for sweep in GAUSS_SEIDEL}
 
 
@@ -240,9 +244,9 @@ def test_sweep_orders():
     """Each visits every block once; a permutation that does not is refused before work."""
     blocks = [*(ParameterBlock(l) for l in (1, 2, 3)), *(VariableBlock(l) for l in (1, 2))]
     for sweep in (solvers.Jacobi(), *GAUSS_SEIDEL, solvers.Permutation(tuple(reversed(blocks)))):
-        visited = [block for group in sweep.groups(3) for block in group]
+        visited = [block for group in sweep.groups(Links.chain(3)) for block in group]
         assert sorted(map(repr, visited)) == sorted(map(repr, blocks))
-    assert solvers.TopDown().groups(3)[0] == (ParameterBlock(3),)
+    assert solvers.TopDown().groups(Links.chain(3))[0] == (ParameterBlock(3),)
     case = make("relu")
     bad = solvers.ProximalGradient(sweep=solvers.Permutation((ParameterBlock(1),)))
     with pytest.raises(errors.SettingError, match="1 blocks"):

@@ -19,6 +19,7 @@ from lifted_bregman.graph.proxies import UNKNOWN, value_of
 from lifted_bregman.graph.trace import FACTORIES, refuse, refuse_call
 from lifted_bregman.maps.base import Map
 from lifted_bregman.maps.determinism import BATCH_NORM, DROPOUT, INSTANCE_NORM
+from lifted_bregman.maps.sites import Site
 
 try:
     from lifted_bregman.graph.decompose import normal_cdf
@@ -159,7 +160,7 @@ def _match_module(node: fx.Node, module: nn.Module) -> Matched:
         refuse(path, module, str(error))
     if found is not None:
         return Matched(*_joint_dimension(node, *found))
-    if isinstance(module, Map):
+    if isinstance(module, Map | Site):
         return Matched(None)
     if isinstance(module, LazyModuleMixin):
         refuse(path, module, "its size is not known yet: run the model once on a sample before lifting it")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from lifted_bregman.activations import Activation
 from lifted_bregman.errors import SettingError
-from lifted_bregman.maps.base import LayerMap
+from lifted_bregman.maps import Borrowing, LayerMap
+from lifted_bregman.maps.base import Inputs
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,64 @@ class Layer:
         return self.restore(t) if self.activation.joint else t
 
 
+class Links:
+    """Which term reads which variable, without maps and numbers: inputs[l] and readers[v], 0 for the model's input.
+
+    reads  the variables that each term reads, from term 1 on
+    users  the terms in which each parameter block occurs, from block 1 on; by default that of its own number
+    """
+
+    def __init__(self, reads: Sequence[tuple[int, ...]], users: Sequence[tuple[int, ...]] | None = None) -> None:
+        self.depth = len(reads)
+        """L, the number of terms."""
+        self.inputs: tuple[tuple[int, ...], ...] = ((), *reads)
+        self.users: tuple[tuple[int, ...], ...] = ((), *(users or ((l,) for l in range(1, self.depth + 1))))
+        self.readers: tuple[tuple[int, ...], ...] = tuple(
+            tuple(l for l, read in enumerate(self.inputs) if v in read) for v in range(self.depth + 1)
+        )
+
+    @classmethod
+    def chain(cls, depth: int) -> Links:
+        """Term l reads x_{l-1}."""
+        return cls([(before,) for before in range(depth)])
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether every term reads the one before, and no parameters are shared."""
+        return self == Links.chain(self.depth)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Links) and (self.inputs, self.users) == (other.inputs, other.users)
+
+    def __hash__(self) -> int:
+        return hash((self.inputs, self.users))
+
+    @cached_property
+    def longest_path(self) -> int:
+        """The largest number of hidden variables on a way from the input to the output; of a chain L - 1."""
+        length = [0] * (self.depth + 1)
+        for term in range(1, self.depth + 1):
+            length[term] = 1 + max((length[v] for v in self.inputs[term] if v > 0), default=0)
+        return length[-1] - 1
+
+    @cached_property
+    def colours(self) -> tuple[tuple[int, ...], ...]:
+        """The hidden variables in groups of which no two share a term; of a chain the odd and the even ones.
+
+        Each variable, in order, takes the first colour that none of its neighbours has.
+        """
+        groups: list[list[int]] = [[], []]
+        colour: dict[int, int] = {}
+        for v in range(1, self.depth):
+            occurs = (v, *self.readers[v])
+            taken = {colour[u] for term in occurs for u in (*self.inputs[term], term) if u in colour}
+            colour[v] = next(c for c in range(len(groups) + 1) if c not in taken)
+            if colour[v] == len(groups):
+                groups.append([])
+            groups[colour[v]].append(v)
+        return tuple(map(tuple, groups))
+
+
 @dataclass(frozen=True)
 class Network:
     """The terms of a model in topological order, counted from 1: network[1] .. network[L].  0 is the model's input.
@@ -108,7 +167,7 @@ class Network:
         linked = tuple(
             layer if layer.inputs else replace(layer, inputs=(before,)) for before, layer in enumerate(self.layers)
         )
-        object.__setattr__(self, "layers", linked)
+        object.__setattr__(self, "layers", _with_owners(linked))
 
     @property
     def couples_samples(self) -> bool:
@@ -121,14 +180,35 @@ class Network:
         return any(layer.map.random for layer in self.layers) or any(dropout.active for dropout in self.skipped)
 
     @cached_property
+    def links(self) -> Links:
+        """Which term reads which variable."""
+        users = [[number] for number in range(1, len(self.layers) + 1)]
+        for number, layer in enumerate(self.layers, 1):
+            lenders = layer.map.lenders.values() if isinstance(layer.map, Borrowing) else ()
+            for owner in sorted({owner for owner, _ in lenders}):
+                users[owner - 1].append(number)
+        return Links([layer.inputs for layer in self.layers], list(map(tuple, users)))
+
+    @property
     def readers(self) -> tuple[tuple[int, ...], ...]:
         """readers[v]: the terms whose maps read x_v, in order; of a chain (v + 1,)."""
-        found: list[list[int]] = [[] for _ in range(len(self.layers) + 1)]
-        for number, layer in enumerate(self.layers, 1):
-            for v in layer.inputs:
-                if v >= 0:
-                    found[v].append(number)
-        return tuple(map(tuple, found))
+        return self.links.readers
+
+    def forward(self, X: Tensor, terms: Iterable[int] | None = None) -> list[Tensor]:
+        """x_0 = X and x_l = σ_l(f_l(..)) of the terms 1 .. n, by default of all."""
+        x = [X]
+        for l in range(1, len(self.layers) + 1) if terms is None else terms:
+            x.append(self[l].activate(self[l].map.apply(self.read(x, l))))
+        return x
+
+    def read(self, x: Sequence[Tensor] | Mapping[int, Tensor], term: int) -> Inputs:
+        """What the map of a term reads of x_0, x_1, ..: a tensor, or a tuple where it reads several variables."""
+        inputs = self.links.inputs[term]
+        return x[inputs[0]] if len(inputs) == 1 else tuple([x[v] for v in inputs])
+
+    def named(self, name: str) -> int | None:
+        """The term in which a module or value has this name; None if there is none."""
+        return next((number for number, layer in enumerate(self.layers, 1) if name in layer.names), None)
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -140,6 +220,18 @@ class Network:
         if not 1 <= layer <= len(self.layers):
             raise SettingError(f"there is no layer {layer}: layers count from 1 to {len(self.layers)}.")
         return self.layers[layer - 1]
+
+
+def _with_owners(layers: Sequence[Layer]) -> tuple[Layer, ...]:
+    """The same terms, with every parameter that occurs in several of them owned by the first and borrowed by others."""
+    owners: dict[int, tuple[int, str]] = {}
+    found = []
+    for number, layer in enumerate(layers, 1):
+        own = {name: p for name, p in layer.map.parameters.items() if p.requires_grad}
+        lenders = {name: owners[id(p)] for name, p in own.items() if id(p) in owners}
+        owners |= {id(p): (number, name) for name, p in own.items() if id(p) not in owners}
+        found.append(replace(layer, map=Borrowing(layer.map, lenders)) if lenders else layer)
+    return tuple(found)
 
 
 def sum_features(t: Tensor) -> Tensor:

@@ -14,28 +14,34 @@ from lifted_bregman.losses.bregman import BregmanLoss
 
 
 def one_hot(labels: Tensor, like: Tensor) -> Tensor:
-    """Integer labels (samples,) as one-hot rows with the shape and dtype of `like`, or an error that names the
-    label.
+    """Integer labels as one-hot vectors with the shape and dtype of `like`, or an error that names the label.
+
+    labels  (samples,), or (samples, ...) for predictions (samples, ..., classes) at several places of each sample
     """
     classes = like.shape[-1]
-    if labels.shape != like.shape[:1]:
+    if labels.shape != like.shape[:-1]:
         raise TensorError(
             f"the labels have shape {tuple(labels.shape)} for predictions of {tuple(like.shape)}; there must be one "
-            "integer for each sample."
+            "integer for each predicted vector."
         )
     labels = labels.long()
     bad = first_offender(labels, lambda values: (values < 0) | (values >= classes))
     if bad is not None:
         raise TensorError(
-            f"the label of sample {bad} is {int(labels[bad])}; with {classes} outputs, labels run from 0 to "
-            f"{classes - 1}: give the model one output for each class, or number the classes from 0."
+            f"the label of sample {bad} is {_outside(labels[bad], classes)}; with {classes} outputs, labels run from 0 "
+            f"to {classes - 1}: give the model one output for each class, or number the classes from 0."
         )
     return torch.zeros_like(like).scatter_(-1, labels.unsqueeze(-1), 1.0)
 
 
+def _outside(labels: Tensor, classes: int) -> int:
+    """The first of a sample's labels that is no class."""
+    return int(labels[(labels < 0) | (labels >= classes)].flatten()[0])
+
+
 def are_labels(target: Tensor, like: Tensor) -> bool:
-    """Whether `target` holds one integer per sample rather than one vector per sample."""
-    return isinstance(target, Tensor) and target.dtype in LABEL_DTYPES and target.ndim == 1 and like.ndim == 2
+    """Whether `target` holds one integer, rather than one vector, for each predicted vector."""
+    return isinstance(target, Tensor) and target.dtype in LABEL_DTYPES and target.ndim == like.ndim - 1
 
 
 class SquaredError(BregmanLoss):

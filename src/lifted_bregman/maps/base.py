@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
-from lifted_bregman.errors import UnsupportedModuleError
+from lifted_bregman.errors import CompatibilityError, UnsupportedModuleError
 from lifted_bregman.maps.spectral import PowerIteration
 
 Inputs: TypeAlias = Any
 """What a map is applied to: x of shape (samples, ...), or a tuple of those where the map reads several variables."""
+
+
+PullBack: TypeAlias = Callable[..., tuple[Any, dict[str, Tensor]]]
+"""pull(d, scale=1.0, inputs=True): J_xᵀ d in the form of x, or None if `inputs` is False; and scale·J_Θᵀ d by name."""
 
 
 class LayerMap(ABC):
@@ -66,6 +71,26 @@ class LayerMap(ABC):
     @abstractmethod
     def pull_back_parameters(self, x: Inputs, d: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
         """scale·J_Θᵀ d in new tensors, for each name in `parameters`."""
+
+    def linearise(self, x: Inputs) -> tuple[Tensor, PullBack]:
+        """z = f(x, Θ), and its pull-back at this x and Θ, to be called once.
+
+        Maps for which a pull-back needs what the forward pass has computed keep it, so that both cost what a forward
+        and a backward pass cost.
+        """
+
+        def pull(d: Tensor, scale: float = 1.0, inputs: bool = True) -> tuple[Any, dict[str, Tensor]]:
+            return self.pull_back_input(x, d) if inputs else None, self.pull_back_parameters(x, d, scale)
+
+        return self.apply(x), pull
+
+    def frozen(self) -> AbstractContextManager[None]:
+        """A context in which masks of dropout and batch statistics are those of the last call, and none is updated."""
+        return nullcontext()
+
+    def evaluate(self, x: Inputs) -> Tensor:
+        """z = f(x, Θ) with autograd's graph, for back-propagation."""
+        raise CompatibilityError(f"autograd does not know the map {type(self).__name__}.")
 
     @abstractmethod
     def input_curvature(

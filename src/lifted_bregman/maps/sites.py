@@ -24,6 +24,15 @@ class Site(nn.Module):
 
     frozen = False
 
+    def __init__(self, of: nn.Module) -> None:
+        super().__init__()
+        self._of = [of]  # in a list: the user's module is no part of this one
+
+    @property
+    def of(self) -> nn.Module:
+        """The user's module whose settings and mode count."""
+        return self._of[0]
+
     @property
     def random(self) -> bool:
         """Whether a call draws random numbers, in the present mode."""
@@ -42,20 +51,19 @@ class DropoutSite(Site):
     """
 
     def __init__(self, function: Callable[..., Tensor], owner: nn.Module, p: float | None, always: bool = False) -> None:
-        super().__init__()
+        super().__init__(owner)
         self.function, self.always = function, always
         self._given = p
-        self._owner = [owner]  # in a list: the user's module is no part of this one
         self.mask: Tensor | None = None
 
     @property
     def p(self) -> float:
         """The part of the numbers that become 0."""
-        return float(self._owner[0].p) if self._given is None else self._given  # type: ignore[arg-type]
+        return float(self.of.p) if self._given is None else self._given  # type: ignore[arg-type]
 
     @property
     def random(self) -> bool:
-        return (self.always or self._owner[0].training) and self.p > 0.0
+        return (self.always or self.of.training) and self.p > 0.0
 
     def forward(self, x: Tensor) -> Tensor:
         """m ⊙ x."""
@@ -82,15 +90,14 @@ class NormSite(Site):
     """
 
     def __init__(self, module: Any) -> None:
-        super().__init__()
-        self._module = [module]
+        super().__init__(module)
         self.statistics: tuple[Tensor, Tensor] | None = None
         self.instance = isinstance(module, nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d)
 
     @property
     def by_batch(self) -> bool:
         """Whether the statistics are those of the batch, in the present mode."""
-        module = self._module[0]
+        module: Any = self.of
         return bool(module.training or module.running_mean is None)
 
     @property
@@ -99,7 +106,7 @@ class NormSite(Site):
 
     def forward(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         """weight · (x - mean) / √(variance + eps) + bias."""
-        module = self._module[0]
+        module: Any = self.of
         if self.instance:
             return self._instance(module, x, weight, bias)
         if not self.by_batch:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from typing import Any, ContextManager, Protocol
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -13,9 +13,9 @@ from torch.func import functional_call, vjp
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.activations.torch_modules import is_activation
 from lifted_bregman.errors import ActivationDerivativeError, CompatibilityError
-from lifted_bregman.maps.base import Inputs, LayerMap, Map
+from lifted_bregman.maps.base import Inputs, LayerMap, Map, PullBack
 from lifted_bregman.maps.determinism import changes_with_mode, require_one_answer, require_pure, submodules
-from lifted_bregman.maps.sites import Site
+from lifted_bregman.maps.sites import Fetch, Site
 from lifted_bregman.maps.spectral import (
     NormalOperator,
     PowerIteration,
@@ -26,12 +26,6 @@ from lifted_bregman.maps.spectral import (
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _MATRIX_ENTRIES = 2**22  # a map with at most this many is written out as a matrix for a tight bound
-
-
-class Pull(Protocol):
-    """d ↦ (J_xᵀ d in the form of x, scale·J_Θᵀ d by parameter), at the point of one `linearise`."""
-
-    def __call__(self, d: Tensor, scale: float = 1.0) -> tuple[Inputs, dict[str, Tensor]]: ...
 
 
 class TracedMap(LayerMap):
@@ -83,6 +77,13 @@ class TracedMap(LayerMap):
     def parameters(self) -> dict[str, nn.Parameter]:
         found = {name: home._parameters[last] for name, (home, last) in self._homes.items()}
         return {name: p for name, p in found.items() if p is not None and p.requires_grad}
+
+    @property
+    def modules(self) -> tuple[nn.Module, ...]:
+        """The user's modules that the map calls, in order."""
+        called = (self.graph.get_submodule(str(n.target)) for n in self.graph.graph.nodes if n.op == "call_module")
+        found = (module.of if isinstance(module, Site) else module for module in called)
+        return tuple(module for module in found if not isinstance(module, Fetch))
 
     @property
     def couples_samples(self) -> bool:  # type: ignore[override]
@@ -140,8 +141,7 @@ class TracedMap(LayerMap):
             z: Tensor = Trying(self.graph).run(*_several(x))
         return z
 
-    def differentiable(self, x: Inputs) -> Tensor:
-        """f(x, Θ) with an autograd graph."""
+    def evaluate(self, x: Inputs) -> Tensor:
         self.require_pure()
         z: Tensor = self.graph(*_several(x))
         return z
@@ -152,36 +152,23 @@ class TracedMap(LayerMap):
         z: Tensor = self.graph(*_several(x))
         return z
 
-    def linearise(self, x: Inputs, needed: Sequence[bool] | None = None) -> tuple[Tensor, Pull]:
-        """z, and the transposed Jacobians at (x, Θ), from one forward pass.
-
-        needed  for each variable in x, whether its pull-back is asked for; others get zeros.  All by default.
-        """
-        given = _several(x)
-        wanted = [t.is_floating_point() and (needed is None or needed[i]) for i, t in enumerate(given)]
-        leaves = tuple(t.detach().requires_grad_(w) for t, w in zip(given, wanted, strict=True))
+    def linearise(self, x: Inputs) -> tuple[Tensor, PullBack]:
+        """z and its pull-back from one forward pass, whose autograd graph is kept as long as the pull-back is."""
+        leaves = _leaves(x)
         trained = self.parameters
         with torch.enable_grad(), self._differentiating():
             z: Tensor = self.graph(*leaves)
-        sources = [t for t, w in zip(leaves, wanted, strict=True) if w] + list(trained.values())
 
-        def pull(d: Tensor, scale: float = 1.0) -> tuple[Inputs, dict[str, Tensor]]:
-            pulled: Sequence[Tensor | None] = [None] * len(sources)
-            if z.requires_grad and sources:
-                with self._differentiating(check=False):
-                    pulled = torch.autograd.grad(z, sources, d.detach(), retain_graph=True, allow_unused=True)
-            rest = iter(pulled)
-            back = tuple(_or_zeros(next(rest) if w else None, t) for t, w in zip(leaves, wanted, strict=True))
-            gradients = {name: _or_zeros(next(rest), p) for name, p in trained.items()}
-            if scale != 1.0:
-                gradients = {name: g * scale for name, g in gradients.items()}
-            return (back if isinstance(x, tuple) else back[0]), gradients
+        def pull(d: Tensor, scale: float = 1.0, inputs: bool = True) -> tuple[Any, dict[str, Tensor]]:
+            with self._differentiating(check=False):
+                return _pull(z, leaves if inputs else (), trained, d, scale, isinstance(x, tuple), keep=True)
 
         return z.detach(), pull
 
     def pull_back_input(self, x: Inputs, d: Tensor) -> Inputs:
-        with self._still():
-            return self._only(x, d, inputs=True)[0]
+        leaves = _leaves(x)
+        with self._still(), torch.enable_grad(), self._differentiating():
+            return _pull(self.graph(*leaves), leaves, {}, d, 1.0, isinstance(x, tuple))[0]
 
     @no_graph
     def accumulate_parameters(
@@ -196,27 +183,9 @@ class TracedMap(LayerMap):
     def pull_back_parameters(self, x: Inputs, d: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
         if not self._names:
             return {}
-        with self._still():
-            return self._only(x, d, inputs=False, scale=scale)[1]
-
-    def _only(self, x: Inputs, d: Tensor, inputs: bool, scale: float = 1.0) -> tuple[Inputs, dict[str, Tensor]]:
-        """The pull-back to the inputs, or to the parameters, without the work for the other."""
-        trained = {} if inputs else self.parameters
-        given = _several(x)
-        wanted = [inputs and t.is_floating_point() for t in given]
-        leaves = tuple(t.detach().requires_grad_(w) for t, w in zip(given, wanted, strict=True))
-        sources = [t for t, w in zip(leaves, wanted, strict=True) if w] + list(trained.values())
-        with torch.enable_grad(), self._differentiating():
-            z = self.graph(*leaves)
-            pulled: Sequence[Tensor | None] = [None] * len(sources)
-            if z.requires_grad and sources:
-                pulled = torch.autograd.grad(z, sources, d.detach(), allow_unused=True)
-        rest = iter(pulled)
-        back = tuple(_or_zeros(next(rest) if w else None, t) for t, w in zip(leaves, wanted, strict=True))
-        gradients = {name: _or_zeros(next(rest), p) for name, p in trained.items()}
-        if scale != 1.0:
-            gradients = {name: g * scale for name, g in gradients.items()}
-        return (back if isinstance(x, tuple) else back[0]), gradients
+        with self._still(), torch.enable_grad(), self._differentiating():
+            z = self.graph(*(t.detach() for t in _several(x)))
+            return _pull(z, (), self.parameters, d, scale, False)[1]
 
     @no_graph
     def input_curvature(
@@ -267,7 +236,7 @@ class TracedMap(LayerMap):
                 return positive_bound(normal, tuple(values.values()))
             return (power or PowerIteration()).estimate(normal, tuple(values.values()))
 
-    def _still(self) -> ContextManager[None]:
+    def _still(self) -> AbstractContextManager[None]:
         return self.frozen() if self._sites else nullcontext()
 
     def _prime(self, given: tuple[Tensor, ...]) -> None:
@@ -368,6 +337,28 @@ def _home(graph: nn.Module, within: str) -> tuple[nn.Module, str]:
 
 def _several(x: Inputs) -> tuple[Tensor, ...]:
     return x if isinstance(x, tuple) else (x,)
+
+
+def _leaves(x: Inputs) -> tuple[Tensor, ...]:
+    """x as tensors with respect to which autograd differentiates; whole numbers carry no derivative."""
+    return tuple(t.detach().requires_grad_(t.is_floating_point()) for t in _several(x))
+
+
+def _pull(
+    z: Tensor, leaves: tuple[Tensor, ...], trained: Mapping[str, Tensor], d: Tensor, scale: float, several: bool,
+    keep: bool = False,
+) -> tuple[Any, dict[str, Tensor]]:
+    """J_xᵀ d for the leaves (None where there are none) and scale·J_Θᵀ d; zeros where z does not depend on one."""
+    sources = [t for t in leaves if t.requires_grad] + list(trained.values())
+    pulled: Sequence[Tensor | None] = [None] * len(sources)
+    if z.requires_grad and sources:
+        pulled = torch.autograd.grad(z, sources, d.detach(), retain_graph=keep, allow_unused=True)
+    rest = iter(pulled)
+    back = tuple(_or_zeros(next(rest) if t.requires_grad else None, t) for t in leaves)
+    gradients = {name: _or_zeros(next(rest), p) for name, p in trained.items()}
+    if scale != 1.0:
+        gradients = {name: g * scale for name, g in gradients.items()}
+    return (back if several else back[0]) if leaves else None, gradients
 
 
 def _or_zeros(gradient: Tensor | None, like: Tensor) -> Tensor:

@@ -1,17 +1,20 @@
-"""Which block touches which: the one place where l - 1, l and l + 1 are written down.
+"""Which block touches which: the one place where the links between terms become blocks and their neighbours.
 
-A network of L layers has parameter blocks Θ_1 .. Θ_L and variable blocks x_1 .. x_{L-1}; x_0 is the input and x_L the
-target.  The energy (eq. 13) is a sum of L terms.  Term l couples x_{l-1}, Θ_l and x_l through z_l = f_l(x_{l-1}, Θ_l):
+A network of L terms has parameter blocks Θ_1 .. Θ_L and variable blocks x_1 .. x_{L-1}; x_0 is the input and x_L the
+target.  The energy (eq. 13) is a sum of L terms.  Term l couples Θ_l, x_l and the variables that its map reads; in a
+chain that is x_{l-1}:
 
     x_{l-1} ──Θ_l──> z_l ~ x_l ──Θ_{l+1}──> z_{l+1} ~ x_{l+1}
 
-So Θ_l is in term l only, and x_l is in term l (as the output) and in term l + 1 (as the input).
+So Θ_l is in term l, and in the others that share it; x_l is in term l (as the output) and in the terms that read it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from lifted_bregman.graph import Links
 
 
 @dataclass(frozen=True, order=True)
@@ -31,18 +34,8 @@ class VariableBlock:
 Block = ParameterBlock | VariableBlock
 
 
-def below(layer: int) -> int:
-    """l - 1: the variable that layer l reads."""
-    return layer - 1
-
-
-def above(layer: int) -> int:
-    """l + 1: the layer that reads x_l."""
-    return layer + 1
-
-
 def layers(depth: int) -> range:
-    """1 .. L, the layers, terms and parameter blocks."""
+    """1 .. L, the terms and parameter blocks."""
     return range(1, depth + 1)
 
 
@@ -61,27 +54,31 @@ def all_blocks(depth: int) -> tuple[Block, ...]:
     return (*map(ParameterBlock, layers(depth)), *map(VariableBlock, hidden_layers(depth)))
 
 
-def terms(block: Block) -> tuple[int, ...]:
+def terms(block: Block, links: Links) -> tuple[int, ...]:
     """The terms of the energy in which a block occurs."""
     if isinstance(block, ParameterBlock):
-        return (block.layer,)
-    return (block.layer, above(block.layer))
+        return links.users[block.layer]
+    return (block.layer, *links.readers[block.layer])
 
 
-def members(term: int, depth: int) -> tuple[Block, ...]:
-    """The blocks that occur in a term: Θ_l, x_{l-1} and x_l, as far as the last two are variables."""
-    touched = (layer for layer in (below(term), term) if layer in hidden_layers(depth))
-    return (ParameterBlock(term), *map(VariableBlock, touched))
+def members(term: int, links: Links) -> tuple[Block, ...]:
+    """The blocks that occur in a term: its parameters, what its map reads and its own x, as far as they are variables.
+
+    In a chain: Θ_l, x_{l-1} and x_l.
+    """
+    hidden = hidden_layers(links.depth)
+    parameters = (ParameterBlock(layer) for layer in layers(links.depth) if term in links.users[layer])
+    return (*parameters, *(VariableBlock(v) for v in (*links.inputs[term], term) if v in hidden))
 
 
-def neighbours(block: Block, depth: int) -> frozenset[Block]:
+def neighbours(block: Block, links: Links) -> frozenset[Block]:
     """The blocks that share a term with `block`; the update of a block reads these and no others."""
-    return frozenset(other for term in terms(block) for other in members(term, depth)) - {block}
+    return frozenset(other for term in terms(block, links) for other in members(term, links)) - {block}
 
 
-def independent(blocks: Iterable[Block]) -> bool:
+def independent(blocks: Iterable[Block], links: Links) -> bool:
     """Whether no two of the blocks share a term, so that updating them at once equals updating them in turn."""
-    used = [term for block in blocks for term in terms(block)]
+    used = [term for block in blocks for term in terms(block, links)]
     return len(used) == len(set(used))
 
 
@@ -101,11 +98,10 @@ def bottom_up(depth: int) -> tuple[Block, ...]:
     )
 
 
-def odd_even(depth: int) -> tuple[tuple[Block, ...], ...]:
-    """All Θ, odd x, even x: three groups of independent blocks that make one sweep."""
-    hidden = hidden_layers(depth)
-    return (
-        tuple(map(ParameterBlock, layers(depth))),
-        tuple(VariableBlock(layer) for layer in hidden if layer % 2 == 1),
-        tuple(VariableBlock(layer) for layer in hidden if layer % 2 == 0),
-    )
+def by_colour(links: Links) -> tuple[tuple[Block, ...], ...]:
+    """All Θ, then the variables colour by colour: groups of independent blocks that make one sweep.
+
+    In a chain the colours are the odd and the even layers.
+    """
+    parameters = tuple(map(ParameterBlock, layers(links.depth)))
+    return (parameters, *(tuple(map(VariableBlock, colour)) for colour in links.colours))

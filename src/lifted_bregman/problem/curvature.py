@@ -1,18 +1,51 @@
-"""The curvature of blocks where samples have weights, or are shared with other processes."""
+"""The curvature of blocks: Lipschitz constants of their gradients, also where samples have weights or are shared."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from lifted_bregman._no_graph import no_graph
-from lifted_bregman.maps import Dense, LayerMap, PowerIteration
+from lifted_bregman.maps import Borrowing, Dense, LayerMap, PowerIteration
+from lifted_bregman.maps.base import Inputs
 from lifted_bregman.maps.spectral import NormalOperator, Vector, certified_bound
 from lifted_bregman.problem.peers import Peers
+from lifted_bregman.problem.point import Point
+
+if TYPE_CHECKING:
+    from lifted_bregman.problem.lifted import LiftedProblem
 
 _ALONE = Peers()
+Powers = Callable[[str], PowerIteration]
+"""The power iteration of each name: "Θ_3" or "x_2", and "x_2.5" for term 5 where several read x_2."""
+
+
+def parameter_curvature(problem: LiftedProblem, point: Point, layer: int, powers: Powers, upper: bool) -> float:
+    """(1/s) Σ_t λ_t ‖J_Θ f_t‖₂² over the terms t in which Θ_l occurs, in most networks the term l alone."""
+    total = 0.0
+    for term in problem.links.users[layer]:
+        f = problem.network[term].map
+        if term != layer:
+            assert isinstance(f, Borrowing)
+            f = f.base
+        key = f"Θ_{layer}" if term == layer else f"Θ_{layer}.{term}"
+        norm = squared_parameter_norm(f, point.read(term), powers(key), upper, point.weights, problem.peers)
+        total += problem.weight(term) * norm / problem.peers.samples(point.samples)
+    return total
+
+
+def variable_curvature(problem: LiftedProblem, point: Point, layer: int, powers: Powers, upper: bool) -> float:
+    """Σ_t λ_t ‖J_x f_t‖₂² over the terms t that read x_l; in a chain λ_{l+1} ‖J_x f_{l+1}‖₂²."""
+    total, peers = 0.0, problem.peers
+    for number, term in enumerate(problem.links.readers[layer]):
+        f, which = problem.network[term].map, problem.links.inputs[term].index(layer)
+        key = f"x_{layer}" if number == 0 else f"x_{layer}.{term}"
+        norm = squared_input_norm(f, point.read(term), powers(key), upper, peers, which)
+        total += problem.weight(term) * norm
+    return total
 
 
 class SharedPower(PowerIteration):
@@ -36,18 +69,27 @@ class SharedPower(PowerIteration):
 
 
 @no_graph
-def squared_input_norm(f: LayerMap, x: Tensor, power: PowerIteration, upper: bool, peers: Peers = _ALONE) -> float:
-    """‖J_x f‖₂² of one sample, the largest over all samples of all peers where they differ."""
-    if peers.count > 1:
+def squared_input_norm(
+    f: LayerMap, x: Inputs, power: PowerIteration, upper: bool, peers: Peers = _ALONE, which: int = 0
+) -> float:
+    """‖J_x f‖₂² of one sample, the largest over all samples of all peers where they differ.
+
+    which  the input in question, where f reads several
+    """
+
+    def of_all(x: Tensor) -> Tensor:
         # An affine map has the same Jacobian at every x, of which only the shape is read.
-        x = x.new_zeros(1, *x.shape[1:]) if f.affine else peers.gather(x, keep=True)
-    return f.input_curvature(x, power, upper)
+        return x.new_zeros(1, *x.shape[1:]) if f.affine else peers.gather(x, keep=True)
+
+    if peers.count > 1:
+        x = tuple(map(of_all, x)) if isinstance(x, tuple) else of_all(x)
+    return f.input_curvature(x, power, upper, which)
 
 
 @no_graph
 def squared_parameter_norm(
     f: LayerMap,
-    x: Tensor,
+    x: Inputs,
     power: PowerIteration,
     upper: bool,
     weights: Tensor | None = None,
@@ -79,16 +121,18 @@ def squared_parameter_norm(
 
 
 def over_all_samples(
-    x: Tensor, weights: Tensor | None, power: PowerIteration, upper: bool, peers: Peers
-) -> tuple[Tensor, Tensor | None, PowerIteration]:
+    x: Inputs, weights: Tensor | None, power: PowerIteration, upper: bool, peers: Peers
+) -> tuple[Inputs, Tensor | None, PowerIteration]:
     """What a norm over all samples is made of: the rows of all peers, or one's own and a power iteration that adds up.
 
     Rows are gathered for a bound from above, and where that is cheap.
     """
     if peers.count == 1:
         return x, weights, power
-    if upper or peers.light(x):
-        return peers.gather(x, keep=True), None if weights is None else peers.gather(weights), power
+    several = isinstance(x, tuple)
+    if upper or several or peers.light(x):
+        x = tuple(peers.gather(rows, keep=True) for rows in x) if several else peers.gather(x, keep=True)
+        return x, None if weights is None else peers.gather(weights), power
     return x, weights, SharedPower(power, peers)
 
 

@@ -13,7 +13,7 @@ from lifted_bregman._no_graph import no_graph
 from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import SettingError, TensorError
 from lifted_bregman.problem.blocks import hidden_layers
-from lifted_bregman.problem.evaluation import Evaluation
+from lifted_bregman.problem.point import Point
 from lifted_bregman.problem.span import lend
 from lifted_bregman.problem.state import LiftedState
 
@@ -45,7 +45,7 @@ class LinearUnits:
 
 
 @no_graph
-def certificates(problem: LiftedProblem, point: Evaluation, step: float = 1.0) -> Certificates:
+def certificates(problem: LiftedProblem, point: Point, step: float = 1.0) -> Certificates:
     """Prox-gradient residuals, as `LiftedProblem.certificates` states them, of the blocks of this process."""
     step = positive(step, "step")
     lend(problem, point)
@@ -59,9 +59,9 @@ def certificates(problem: LiftedProblem, point: Evaluation, step: float = 1.0) -
 def consistency(problem: LiftedProblem, state: LiftedState, X: Tensor) -> tuple[float, ...]:
     """Relative gaps, as `LiftedProblem.consistency` states them."""
     gaps = []
-    network, x = problem.network, X
+    network, values = problem.network, [X, *state]
     for layer in hidden_layers(len(network)):
-        sigma = network[layer].activate(network[layer].map.apply(x))
+        sigma = network[layer].activate(network[layer].map.apply(network.read(values, layer)))
         x = state[layer]
         norms = (float(torch.linalg.vector_norm(x - sigma)), float(torch.linalg.vector_norm(sigma)))
         gap, size = problem.peers.norms_of(*norms)
@@ -73,11 +73,11 @@ def consistency(problem: LiftedProblem, state: LiftedState, X: Tensor) -> tuple[
 def linear_units(problem: LiftedProblem, X: Tensor) -> tuple[LinearUnits, ...]:
     """Units acting linearly, as `LiftedProblem.linear_units` states them."""
     found = []
-    network, x = problem.network, X
+    network, values = problem.network, [X]
     for layer in hidden_layers(len(network)):
-        z = network[layer].map.apply(x)
-        x = network[layer].activate(z)
-        linear = problem.peers.gather(x == z)
+        z = network[layer].map.apply(network.read(values, layer))
+        values.append(network[layer].activate(z))
+        linear = problem.peers.gather(values[-1] == z)
         found.append(LinearUnits(100.0 * float(linear.double().mean()), 100.0 * float(linear.all(0).double().mean())))
     return tuple(found)
 
@@ -93,7 +93,7 @@ def sparsity(codes: LiftedState | Tensor, layer: int | None = None) -> float:
     return float((codes == 0).double().mean())
 
 
-def _parameter_residual(problem: LiftedProblem, point: Evaluation, layer: int, step: float) -> float:
+def _parameter_residual(problem: LiftedProblem, point: Point, layer: int, step: float) -> float:
     gradient = problem.parameter_gradient(point, layer)
     if layer in problem.parameter_penalties:
         values = {name: p.detach() for name, p in problem.network[layer].map.parameters.items()}
@@ -102,7 +102,7 @@ def _parameter_residual(problem: LiftedProblem, point: Evaluation, layer: int, s
     return math.hypot(*(float(torch.linalg.vector_norm(g)) for g in gradient.values()))
 
 
-def _variable_residual(problem: LiftedProblem, point: Evaluation, layer: int, step: float) -> float:
+def _variable_residual(problem: LiftedProblem, point: Point, layer: int, step: float) -> float:
     x = point.x[layer]
     moved = problem.variable_prox(layer, x - step * problem.variable_gradient(point, layer), step)
     (norm,) = problem.peers.norms_of(float(torch.linalg.vector_norm(x - moved)))

@@ -18,20 +18,20 @@ from torch import Tensor
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.graph.terms import half_square, sum_features
 from lifted_bregman.problem.blocks import hidden_layers, layers
-from lifted_bregman.problem.evaluation import Evaluation
+from lifted_bregman.problem.point import Point
 
 if TYPE_CHECKING:
     from lifted_bregman.problem.lifted import LiftedProblem
 
 
 @no_graph
-def layer_energies(problem: LiftedProblem, point: Evaluation) -> Tensor:
+def layer_energies(problem: LiftedProblem, point: Point) -> Tensor:
     """The parts of E by layer, (L,): mean of λ_l B_l + R_l, or of the loss for l = L, plus P_l; their sum is E."""
     return problem.span.all_layers(torch.stack(_parts(problem, point, problem.span.layers)))
 
 
 @no_graph
-def layer_objectives(problem: LiftedProblem, point: Evaluation) -> Tensor:
+def layer_objectives(problem: LiftedProblem, point: Point) -> Tensor:
     """The parts of `objective` by layer, (L,): mean of R_l, or of the loss for l = L, plus P_l; their sum is its value.
 
     For a point that is a forward pass they are the parts of E, since there B_l = 0.
@@ -40,19 +40,19 @@ def layer_objectives(problem: LiftedProblem, point: Evaluation) -> Tensor:
 
 
 @no_graph
-def partial_energy(problem: LiftedProblem, point: Evaluation, terms: Iterable[int]) -> Tensor:
+def partial_energy(problem: LiftedProblem, point: Point, terms: Iterable[int]) -> Tensor:
     """The sum of some layers' parts of E: all that a move of the blocks which touch only those can change."""
     return torch.stack(_parts(problem, point, terms)).sum()
 
 
 @no_graph
-def sample_energies(problem: LiftedProblem, point: Evaluation) -> Tensor:
+def sample_energies(problem: LiftedProblem, point: Point) -> Tensor:
     """The parts of E by sample, (s,), not multiplied by w_i; their (weighted) mean plus Σ_l P_l(Θ_l) is E."""
     return torch.stack([_term(problem, point, layer) for layer in layers(problem.depth)]).sum(0)
 
 
 @no_graph
-def objective(problem: LiftedProblem, point: Evaluation) -> Tensor:
+def objective(problem: LiftedProblem, point: Point) -> Tensor:
     """Mean loss plus penalties; at a forward pass, where every B_l vanishes, the value of the nested network.
 
     Constraints on variables are left out: a forward pass need not satisfy them, and the value would be infinite.
@@ -62,7 +62,7 @@ def objective(problem: LiftedProblem, point: Evaluation) -> Tensor:
 
 
 @no_graph
-def nonsmooth(problem: LiftedProblem, point: Evaluation, smooth_quadratic: bool) -> Tensor:
+def nonsmooth(problem: LiftedProblem, point: Point, smooth_quadratic: bool) -> Tensor:
     """G of the split E = G + H, which the proximal maps handle.
 
         G = (1/s) Σ_i Σ_{l<L} ( λ_l φ_l(x_l) + R_l(x_l) ) + Σ_l P_l(Θ_l),   φ = ½‖·‖² + Ψ
@@ -82,7 +82,7 @@ def nonsmooth(problem: LiftedProblem, point: Evaluation, smooth_quadratic: bool)
 
 
 @no_graph
-def smooth(problem: LiftedProblem, point: Evaluation, smooth_quadratic: bool) -> Tensor:
+def smooth(problem: LiftedProblem, point: Point, smooth_quadratic: bool) -> Tensor:
     """H of the split E = G + H, which gradients handle.
 
         H = (1/s) Σ_i [ φ_L(y) + Σ_l λ_l ( φ_l*(z_l) - <x_l, z_l> ) ]
@@ -102,13 +102,13 @@ def smooth(problem: LiftedProblem, point: Evaluation, smooth_quadratic: bool) ->
     return value
 
 
-def _parts(problem: LiftedProblem, point: Evaluation, terms: Iterable[int]) -> list[Tensor]:
+def _parts(problem: LiftedProblem, point: Point, terms: Iterable[int]) -> list[Tensor]:
     """The mean of λ_l B_l + R_l, plus P_l, for each of the layers."""
     means = _means(problem, point, {layer: _term(problem, point, layer) for layer in terms})
     return [mean + _on_parameters(problem, layer) for layer, mean in means.items()]
 
 
-def _objective_parts(problem: LiftedProblem, point: Evaluation) -> list[Tensor]:
+def _objective_parts(problem: LiftedProblem, point: Point) -> list[Tensor]:
     """The mean of R_l, or of the loss for l = L, plus P_l, for each layer of this process; no R_l that is a constraint.
 
     Of the maps only f_L is needed.
@@ -122,14 +122,14 @@ def _objective_parts(problem: LiftedProblem, point: Evaluation) -> list[Tensor]:
     return [means.get(layer, nothing) + _on_parameters(problem, layer) for layer in span.layers]
 
 
-def _means(problem: LiftedProblem, point: Evaluation, terms: Mapping[int, Tensor]) -> dict[int, Tensor]:
+def _means(problem: LiftedProblem, point: Point, terms: Mapping[int, Tensor]) -> dict[int, Tensor]:
     """The mean of each layer's terms over the samples of all peers."""
     means = {layer: point.weigh(term).mean() for layer, term in terms.items()}
     problem.peers.mean(*means.values())
     return means
 
 
-def _term(problem: LiftedProblem, point: Evaluation, layer: int) -> Tensor:
+def _term(problem: LiftedProblem, point: Point, layer: int) -> Tensor:
     """λ_l B_l(x_l, z_l) + R_l(x_l) of each sample."""
     value = problem.network[layer].bregman(point.x[layer], point.z(layer))
     weight = problem.weight(layer)
@@ -138,12 +138,12 @@ def _term(problem: LiftedProblem, point: Evaluation, layer: int) -> Tensor:
     return value + _on_variable(problem, point, layer) if layer in problem.penalties else value
 
 
-def _on_variable(problem: LiftedProblem, point: Evaluation, layer: int) -> Tensor:
+def _on_variable(problem: LiftedProblem, point: Point, layer: int) -> Tensor:
     """R_l(x_l) of each sample."""
     return sum_features(problem.penalties[layer].value(problem.network[layer].arrange(point.x[layer])))
 
 
-def _on_variables(problem: LiftedProblem, point: Evaluation) -> Tensor:
+def _on_variables(problem: LiftedProblem, point: Point) -> Tensor:
     """Σ_l R_l(x_l) of each sample."""
     total = point.x[0].new_zeros(point.samples)
     for layer in problem.penalties:

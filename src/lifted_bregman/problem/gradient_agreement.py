@@ -13,9 +13,9 @@ from torch import Tensor
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import CompatibilityError, SettingError
-from lifted_bregman.problem.blocks import above, hidden_layers, layers
-from lifted_bregman.problem.evaluation import Evaluation
+from lifted_bregman.problem.blocks import hidden_layers, layers
 from lifted_bregman.problem.nested import nested_gradient, not_differentiable
+from lifted_bregman.problem.point import Point
 from lifted_bregman.problem.state import LiftedState
 
 if TYPE_CHECKING:
@@ -85,18 +85,18 @@ def gradient_agreement(
 
 
 @no_graph
-def _step_sizes(problem: LiftedProblem, point: Evaluation) -> dict[int, float]:
+def _step_sizes(problem: LiftedProblem, point: Point) -> dict[int, float]:
     """1/L of each x_l; Θ stands still, so that they hold for all sweeps.  Maps without a bound get half an estimate."""
     steps = {}
     for layer in hidden_layers(problem.depth):
-        affine = problem.network[above(layer)].map.affine
+        affine = all(problem.network[term].map.affine for term in problem.links.readers[layer])
         curvature = problem.variable_curvature(point, layer, upper=affine)
         steps[layer] = (1.0 if affine else 0.5) / max(curvature, torch.finfo(torch.float32).tiny)
     return steps
 
 
 @no_graph
-def _sweep(problem: LiftedProblem, point: Evaluation, steps: dict[int, float]) -> float:
+def _sweep(problem: LiftedProblem, point: Point, steps: dict[int, float]) -> float:
     """One proximal gradient step (eq. 17) in each x_l from the top down; the largest relative change."""
     largest = 0.0
     for layer in reversed(hidden_layers(problem.depth)):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from torch import nn
+from torch import Tensor, nn
 
 from lifted_bregman.activations import Activation, Identity, Softmax
 from lifted_bregman.activations._base import SUPPORTED_DTYPES
@@ -13,12 +12,13 @@ from lifted_bregman.errors import CompatibilityError, SettingError, TensorError
 from lifted_bregman.graph import Layer, Network, read_network
 from lifted_bregman.losses import BregmanLoss
 from lifted_bregman.maps import Dense
+from lifted_bregman.maps.determinism import require_pure
 from lifted_bregman.penalties import Penalty
 from lifted_bregman.problem.blocks import hidden_layers, layers
 from lifted_bregman.problem.composite import require_composable
 from lifted_bregman.problem.data_checks import require_numbers
 from lifted_bregman.problem.lifted import LiftedProblem
-from lifted_bregman.problem.settings import check_penalties, check_weights
+from lifted_bregman.problem.settings import Penalties, Weights, check_penalties, check_weights
 
 _LOSSES: dict[type[nn.Module], str] = {
     nn.MSELoss: "SquaredError(), which is ½‖y - z‖² summed over features",
@@ -34,32 +34,38 @@ def lift(
     model: nn.Module,
     *,
     loss: BregmanLoss,
-    weights: float | Sequence[float] | None = None,
-    penalties: Mapping[int, Penalty] | None = None,
-    parameter_penalties: Mapping[int, Penalty] | None = None,
+    example: Tensor | tuple[Tensor, ...] | None = None,
+    weights: Weights | None = None,
+    penalties: Penalties | None = None,
+    parameter_penalties: Penalties | None = None,
 ) -> LiftedProblem:
     """The lifted problem (eq. 13) of a model, on the model's own parameters.
 
+    `problem.summary()` lists its terms: what is lifted, and what is a map.
+
     Args:
-        model: an `nn.Sequential` of maps (Linear, convolutions, average pooling, Flatten, `lb.Map`) and proximal
-            activations, as `read_network` takes it.  Parameters with requires_grad=False stay fixed.  Dropout and
-            batch normalisation are taken in evaluation mode only, as the identity and as an affine map.
+        model: any module that torch.fx can trace, as `read_network` takes it: maps and proximal activations, as
+            modules, functions or methods.  Parameters with requires_grad=False stay fixed.
         loss: `SquaredError()`, `CrossEntropy()` or `BregmanLoss(activation)`.  It owns the final activation: a model
             that ends with one needs the Bregman loss of that activation; a model that ends with a map takes any.
-        weights: λ_1 .. λ_{L-1} > 0, or one number for all; 1 by default.
-        penalties: R_l on the variables, {layer: penalty} with layers from 1 to L-1.
-        parameter_penalties: P_l on the weights (not the biases), {layer: penalty} with layers from 1 to L.
+        example: a few samples of the model's input, or a tuple of them for several inputs, where the model's code reads
+            shapes.
+        weights: λ_1 .. λ_{L-1} > 0, or one number for all, or some by place; 1 by default.
+        penalties: R_l on the variables, {place: penalty}.  A place is the name of a module or value, as in the summary,
+            or the number of a layer, from 1 to L-1.
+        parameter_penalties: P_l on the weights (not the biases), {place: penalty} with layers from 1 to L.
     """
-    network = read_network(model)
+    network = read_network(model, example)
+    require_pure(model)
     _require_parameters(network)
     top = replace(network.layers[-1], activation=_output_activation(network, loss))
     network = replace(network, layers=(*network.layers[:-1], top))
     depth = len(network)
-    checked_weights = check_weights(weights, depth)
-    on_variables = check_penalties(penalties, hidden_layers(depth), "penalties", "hidden layers")
+    checked_weights = check_weights(weights, network)
+    on_variables = check_penalties(penalties, network, hidden_layers(depth), "penalties", "hidden layers")
     for layer, penalty in on_variables.items():
         _require_composable(network[layer], penalty, f"penalties[{layer}]")
-    on_parameters = check_penalties(parameter_penalties, layers(depth), "parameter_penalties", "layers")
+    on_parameters = check_penalties(parameter_penalties, network, layers(depth), "parameter_penalties", "layers")
     for layer in on_parameters:
         if not any(p.ndim > 1 for p in network[layer].map.parameters.values()):
             raise SettingError(

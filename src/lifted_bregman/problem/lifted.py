@@ -12,24 +12,20 @@ from torch import Tensor
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.graph import Network
 from lifted_bregman.losses import BregmanLoss
-from lifted_bregman.maps import Dense, PowerIteration
+from lifted_bregman.maps import Borrowing, Dense, PowerIteration
 from lifted_bregman.penalties import Penalty
 from lifted_bregman.problem import diagnostics, energies
 from lifted_bregman.problem.blocks import (
     Block,
-    ParameterBlock,
-    VariableBlock,
-    above,
-    below,
     hidden_layers,
     layers,
     neighbours,
 )
 from lifted_bregman.problem.composite import composite_prox
-from lifted_bregman.problem.curvature import squared_input_norm, squared_parameter_norm
+from lifted_bregman.problem.curvature import parameter_curvature, variable_curvature
 from lifted_bregman.problem.data_checks import DataChecks, sample_weights
-from lifted_bregman.problem.evaluation import Evaluation
 from lifted_bregman.problem.peers import Peers
+from lifted_bregman.problem.point import Point
 from lifted_bregman.problem.settings import check_weights
 from lifted_bregman.problem.span import Span, enter
 from lifted_bregman.problem.state import LiftedState
@@ -49,10 +45,10 @@ class LiftedProblem:
 
         E(Θ, X) = (1/s) Σ_i [ ℓ(y, z_L) + Σ_{l<L} ( λ_l B_l(x_l, z_l) + R_l(x_l) ) ] + Σ_l P_l(Θ_l)
 
-    with z_l = f_l(x_{l-1}, Θ_l) and the loss ℓ(y, z_L) = B_L(y, z_L), so that layer L is a layer like the others with
-    x_L = y and λ_L = 1.  Layers count from 1.  The parameters are those of the user's model.  Methods that take X and Y
-    check them; inner loops check once with `prepare`, and then use `evaluate(..., check=False)` and the methods that
-    take the point it returns.
+    with z_l = f_l(x_u, x_w, ..; Θ_l), f_l(x_{l-1}, Θ_l) in a chain, and the loss ℓ(y, z_L) = B_L(y, z_L).  So term L
+    is a term like the others with x_L = y and λ_L = 1.  Terms ("layers") count from 1, in topological order.  The
+    parameters are those of the user's model.  Methods that take X and Y check them; inner loops check once with
+    `prepare`, and then use `evaluate(..., check=False)` and the methods that take the point it returns.
 
     Samples may have weights w_i > 0, not to be confused with the λ_l: every mean over samples is then (1/s) Σ_i w_i.
     They change the energies and whatever is of Θ.  Given Θ, each sample's variables minimise an energy of their own,
@@ -73,6 +69,8 @@ class LiftedProblem:
         self.network = network
         self.model = network.model
         self.loss = loss
+        self.links = network.links
+        """Which term reads which variable."""
         self.depth = len(network)
         self.weights = tuple(weights)
         """λ_1 .. λ_{L-1}."""
@@ -82,7 +80,7 @@ class LiftedProblem:
         """P_l by layer, on weights (parameters of two or more dimensions); biases are free."""
         self._weight = dict(zip(layers(self.depth), (*self.weights, 1.0), strict=True))
         self._checks = DataChecks(network, loss)
-        self._power: dict[Block, PowerIteration] = {}
+        self._power: dict[str, PowerIteration] = {}
         self.work = Work()
         """Counters of what was done through this problem since the last run began, which set them to 0."""
         self.peers = Peers()
@@ -118,7 +116,7 @@ class LiftedProblem:
 
     def with_weights(self, weights: float | Sequence[float]) -> LiftedProblem:
         """The same problem, on the same parameters, with other λ_1 .. λ_{L-1}."""
-        checked = check_weights(weights, self.depth)
+        checked = check_weights(weights, self.network)
         other = LiftedProblem(self.network, self.loss, checked, self.penalties, self.parameter_penalties)
         other.peers, other.span = self.peers, self.span
         return other
@@ -137,7 +135,7 @@ class LiftedProblem:
 
     def neighbours(self, block: Block) -> frozenset[Block]:
         """The blocks whose values the update of `block` reads."""
-        return neighbours(block, self.depth)
+        return neighbours(block, self.links)
 
     # Points
 
@@ -152,11 +150,8 @@ class LiftedProblem:
             self._checks.inputs(X)
         if self.span.count > 1:
             return self.forward_point(X, X).state
-        variables = []
-        x = X.detach() if X.requires_grad else X  # which peers know as their own part
-        for layer in hidden_layers(self.depth):
-            x = self.network[layer].activate(self.network[layer].map.apply(x))
-            variables.append(x)
+        X = X.detach() if X.requires_grad else X  # which peers know as their own part
+        variables = self.network.forward(X, hidden_layers(self.depth))[1:]
         self.work.forward_maps += len(variables)
         self.work.prox_maps += len(variables)
         return LiftedState(variables)
@@ -168,29 +163,27 @@ class LiftedProblem:
     @no_graph
     def evaluate(
         self, state: LiftedState, X: Tensor, Y: Tensor, check: bool = True, weights: Tensor | None = None
-    ) -> Evaluation:
+    ) -> Point:
         """All z_l and d_l at a point, each computed once; check=False takes X, Y and weights as they are."""
         return self._point(state, X, Y, weights, check).complete()
 
-    def _point(
-        self, state: LiftedState, X: Tensor, Y: Tensor, weights: Tensor | None, check: bool = True
-    ) -> Evaluation:
+    def _point(self, state: LiftedState, X: Tensor, Y: Tensor, weights: Tensor | None, check: bool = True) -> Point:
         if check:
             X, Y = self.prepare(X, Y)
             self._checks.state(state, X)
             weights = None if weights is None else sample_weights(weights, X)
         return self.point(state, X, Y, weights)
 
-    def point(self, state: LiftedState, X: Tensor, Y: Tensor, weights: Tensor | None = None) -> Evaluation:
+    def point(self, state: LiftedState, X: Tensor, Y: Tensor, weights: Tensor | None = None) -> Point:
         """A point whose z_l and d_l are computed when first read; X and Y come from `prepare` and are not checked.
 
         Nor are the weights: w_i > 0, (s,), of the dtype and on the device of X, or None for all equal to 1.
         """
-        return Evaluation(self.network, (X, *state, Y), self.work, weights)
+        return Point(self.network, (X, *state, Y), self.work, weights)
 
-    def forward_point(self, X: Tensor, Y: Tensor, weights: Tensor | None = None) -> Evaluation:
+    def forward_point(self, X: Tensor, Y: Tensor, weights: Tensor | None = None) -> Point:
         """The point of `forward_state`, with the z_l and σ_l(z_l) that led to it; arguments as for `point`."""
-        point = Evaluation(self.network, (*[X] * self.depth, Y), self.work, weights)
+        point = Point(self.network, (*[X] * self.depth, Y), self.work, weights)
         enter(self, point)
         return point
 
@@ -204,7 +197,7 @@ class LiftedProblem:
         """
         return self.energy_at(self._point(state, X, Y, weights))
 
-    def energy_at(self, point: Evaluation) -> Tensor:
+    def energy_at(self, point: Point) -> Tensor:
         """`energy` of a point that is evaluated already."""
         return energies.layer_energies(self, point).sum()
 
@@ -258,7 +251,7 @@ class LiftedProblem:
     # Gradients
 
     @no_graph
-    def parameter_gradient(self, point: Evaluation, layer: int) -> dict[str, Tensor]:
+    def parameter_gradient(self, point: Point, layer: int) -> dict[str, Tensor]:
         """∇_{Θ_l}(E - P_l) = (λ_l/s) J_Θᵀ d_l for each trained parameter.
 
         Dense: (λ_l/s) d_lᵀ x_{l-1} for the weight (out, in), and λ_l mean(d_l) for the bias.  Where the point has
@@ -268,20 +261,31 @@ class LiftedProblem:
         scale, d = self.weight(layer) / self.peers.samples(point.samples), point.weigh(point.residual(layer))
         if self.peers.count > 1:
             d = d.clone()  # which a map may return as it is, and sums change it
-        gradient = self.network[layer].map.pull_back_parameters(point.x[below(layer)], d, scale)
+        gradient = self.network[layer].map.pull_back_parameters(point.read(layer), d, scale)
+        for user in self.links.users[layer][1:]:
+            self._add_shared(point, user, layer, gradient)
         self.peers.total(*gradient.values())
         return gradient
 
+    def _add_shared(self, point: Point, user: int, owner: int, into: Mapping[str, Tensor], scale: float = 1.0) -> None:
+        """into ← into + scale·∇ of term `user` in the parameters that it borrows from `owner`."""
+        self.work.parameter_gradients += 1
+        scale *= self.weight(user) / self.peers.samples(point.samples)
+        f, d = self.network[user].map, point.weigh(point.residual(user))
+        assert isinstance(f, Borrowing)
+        for name, gradient in f.pull_back_borrowed(point.read(user), d, owner, scale).items():
+            into[name].add_(gradient)
+
     @no_graph
     def accumulate_parameter_gradient(
-        self, point: Evaluation, layer: int, into: Mapping[str, Tensor], scale: float = 1.0, decay: float = 1.0
+        self, point: Point, layer: int, into: Mapping[str, Tensor], scale: float = 1.0, decay: float = 1.0
     ) -> None:
         """into ← decay·into + scale·∇_{Θ_l}(E - P_l), in place.
 
         With `into = network[l].map.parameters` and scale = -t this is the gradient step of eq. 17 itself; tell the
         point with `point.parameters_changed(l)`.
         """
-        if self.peers.count > 1:
+        if self.peers.count > 1 or len(self.links.users[layer]) > 1:
             for name, g in self.parameter_gradient(point, layer).items():
                 if decay == 0.0:
                     torch.mul(g, scale, out=into[name].detach())
@@ -291,34 +295,51 @@ class LiftedProblem:
         self.work.parameter_gradients += 1
         scale *= self.weight(layer) / point.samples
         f, d = self.network[layer].map, point.weigh(point.residual(layer))
-        f.accumulate_parameters(point.x[below(layer)], d, into, scale=scale, decay=decay)
+        f.accumulate_parameters(point.read(layer), d, into, scale=scale, decay=decay)
 
     @no_graph
-    def variable_gradient(self, point: Evaluation, layer: int, smooth_quadratic: bool = False) -> Tensor:
+    def variable_gradient(self, point: Point, layer: int, smooth_quadratic: bool = False) -> Tensor:
         """The gradient in x_l of the smooth part of each sample's energy, that is s times the gradient of H.
 
-        λ_{l+1} J_xᵀ d_{l+1} - λ_l z_l        (+ λ_l x_l if smooth_quadratic)
+        Σ_{t reads x_l} λ_t J_xᵀ d_t - λ_l z_l        (+ λ_l x_l if smooth_quadratic)
 
-        It is the same with weights, where it is s/w_i times the gradient of H.
+        In a chain the sum is λ_{l+1} J_xᵀ d_{l+1}.  It is the same with weights, where it is s/w_i times the gradient
+        of H.
         """
-        pulled = self.pulled_back(point, layer)
-        own, upper = self.weight(layer), self.weight(above(layer))
         z = point.z(layer)
         if smooth_quadratic:
             z = z - point.x[layer]
-        gradient = torch.sub(pulled, z, alpha=own / upper)
-        return gradient if upper == 1.0 else gradient.mul_(upper)
+        return torch.sub(self.pulled_back(point, layer), z, alpha=self.weight(layer))
 
     @no_graph
-    def pulled_back(self, point: Evaluation, layer: int) -> Tensor:
-        """J_xᵀ d_{l+1}, what layer l + 1 wants of x_l; from the process above where that has the layer."""
+    def pulled_back(self, point: Point, layer: int) -> Tensor:
+        """Σ_t λ_t J_xᵀ d_t over the terms t that read x_l; from the process above where that has the term of a chain.
+
+        It may share memory with a residual.
+        """
         if layer in self.span.lent:
             return self.span.from_above(point.x[layer])
-        self.work.adjoints += 1
-        return self.network[above(layer)].map.pull_back_input(point.x[layer], point.residual(above(layer)))
+        total: Tensor | None = None
+        for term in self.links.readers[layer]:
+            pulled, weight = self._pulled_through(point, term, layer), self.weight(term)
+            if total is None:
+                total = pulled if weight == 1.0 else weight * pulled
+            else:
+                total = torch.add(total, pulled, alpha=weight)
+        assert total is not None, "every hidden variable is read"
+        return total
+
+    def _pulled_through(self, point: Point, term: int, layer: int) -> Tensor:
+        """J_xᵀ d_t for one of the variables that term t reads."""
+        inputs = self.links.inputs[term]
+        if len(inputs) == 1:
+            self.work.adjoints += 1
+            own: Tensor = self.network[term].map.pull_back_input(point.x[layer], point.residual(term))
+            return own
+        return point.pulled(term)[inputs.index(layer)]
 
     @no_graph
-    def gradients(self, point: Evaluation, smooth_quadratic: bool = False) -> Gradients:
+    def gradients(self, point: Point, smooth_quadratic: bool = False) -> Gradients:
         """`parameter_gradient` and `variable_gradient` of every layer at one point, for simultaneous updates."""
         return Gradients(
             {layer: self.parameter_gradient(point, layer) for layer in layers(self.depth)},
@@ -327,7 +348,7 @@ class LiftedProblem:
 
     # Curvature
 
-    def parameter_curvature(self, point: Evaluation, layer: int, upper: bool = False) -> float:
+    def parameter_curvature(self, point: Point, layer: int, upper: bool = False) -> float:
         """A Lipschitz constant of ∇_{Θ_l}(E - P_l): λ_l ‖J_Θ‖₂²/s; for a dense layer λ_l ‖[X_{l-1} 1]‖₂²/s.
 
         σ_l is 1-Lipschitz, so φ_l* has curvature at most 1.  By default the norm is an estimate from below, by a power
@@ -339,22 +360,21 @@ class LiftedProblem:
         Where the point has weights, a dense layer has √w_i times the rows of A; for other maps the number without
         weights is multiplied by the largest w_i.
         """
-        power = self._power.setdefault(ParameterBlock(layer), PowerIteration())
-        f, x = self.network[layer].map, point.x[below(layer)]
-        norm = squared_parameter_norm(f, x, power, upper, point.weights, self.peers)
-        return self.weight(layer) * norm / self.peers.samples(point.samples)
+        return parameter_curvature(self, point, layer, self._power_of, upper)
 
     def variable_curvature(
-        self, point: Evaluation, layer: int, upper: bool = False, smooth_quadratic: bool = False
+        self, point: Point, layer: int, upper: bool = False, smooth_quadratic: bool = False
     ) -> float:
-        """A Lipschitz constant of `variable_gradient`: λ_{l+1} ‖J_x f_{l+1}‖₂² (+ λ_l if smooth_quadratic).
+        """A Lipschitz constant of `variable_gradient`: Σ_t λ_t ‖J_x f_t‖₂² (+ λ_l if smooth_quadratic), t reading x_l.
 
         For a dense layer above it is λ_{l+1} ‖W_{l+1}‖₂².  Estimates and guarantees are those of `parameter_curvature`,
         with W_{l+1} for A; small convolutions are written out as a matrix for a tighter bound.  The same with weights.
         """
-        power = self._power.setdefault(VariableBlock(layer), PowerIteration())
-        norm = squared_input_norm(self.network[above(layer)].map, point.x[layer], power, upper, self.peers)
-        return self.weight(above(layer)) * norm + (self.weight(layer) if smooth_quadratic else 0.0)
+        curvature = variable_curvature(self, point, layer, self._power_of, upper)
+        return curvature + (self.weight(layer) if smooth_quadratic else 0.0)
+
+    def _power_of(self, key: str) -> PowerIteration:
+        return self._power.setdefault(key, PowerIteration())
 
     # Proximal maps
 

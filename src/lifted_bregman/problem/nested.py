@@ -18,7 +18,8 @@ from lifted_bregman.activations import Activation, Identity
 from lifted_bregman.graph import Layer
 from lifted_bregman.graph.terms import sum_features
 from lifted_bregman.losses import bregman_loss
-from lifted_bregman.maps import Dense, LayerMap, ModuleMap
+from lifted_bregman.maps import Borrowing, Dense, LayerMap
+from lifted_bregman.maps.base import Inputs
 from lifted_bregman.penalties import Penalty
 from lifted_bregman.problem.blocks import hidden_layers, layers
 from lifted_bregman.problem.subgradients import minimal_subgradient
@@ -37,18 +38,19 @@ def nested_objective(
     weights are the w_i, (s,), None for all equal to 1.  The mean is over the samples given, whoever has others.
     Derivatives are those of autograd; at a kink of an activation the one that torch chooses, of a penalty the shortest.
     """
-    x = X
+    network, values = problem.network, [X]
     per_sample = []
     for layer in hidden_layers(problem.depth):
-        own = problem.network[layer]
-        x = differentiable_activation(own, differentiable_map(own.map, x))
+        own = network[layer]
+        x = differentiable_activation(own, own.map.evaluate(network.read(values, layer)))
+        values.append(x)
         if layer in problem.penalties:
             per_sample.append(sum_features(differentiable_penalty(problem.penalties[layer], own.arrange(x))))
-    top = problem.network[problem.depth]
+    top, below = network[problem.depth], network.read(values, problem.depth)
     if weights is None and isinstance(top.activation, Identity):  # ½‖y - z_L‖² by one kernel, forth and back
-        value = mse_loss(differentiable_map(top.map, x), Y, reduction="sum") * (0.5 / len(X))
+        value = mse_loss(top.map.evaluate(below), Y, reduction="sum") * (0.5 / len(X))
     else:
-        loss = differentiable_loss(problem, x, Y)
+        loss = differentiable_loss(problem, below, Y)
         value = (loss if weights is None else weights * loss).mean()
     for penalty in per_sample:
         value = value + (penalty if weights is None else weights * penalty).mean()
@@ -78,18 +80,6 @@ def nested_gradient(
     return value, gradient
 
 
-def differentiable_map(layer_map: LayerMap, x: Tensor) -> Tensor:
-    """f(x, Θ) through the user's own modules."""
-    if isinstance(layer_map, Dense):
-        z: Tensor = layer_map.module(x.flatten(1) if layer_map.flatten else x)
-        return z
-    assert isinstance(layer_map, ModuleMap)
-    layer_map.require_pure()
-    for module in layer_map.modules:
-        x = module(x)
-    return x
-
-
 def differentiable_activation(layer: Layer, z: Tensor) -> Tensor:
     """σ(z); z itself where there is no activation to differentiate."""
     if isinstance(layer.activation, Identity):
@@ -107,10 +97,13 @@ def _module(activation: Activation) -> nn.Module:
     return activation.as_module()
 
 
-def differentiable_loss(problem: LiftedProblem, x: Tensor, Y: Tensor) -> Tensor:
-    """ℓ(y, z_L) of each sample for x = x_{L-1}; its gradient in z_L is σ_L(z_L) - y, without a derivative of σ_L."""
+def differentiable_loss(problem: LiftedProblem, x: Inputs, Y: Tensor) -> Tensor:
+    """ℓ(y, z_L) of each sample; its gradient in z_L is σ_L(z_L) - y, without a derivative of σ_L.
+
+    x  what f_L reads: x_{L-1} in a chain
+    """
     top = problem.network[problem.depth]
-    z = differentiable_map(top.map, x)
+    z = top.map.evaluate(x)
     return sum_features(bregman_loss(top.arrange(Y), top.arrange(z), top.activation))
 
 
@@ -150,8 +143,9 @@ def not_differentiable(problem: LiftedProblem, penalties: bool = True) -> str | 
     """What autograd cannot follow of the network, and of the penalties unless they are left out, in words; or None."""
     for layer in layers(problem.depth):
         layer_map = problem.network[layer].map
-        if not isinstance(layer_map, Dense | ModuleMap):
-            return f"autograd does not know the map {type(layer_map).__name__} of layer {layer}"
+        base = layer_map.base if isinstance(layer_map, Borrowing) else layer_map
+        if type(base).evaluate is LayerMap.evaluate:
+            return f"autograd does not know the map {type(base).__name__} of layer {layer}"
     if not trained_parameters(problem):
         return "every parameter has requires_grad=False"
     if not penalties:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from lifted_bregman.problem.blocks import Block, ParameterBlock, VariableBlock, above, below, hidden_layers
+from lifted_bregman.problem.blocks import Block, ParameterBlock, VariableBlock, hidden_layers
 
 if TYPE_CHECKING:
-    from lifted_bregman.problem.evaluation import Evaluation
     from lifted_bregman.problem.lifted import LiftedProblem
+    from lifted_bregman.problem.point import Point
 
 
 class Span:
@@ -38,13 +38,13 @@ class Span:
 
     def __init__(self, depth: int, first: int = 1, last: int | None = None) -> None:
         last = depth if last is None else last
-        self.layers = range(first, above(last))
+        self.layers = range(first, last + 1)
         """a .. b."""
-        self.hidden = range(first, above(min(last, below(depth))))
+        self.hidden = range(first, min(last, depth - 1) + 1)
         """Those of its variables: a .. b, without L."""
-        self.borrowed = range(below(first), first) if first > 1 else range(0)
+        self.borrowed = range(first - 1, first) if first > 1 else range(0)
         """a - 1, whose variable the process below moves, if there is one."""
-        self.lent = range(last, above(last)) if last < depth else range(0)
+        self.lent = range(last, last + 1) if last < depth else range(0)
         """b, whose variable the process above reads, if there is one."""
 
     @property
@@ -111,13 +111,13 @@ class Span:
         """Gives every process the tensors of all layers, in place, from those that have the layers."""
 
 
-def enter(problem: LiftedProblem, point: Evaluation) -> None:
+def enter(problem: LiftedProblem, point: Point) -> None:
     """Takes a point to x_l = σ_l(z_l), as far as this process holds its variables, and sends x_b on."""
     span, X = problem.span, point.x[0]
     for layer in hidden_layers(problem.depth) if span.count > 1 else ():
         point.set_variable(layer, absent(X))
     for layer in span.borrowed:
-        point.set_variable(layer, span.from_below(X.new_empty((len(X), *problem.shapes(X)[below(layer)]))))
+        point.set_variable(layer, span.from_below(X.new_empty((len(X), *problem.shapes(X)[layer - 1]))))
     for layer in span.hidden:
         point.set_variable(layer, point.sigma(layer))
     for layer in span.lent:
@@ -129,13 +129,13 @@ def absent(rows: Tensor) -> Tensor:
     return rows.new_empty((len(rows), 0))
 
 
-def lend(problem: LiftedProblem, point: Evaluation) -> None:
+def lend(problem: LiftedProblem, point: Point) -> None:
     """Sends J_xᵀ d_a to the process below, which moves x_{a-1} with it: the beginning of a sweep."""
     for layer in problem.span.borrowed:
         problem.span.send_below(problem.pulled_back(point, layer))
 
 
-def borrow(problem: LiftedProblem, point: Evaluation) -> None:
+def borrow(problem: LiftedProblem, point: Point) -> None:
     """Takes x_{a-1} as it has moved: the end of a sweep."""
     for layer in problem.span.borrowed:
         point.set_variable(layer, problem.span.from_below(point.x[layer]))

@@ -24,8 +24,7 @@ from lifted_bregman.errors import SettingError
 from lifted_bregman.graph import Layer
 from lifted_bregman.maps import Dense
 from lifted_bregman.penalties import SquaredL2
-from lifted_bregman.problem import Evaluation, LiftedProblem
-from lifted_bregman.problem.blocks import above, below
+from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.solvers._ridge import Ridge, design, packed, rows, unpacked, weight_columns
 from lifted_bregman.solvers._subproblems import norm
 
@@ -98,7 +97,7 @@ def conjugate_prox(layer: Layer, r: Tensor, delta: float) -> tuple[Tensor, Tenso
 
 
 def parameter_block(
-    problem: LiftedProblem, point: Evaluation, layer: int, delta: float, settings: InnerSettings
+    problem: LiftedProblem, point: Point, layer: int, delta: float, settings: InnerSettings
 ) -> InnerResult:
     """Θ_l: min (λ_l/s) Σ [ φ_l*(z) - <x_l, z> ] + P_l(V)  subject to  z = AΘ, V = W, with A = [X_{l-1} 1].
 
@@ -111,7 +110,7 @@ def parameter_block(
     own, x, c = problem.network[layer], point.x[layer], problem.weight(layer) / point.samples
     f = own.map
     assert isinstance(f, Dense)
-    inputs, penalty = point.x[below(layer)], problem.parameter_penalties.get(layer)
+    inputs, penalty = point.read(layer), problem.parameter_penalties.get(layer)
     A = design(f, inputs)
     on_weight, theta = weight_columns(f, A), packed(f)
     views = unpacked(f, theta)
@@ -172,7 +171,7 @@ def parameter_block(
 
 
 def variable_block(
-    problem: LiftedProblem, point: Evaluation, layer: int, delta: float, settings: InnerSettings
+    problem: LiftedProblem, point: Point, layer: int, delta: float, settings: InnerSettings
 ) -> InnerResult:
     """x_l: min λ_u [ φ_u*(z) - <x_u, z> ] + λ_l [ φ_l(x) - <x, z_l> ] + R_l(x)  subject to  z = f_u(v), v = x; u = l+1.
 
@@ -180,13 +179,14 @@ def variable_block(
 
     Corrections of the print: the v-update keeps its coupling to x, and the multipliers are added to.
     """
-    upper = problem.network[above(layer)]
-    f, own_weight, upper_weight = upper.map, problem.weight(layer), problem.weight(above(layer))
+    (above,) = problem.links.readers[layer]
+    upper = problem.network[above]
+    f, own_weight, upper_weight = upper.map, problem.weight(layer), problem.weight(above)
     assert isinstance(f, Dense)
-    x_upper, z_own, v = point.x[above(layer)], point.z(layer), point.x[layer]
+    x_upper, z_own, v = point.x[above], point.z(layer), point.x[layer]
     W = f.module.weight.detach()
     ridge = Ridge(W, upper_weight, W.new_full((W.shape[1],), own_weight))  # the same for every δ
-    image, mu = point.z(above(layer)), -point.residual(above(layer))
+    image, mu = point.z(above), -point.residual(above)
     nu = f.pull_back_input(v, mu).mul(upper_weight / own_weight)
     problem.work.adjoints += 1
     x = v

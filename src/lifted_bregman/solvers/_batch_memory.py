@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from lifted_bregman.maps.base import Inputs
 from lifted_bregman.maps.spectral import NormalOperator, Vector
-from lifted_bregman.problem import Evaluation, LiftedProblem
-from lifted_bregman.problem.blocks import above, below
-from lifted_bregman.problem.curvature import squared_input_norm, squared_parameter_norm
+from lifted_bregman.problem import LiftedProblem, Point, curvature
 from lifted_bregman.solvers._curvature import MARGIN, PowerMemory, RememberedPower
 from lifted_bregman.solvers._sample_space import GuardedFactor
 
@@ -24,9 +24,9 @@ class BatchMemory(dict[str, list[Tensor]]):
     def __init__(self, memory: PowerMemory) -> None:
         super().__init__(memory)
         self.norms: dict[str, float] = {}
-        """The last estimate of each block."""
-        self.inputs: dict[str, Tensor] = {}
-        """The x_{l-1} to which a norm of Θ_l belongs."""
+        """The last curvature of each Θ_l."""
+        self.inputs: dict[str, Inputs] = {}
+        """The x_{l-1} to which a curvature of Θ_l belongs."""
         self.factors: dict[int, tuple[Tensor, GuardedFactor]] = {}
         """x_{l-1} and the factor made from it, by layer."""
         self.residual = torch.zeros(1)
@@ -42,20 +42,13 @@ class InnerPower(RememberedPower):
     usual where there is no vector yet.
     """
 
-    def __init__(self, memory: BatchMemory, key: str) -> None:
-        super().__init__(memory, key)
-        self._norms = memory.norms
-
     def estimate(
         self, normal: NormalOperator, like: Sequence[Tensor], tolerance: float = 1e-4, max_steps: int = 100
     ) -> float:
         v = self._vector
         if v is None or not _alike(v, like):
-            value = super().estimate(normal, like, tolerance, max_steps)
-        else:
-            value = self._follow(v, normal, max_steps)
-        self._norms[self._key] = value
-        return value
+            return super().estimate(normal, like, tolerance, max_steps)
+        return self._follow(v, normal, max_steps)
 
     def _follow(self, v: Vector, normal: NormalOperator, max_steps: int) -> float:
         value = 0.0
@@ -103,32 +96,25 @@ def variable_key(layer: int) -> str:
     return f"x_{layer}"
 
 
-def parameter_curvature(
-    problem: LiftedProblem, point: Evaluation, layer: int, memory: PowerMemory, upper: bool
-) -> float:
+def parameter_curvature(problem: LiftedProblem, point: Point, layer: int, memory: PowerMemory, upper: bool) -> float:
     """λ_l ‖J_Θ f_l‖₂²/s: a guaranteed bound if `upper`, else an estimate with a margin.  Computed once while x_{l-1}
     stays.
     """
-    key, x = f"Θ_{layer}", point.x[below(layer)]
+    key, x = f"Θ_{layer}", point.read(layer)
     known = memory.norms if isinstance(memory, BatchMemory) and memory.inputs.get(key) is x else {}
-    if upper or key not in known:
-        f = problem.network[layer].map
-        norm = squared_parameter_norm(f, x, power(memory, key), upper, point.weights, problem.peers)
+    if upper or key not in known or len(problem.links.users[layer]) > 1:
+        bound = curvature.parameter_curvature(problem, point, layer, partial(power, memory), upper)
         if isinstance(memory, BatchMemory):
             memory.inputs[key] = x
-            memory.norms.setdefault(key, norm)  # where no power iteration was needed
+            memory.norms[key] = bound
     else:
-        norm = known[key]
-    return _enlarged(problem.weight(layer) * norm / problem.peers.samples(point.samples), upper)
+        bound = known[key]
+    return _enlarged(bound, upper)
 
 
-def variable_curvature(
-    problem: LiftedProblem, point: Evaluation, layer: int, memory: PowerMemory, upper: bool
-) -> float:
+def variable_curvature(problem: LiftedProblem, point: Point, layer: int, memory: PowerMemory, upper: bool) -> float:
     """λ_{l+1} ‖J_x f_{l+1}‖₂²: a guaranteed bound if `upper`, else an estimate with a margin."""
-    f = problem.network[above(layer)].map
-    norm = squared_input_norm(f, point.x[layer], power(memory, variable_key(layer)), upper, problem.peers)
-    return _enlarged(problem.weight(above(layer)) * norm, upper)
+    return _enlarged(curvature.variable_curvature(problem, point, layer, partial(power, memory), upper), upper)
 
 
 def _enlarged(bound: float, upper: bool) -> float:

@@ -15,7 +15,6 @@ from typing import Any
 from torch import Tensor
 
 from lifted_bregman.problem import Span
-from lifted_bregman.problem.blocks import above
 from lifted_bregman.problem.span import absent
 
 _OF_A_LAYER = re.compile(r"(.+)_(\d+)")
@@ -41,7 +40,7 @@ def _own(value: Any, span: Span, name: str) -> Any:
 def _is_own(key: str | int, span: Span, name: str) -> bool:
     layer = _layer(key)
     on_the_layer_above = name == "power" and str(key).startswith("x_")
-    return layer is None or (above(layer) if on_the_layer_above else layer) in span.layers
+    return layer is None or (layer + 1 if on_the_layer_above else layer) in span.layers
 
 
 def _layer(key: str | int) -> int | None:

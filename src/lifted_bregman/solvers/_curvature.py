@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from lifted_bregman.maps import PowerIteration
 from lifted_bregman.maps.spectral import NormalOperator
-from lifted_bregman.problem import Evaluation, LiftedProblem
-from lifted_bregman.problem.blocks import above, below
-from lifted_bregman.problem.curvature import squared_input_norm, squared_parameter_norm
+from lifted_bregman.problem import LiftedProblem, Point, curvature
 from lifted_bregman.problem.span import number
 
 MARGIN = 0.01
@@ -43,42 +42,36 @@ class RememberedPower(PowerIteration):
         return value
 
 
-def parameter_curvature(
-    problem: LiftedProblem, point: Evaluation, layer: int, memory: PowerMemory, upper: bool
-) -> float:
+def parameter_curvature(problem: LiftedProblem, point: Point, layer: int, memory: PowerMemory, upper: bool) -> float:
     """λ_l ‖J_Θ f_l‖₂²/s, the Lipschitz constant of ∇_{Θ_l}H: a guaranteed bound if `upper`, else an estimate.
 
     With the point's weights, as `LiftedProblem.parameter_curvature` has them.
     """
-    power, x = RememberedPower(memory, f"Θ_{layer}"), point.x[below(layer)]
-    norm = squared_parameter_norm(problem.network[layer].map, x, power, upper, point.weights, problem.peers)
-    return _enlarged(problem.weight(layer) * norm / problem.peers.samples(point.samples), upper)
+    powers = partial(RememberedPower, memory)
+    return _enlarged(curvature.parameter_curvature(problem, point, layer, powers, upper), upper)
 
 
-def variable_curvature(
-    problem: LiftedProblem, point: Evaluation, layer: int, memory: PowerMemory, upper: bool
-) -> float:
+def variable_curvature(problem: LiftedProblem, point: Point, layer: int, memory: PowerMemory, upper: bool) -> float:
     """λ_{l+1} ‖J_x f_{l+1}‖₂², the Lipschitz constant of the gradient in x_l of a sample's smooth part.
 
     Where the process above has layer l + 1, it is the number that it sends by `lend_curvature`.
     """
     if layer in problem.span.lent:
         return float(problem.span.from_above(number(0.0)))
-    power = RememberedPower(memory, f"x_{layer}")
-    norm = squared_input_norm(problem.network[above(layer)].map, point.x[layer], power, upper, problem.peers)
-    return _enlarged(problem.weight(above(layer)) * norm, upper)
+    powers = partial(RememberedPower, memory)
+    return _enlarged(curvature.variable_curvature(problem, point, layer, powers, upper), upper)
 
 
-def lend_curvature(problem: LiftedProblem, point: Evaluation, memory: PowerMemory, upper: bool) -> None:
+def lend_curvature(problem: LiftedProblem, point: Point, memory: PowerMemory, upper: bool) -> None:
     """Sends `variable_curvature` of the variable that is borrowed to the process that moves it."""
     for layer in problem.span.borrowed:
         problem.span.send_below(number(variable_curvature(problem, point, layer, memory, upper)))
 
 
-def step_for(factor: float, curvature: float, point: Evaluation) -> float:
-    """factor / curvature, kept finite and positive where there is no curvature at all, or where a run has diverged."""
+def step_for(factor: float, bound: float, point: Point) -> float:
+    """factor / bound, kept finite and positive where there is no curvature at all, or where a run has diverged."""
     eps = torch.finfo(point.x[0].dtype).eps
-    return factor / min(max(curvature, eps), eps**-4) if math.isfinite(curvature) else factor * eps**4
+    return factor / min(max(bound, eps), eps**-4) if math.isfinite(bound) else factor * eps**4
 
 
 def _enlarged(bound: float, upper: bool) -> float:

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.maps import Dense
-from lifted_bregman.problem import Evaluation, LiftedProblem, Peers
-from lifted_bregman.problem.blocks import below
+from lifted_bregman.problem import LiftedProblem, Peers, Point
 from lifted_bregman.solvers._factored_dense import FactoredDense
 from lifted_bregman.solvers._ridge import rows
 
@@ -30,7 +29,7 @@ class ParameterSteps(NamedTuple):
 
 @no_graph
 def descend(
-    problem: LiftedProblem, point: Evaluation, layer: int, steps: ParameterSteps, anchor: Mapping[str, Tensor]
+    problem: LiftedProblem, point: Point, layer: int, steps: ParameterSteps, anchor: Mapping[str, Tensor]
 ) -> None:
     """Θ_l ← prox_{tP_l}( (1 - tτ)Θ_l + tτΘ_l⁰ - t ∇_{Θ_l}H ), in place.
 
@@ -45,7 +44,7 @@ def descend(
     peers, in_samples = problem.peers, isinstance(f, FactoredDense)
     if isinstance(f, Dense) and layer not in problem.parameter_penalties and (peers.count == 1 or in_samples):
         problem.work.parameter_gradients += 1
-        share, x = problem.weight(layer) / peers.samples(point.samples), point.x[below(layer)]
+        share, x = problem.weight(layer) / peers.samples(point.samples), point.read(layer)
         d = peers.gather(point.weigh(point.residual(layer)))
         if d.ndim != 2:
             d = d.reshape(-1, d.shape[-1])
@@ -80,7 +79,7 @@ def descend(
 
 
 @no_graph
-def moved_variable(problem: LiftedProblem, point: Evaluation, layer: int, t: float) -> Tensor:
+def moved_variable(problem: LiftedProblem, point: Point, layer: int, t: float) -> Tensor:
     """prox_{tG_l}( x_l - t ∇_{x_l}H ), in new memory."""
     ahead = torch.sub(point.x[layer], problem.variable_gradient(point, layer), alpha=t)
     return problem.variable_prox(layer, ahead, t)

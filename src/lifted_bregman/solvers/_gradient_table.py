@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from lifted_bregman._no_graph import no_graph
-from lifted_bregman.problem import Evaluation, LiftedProblem
-from lifted_bregman.problem.blocks import below, layers
+from lifted_bregman.problem import LiftedProblem, Point
+from lifted_bregman.problem.blocks import layers
 from lifted_bregman.solvers._anchor import Anchor, clear, copied
 from lifted_bregman.solvers._curvature import parameter_curvature, step_for
 from lifted_bregman.solvers._descent import rms
@@ -99,7 +99,7 @@ def advance(
         d = point.weigh(point.residual(layer))  # of the old Θ_l
         if correction != 1.0:
             _add(parameters, mean, -t * (1.0 - correction))
-        _write(problem, layer, (point.x[below(layer)], d), (old.x[below(layer)], state.residuals[layer]), batch, mean)
+        _write(problem, layer, (point.read(layer), d), (old.read(layer), state.residuals[layer]), batch, mean)
         _add(parameters, mean, -t * correction)
         if layer in problem.parameter_penalties:
             for name, value in problem.parameter_prox(layer, parameters, t).items():
@@ -153,7 +153,7 @@ def _add(target: Mapping[str, Tensor], source: Mapping[str, Tensor], factor: flo
 
 
 def _step_size(
-    problem: LiftedProblem, point: Evaluation, layer: int, step: StepSize, divisor: float, state: TableState
+    problem: LiftedProblem, point: Point, layer: int, step: StepSize, divisor: float, state: TableState
 ) -> float:
     if not isinstance(step, CurvatureStep):
         return as_schedule(step, "step").value(state.steps)

@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from lifted_bregman.maps import Dense, LayerMap
+from lifted_bregman.maps import Dense
 from lifted_bregman.problem import Peers
 from lifted_bregman.solvers._gram_design import Design, Metric, blocks_of, damped_inverse, design, metrics
 from lifted_bregman.solvers._ridge import unpacked
@@ -40,9 +40,9 @@ __all__ = [
     "PlainMove",
     "SampleMove",
     "WeightMove",
+    "by_row",
     "dense_move",
     "design",
-    "gradient_move",
     "metrics",
 ]
 
@@ -157,15 +157,19 @@ class WeightMove(Move):
 
 
 class GradientMove(Move):
-    """J_Θᵀ E/m itself, for maps that are not dense and for parameters with a penalty.
+    """J_Θᵀ E/m itself, for maps that are not dense, for parameters with a penalty, and for shared ones.
+
+    gradient  J_Θᵀ E/m of one's own samples, by name
+    together  whether all parameters have one length
+    peers     who has the other samples
 
     A penalty's proximal map belongs to one step size, so that a layer with a penalty has one length for all.
     """
 
     of_parameters = True
 
-    def __init__(self, f: LayerMap, x: Tensor, E: Tensor, together: bool, peers: Peers) -> None:
-        self._gradient = f.pull_back_parameters(x, E, 1.0 / peers.samples(len(x)))
+    def __init__(self, gradient: Mapping[str, Tensor], together: bool, peers: Peers) -> None:
+        self._gradient = gradient
         peers.total(*self._gradient.values())
         self._count = sum(g.numel() for g in self._gradient.values())
         if together:
@@ -177,13 +181,13 @@ class GradientMove(Move):
             }
 
     def size(self, lengths: Lengths) -> float:
-        moves = [_by_row(lengths[name], g) * g for name, g in self._gradient.items()]
+        moves = [by_row(lengths[name], g) * g for name, g in self._gradient.items()]
         squares = math.fsum(float(g.square().sum()) for g in moves)
         return math.sqrt(squares / self._count)
 
     def subtract(self, into: Mapping[str, Tensor], lengths: Lengths, factor: float) -> None:
         for name, g in self._gradient.items():
-            into[name].addcmul_(_by_row(lengths[name], g), g, value=-factor)
+            into[name].addcmul_(by_row(lengths[name], g), g, value=-factor)
 
 
 def dense_move(f: Dense, own: Design, metric: Metric | None, E: Tensor, damping: float, left: Left, steps: int) -> Move:
@@ -219,18 +223,11 @@ def dense_move(f: Dense, own: Design, metric: Metric | None, E: Tensor, damping:
     return WeightMove(f, own, E, damping, left_of_rows, steps)
 
 
-def gradient_move(
-    f: LayerMap, x: Tensor, E: Tensor, weights: Tensor | None, penalised: bool, peers: Peers
-) -> GradientMove:
-    """The move of any layer along its gradient; with one length for all of it where the parameters have a penalty."""
-    return GradientMove(f, x, E if weights is None else E * _by_row(weights, E), penalised, peers)
-
-
 def _weighted_norm(squares: Tensor, factors: Tensor) -> float:
     """√Σ_j f_j² q_j."""
     return math.sqrt(float(torch.dot(squares, factors.square())))
 
 
-def _by_row(values: Tensor, like: Tensor) -> Tensor:
+def by_row(values: Tensor, like: Tensor) -> Tensor:
     """values (n,) or () in a shape that multiplies the rows of `like`."""
     return values if values.ndim == 0 else values.view(-1, *[1] * (like.ndim - 1))

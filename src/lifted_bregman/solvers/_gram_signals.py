@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from lifted_bregman.graph import Layer
+from lifted_bregman.maps import Borrowing
+from lifted_bregman.maps.base import Inputs, PullBack
 from lifted_bregman.problem import LiftedProblem, Peers
-from lifted_bregman.problem.blocks import below
 from lifted_bregman.problem.composite import composite_prox
+from lifted_bregman.solvers._gram_moves import by_row
+from lifted_bregman.solvers._interface import Batch
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,27 +28,78 @@ class Signal:
     nudge: float
 
 
-def forward(problem: LiftedProblem, X: Tensor, parts: list[slice]) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
-    """x_l of one's own layers and of the one below them, and z_l, part after part."""
+@dataclass(frozen=True, eq=False)
+class Forward:
+    """A forward pass of one's own terms, part after part of the batch."""
+
+    x: dict[int, Tensor]
+    """x_v of the terms here and of what they read."""
+    z: dict[int, Tensor]
+    """z_l of the terms here."""
+    pulls: dict[int, list[PullBack]]
+    """The pull-backs of terms that are linearised, one for each part."""
+
+
+def forward(problem: LiftedProblem, X: Tensor, parts: list[slice], linearised: Container[int]) -> Forward:
+    """x_l = σ_l(z_l) and z_l; `linearised` are the terms whose pull-backs are wanted with what they computed here."""
     span, network = problem.span, problem.network
-    lowest = below(span.layers[0])
+    lowest = span.layers[0] - 1
     x: dict[int, list[Tensor]] = {layer: [] for layer in (lowest, *span.layers)}
     z: dict[int, list[Tensor]] = {layer: [] for layer in span.layers}
-    shape = problem.shapes(X)[below(lowest)] if span.borrowed else ()
+    pulls: dict[int, list[PullBack]] = {layer: [] for layer in span.layers if layer in linearised}
+    shape = problem.shapes(X)[lowest - 1] if span.borrowed else ()
     for rows in parts:
         x[lowest].append(span.from_below(X.new_empty((len(X[rows]), *shape))) if span.borrowed else X[rows])
+        here = {v: values[-1] for v, values in x.items() if values}
         for layer in span.layers:
-            z[layer].append(network[layer].map.apply(x[below(layer)][-1]))
-            x[layer].append(network[layer].activate(z[layer][-1]))
+            own = network[layer]
+            if layer in pulls:
+                value, pull = own.map.linearise(network.read(here, layer))
+                pulls[layer].append(pull)
+            else:
+                value = own.map.apply(network.read(here, layer))
+            here[layer] = own.activate(value)
+            z[layer].append(value)
+            x[layer].append(here[layer])
         for layer in span.lent:
             span.send_above(x[layer][-1])
     if not span.borrowed:
         x[lowest] = [X]  # which peers know
-    return _joined(x), _joined(z)
+    return Forward(_joined(x), _joined(z), pulls)
 
 
 def _joined(parts: Mapping[int, list[Tensor]]) -> dict[int, Tensor]:
     return {layer: rows[0] if len(rows) == 1 else torch.cat(rows) for layer, rows in parts.items()}
+
+
+class Gradients:
+    """J_Θᵀ E/m of the terms that move along their gradients: sums over a batch's parts and over shared parameters."""
+
+    def __init__(self, problem: LiftedProblem, batch: Batch) -> None:
+        self._problem, self._weights = problem, batch.weights
+        self._scale = 1.0 / problem.peers.samples(len(batch))
+        self._sums: dict[int, dict[str, Tensor]] = {}
+
+    def pull(self, layer: int, pull: PullBack, E: Tensor, rows: slice, inputs: bool) -> Inputs:
+        """J_xᵀ E of one part of the batch, None without `inputs`; adds its gradient to the sums of those who own it."""
+        f = self._problem.network[layer].map
+        lenders = f.lenders if isinstance(f, Borrowing) else {}
+        weights = None if self._weights is None else self._weights[rows]
+        below, gradient = pull(E if weights is None else E * by_row(weights, E), self._scale, inputs)
+        for name, g in gradient.items():
+            owner, there = lenders.get(name, (layer, name))
+            sums = self._sums.setdefault(owner, {})
+            sums[there] = sums[there] + g if there in sums else g
+        if weights is None or not inputs:
+            return below
+        # Each sample's rows of J_xᵀ (w E) are w_i times those of J_xᵀ E.
+        many = isinstance(below, tuple)
+        undone = tuple(g / by_row(weights, g) for g in (below if many else (below,)))
+        return undone if many else undone[0]
+
+    def of(self, layer: int) -> dict[str, Tensor]:
+        """The gradient in the parameters that a term owns; empty where it has none."""
+        return self._sums.pop(layer, {})
 
 
 def left_of(layer: Layer, z: Tensor, signals: list[Signal], H: Tensor) -> Tensor:

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.maps import Dense
-from lifted_bregman.problem import Evaluation, LiftedProblem, Peers
-from lifted_bregman.problem.blocks import below
+from lifted_bregman.problem import LiftedProblem, Peers, Point
 from lifted_bregman.solvers._batch_memory import BatchMemory
 from lifted_bregman.solvers._curvature import step_for
 from lifted_bregman.solvers._descent import ParameterSteps, descend
@@ -22,7 +21,7 @@ from lifted_bregman.solvers._sample_space import GuardedFactor
 @no_graph
 def majorise(
     problem: LiftedProblem,
-    point: Evaluation,
+    point: Point,
     layer: int,
     prox_weight: float,
     anchor: Mapping[str, Tensor],
@@ -33,7 +32,7 @@ def majorise(
     The objective is E + (τ/2)‖Θ_l - Θ_l⁰‖² and A holds the columns of [X_{l-1} 1] that are trained.  A step without a
     finite solution is a gradient step with a bound of the curvature, and is counted in the memory.
     """
-    f, x = problem.network[layer].map, point.x[below(layer)]
+    f, x = problem.network[layer].map, point.read(layer)
     assert isinstance(f, Dense)
     if not f.parameters:
         return
@@ -51,9 +50,7 @@ def majorise(
         descend(problem, point, layer, ParameterSteps(t, t, prox_weight, prox_weight), anchor)
 
 
-def _factor(
-    f: Dense, point: Evaluation, x: Tensor, curvature: float, prox_weight: float, peers: Peers
-) -> GuardedFactor:
+def _factor(f: Dense, point: Point, x: Tensor, curvature: float, prox_weight: float, peers: Peers) -> GuardedFactor:
     if isinstance(f, FactoredDense):
         K = f.gram(x)
         if "bias" in f.parameters:
@@ -71,7 +68,7 @@ def _factor(
 
 def _in_samples(
     problem: LiftedProblem,
-    point: Evaluation,
+    point: Point,
     layer: int,
     tau: float,
     anchor: Mapping[str, Tensor],
@@ -81,7 +78,7 @@ def _in_samples(
 
     With ε = 0 what was there before is forgotten, so that C has as many rows as the batch however often A has changed.
     """
-    f, x, d = problem.network[layer].map, point.x[below(layer)], point.residual(layer)
+    f, x, d = problem.network[layer].map, point.read(layer), point.residual(layer)
     assert isinstance(f, FactoredDense)
     problem.work.parameter_gradients += 1
     peers = problem.peers
@@ -103,7 +100,7 @@ def _in_samples(
 
 def _in_weights(
     problem: LiftedProblem,
-    point: Evaluation,
+    point: Point,
     layer: int,
     tau: float,
     anchor: Mapping[str, Tensor],
@@ -134,7 +131,7 @@ def _root(weights: Tensor | None, matrix: Tensor) -> Tensor | None:
     return weights.repeat_interleave(len(matrix) // max(1, len(weights))).sqrt()[:, None]
 
 
-def _all_weights(point: Evaluation, peers: Peers) -> Tensor | None:
+def _all_weights(point: Point, peers: Peers) -> Tensor | None:
     return None if point.weights is None else peers.gather(point.weights)
 
 

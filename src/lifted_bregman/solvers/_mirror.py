@@ -15,7 +15,7 @@ from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import CompatibilityError, SettingError
 from lifted_bregman.maps import LayerMap
 from lifted_bregman.penalties import GroupL2, Penalty
-from lifted_bregman.problem import Evaluation, LiftedProblem
+from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import layers
 from lifted_bregman.problem.subgradients import critical_weights, minimal_subgradient
 from lifted_bregman.solvers._curvature import PowerMemory
@@ -90,7 +90,7 @@ class MirrorDescent(Solver[S]):
         """A state before its first use."""
 
     @abstractmethod
-    def _gather(self, problem: LiftedProblem, state: S, layer: int, point: Evaluation) -> None:
+    def _gather(self, problem: LiftedProblem, state: S, layer: int, point: Point) -> None:
         """Reads ∇_{Θ_l} E off the point into the state."""
 
     @abstractmethod

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lifted_bregman.errors import SettingError
-from lifted_bregman.problem import Evaluation, LiftedProblem, LiftedState
+from lifted_bregman.problem import LiftedProblem, LiftedState, Point
 from lifted_bregman.problem.blocks import hidden_layers
 from lifted_bregman.solvers._curvature import PowerMemory, step_for, variable_curvature
 from lifted_bregman.solvers._descent import moved_variable
@@ -58,7 +58,7 @@ def all_places(problem: LiftedProblem, batch: Batch) -> Tensor:
     return problem.peers.gather(places(batch))
 
 
-def fetch(problem: LiftedProblem, state: PersistentState, batch: Batch) -> Evaluation:
+def fetch(problem: LiftedProblem, state: PersistentState, batch: Batch) -> Point:
     """The point of the batch's samples, in new memory."""
     assert state.variables is not None
     index = places(batch)
@@ -69,7 +69,7 @@ def fetch(problem: LiftedProblem, state: PersistentState, batch: Batch) -> Evalu
     return problem.point(state.variables.select(index), batch.X, batch.Y, batch.weights)
 
 
-def store(problem: LiftedProblem, state: PersistentState, batch: Batch, point: Evaluation) -> None:
+def store(problem: LiftedProblem, state: PersistentState, batch: Batch, point: Point) -> None:
     """Writes the variables of all peers' samples back to their rows: every process has the whole table."""
     assert state.variables is not None
     index = all_places(problem, batch)
@@ -90,7 +90,7 @@ def require_count(count: int, name: str) -> None:
         raise SettingError(f"{name} is {count!r}; it must be a whole number of at least 1.")
 
 
-def variable_step(problem: LiftedProblem, point: Evaluation, layer: int, step: StepSize, state: PowerState) -> float:
+def variable_step(problem: LiftedProblem, point: Point, layer: int, step: StepSize, state: PowerState) -> float:
     """t of x_l; for a `CurvatureStep`, factor / (λ_{l+1} ‖J_x f_{l+1}‖₂²)."""
     if not isinstance(step, CurvatureStep):
         return as_schedule(step, "step_variable").value(state.steps)
@@ -98,9 +98,7 @@ def variable_step(problem: LiftedProblem, point: Evaluation, layer: int, step: S
     return step_for(step.factor, bound, point)
 
 
-def sweep_variables(
-    problem: LiftedProblem, point: Evaluation, step: StepSize, state: PersistentState, sweeps: int
-) -> None:
+def sweep_variables(problem: LiftedProblem, point: Point, step: StepSize, state: PersistentState, sweeps: int) -> None:
     """x_{L-1}, ..., x_1 in turn, `sweeps` times, with the parameters as they are."""
     for _ in range(sweeps):
         for layer in reversed(hidden_layers(problem.depth)):

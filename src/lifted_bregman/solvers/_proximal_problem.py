@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -43,11 +43,8 @@ class ProximalProblem(LiftedProblem):
         mean = 1.0 if weights is None else float(weights.mean())
         anchored = (
             AnchoredLayer(
-                layer.map,
-                layer.activation,
-                layer.path,
-                layer.dim,
-                tuple((centre[l], tau / (mean * problem.weight(l))) for centre, tau in self.terms),
+                **{field.name: getattr(layer, field.name) for field in fields(Layer)},
+                terms=tuple((centre[l], tau / (mean * problem.weight(l))) for centre, tau in self.terms),
             )
             for l, layer in enumerate(problem.network, start=1)
         )

@@ -12,8 +12,9 @@ from torch import Tensor
 from lifted_bregman.activations import Identity
 from lifted_bregman.maps import Dense, PowerIteration
 from lifted_bregman.penalties import Penalty, SquaredL2
-from lifted_bregman.problem import Evaluation, LiftedProblem
-from lifted_bregman.problem.blocks import Block, ParameterBlock, above, below, terms
+from lifted_bregman.problem import LiftedProblem, Point
+from lifted_bregman.problem.blocks import Block, ParameterBlock, terms
+from lifted_bregman.problem.curvature import variable_curvature
 from lifted_bregman.problem.energies import partial_energy
 from lifted_bregman.solvers._curvature import step_for
 from lifted_bregman.solvers._ridge import Ridge, design, packed, rows, unpacked, weight_columns
@@ -31,7 +32,7 @@ class Subproblem(ABC):
     unit: float = 1.0
     """What norms are divided by: √s for root mean squares."""
 
-    def __init__(self, problem: LiftedProblem, point: Evaluation, block: Block) -> None:
+    def __init__(self, problem: LiftedProblem, point: Point, block: Block) -> None:
         self.problem, self.point, self.block, self.layer = problem, point, block, block.layer
 
     @abstractmethod
@@ -66,12 +67,13 @@ class Subproblem(ABC):
 
     def energy(self, value: Tensor) -> float:
         """The block's energy at what was published last, which is `value`."""
-        return float(partial_energy(self.problem, self.point, terms(self.block)))
+        return float(partial_energy(self.problem, self.point, terms(self.block, self.problem.links)))
 
     def magnitude(self) -> float:
         """The size of what cancels in the energy, λ_l (½‖x_l‖² + ½‖z_l‖²), to which its rounding is relative."""
         x, z, samples = self.point.x, self.point.z, self.point.samples
-        squares = [self.problem.weight(l) * (norm(x[l]) ** 2 + norm(z(l)) ** 2) for l in terms(self.block)]
+        touched = terms(self.block, self.problem.links)
+        squares = [self.problem.weight(l) * (norm(x[l]) ** 2 + norm(z(l)) ** 2) for l in touched]
         return 0.5 * sum(squares) / samples
 
 
@@ -81,7 +83,7 @@ class ParameterSubproblem(Subproblem):
     def __init__(
         self,
         problem: LiftedProblem,
-        point: Evaluation,
+        point: Point,
         block: ParameterBlock,
         prox_weight: float,
         centre: Mapping[str, Tensor] | None,
@@ -95,7 +97,7 @@ class ParameterSubproblem(Subproblem):
         if prox_weight and centre is not None:
             for name, view in self._views(self.centre).items():
                 view.copy_(centre[name])
-        curvature, x = problem.weight(block.layer) / point.samples, point.x[below(block.layer)]
+        curvature, x = problem.weight(block.layer) / point.samples, point.read(block.layer)
         if isinstance(f, Dense) and _quadratic(self.penalty):
             A = design(f, x)
             self.scale = curvature * norm(A)
@@ -157,18 +159,20 @@ class ParameterSubproblem(Subproblem):
 class VariableSubproblem(Subproblem):
     """min over x_l of all samples."""
 
-    def __init__(self, problem: LiftedProblem, point: Evaluation, block: Block) -> None:
+    def __init__(self, problem: LiftedProblem, point: Point, block: Block) -> None:
         super().__init__(problem, point, block)
-        x, f, penalty = point.x[self.layer], problem.network[above(self.layer)].map, problem.penalties.get(self.layer)
-        own, upper = problem.weight(self.layer), problem.weight(above(self.layer))
+        x, penalty = point.x[self.layer], problem.penalties.get(self.layer)
+        own, readers = problem.weight(self.layer), problem.links.readers[self.layer]
+        f, upper = problem.network[readers[0]].map, problem.weight(readers[0])
         self.y, self.unit = x.clone(), math.sqrt(point.samples)
         self.modulus = _modulus(penalty)
-        if isinstance(f, Dense) and problem.network[self.layer].activation == Identity() and _quadratic(penalty):
+        quadratic = problem.network[self.layer].activation == Identity() and _quadratic(penalty)
+        if isinstance(f, Dense) and len(readers) == 1 and quadratic:
             W = f.module.weight.detach()
             self.ridge, self.map = Ridge(W, upper, W.new_full((W.shape[1],), own + self.modulus)), f
         else:
-            curvature = upper * f.input_curvature(x, PowerIteration(), upper=True)
-            self.t = step_for(1.0, max(curvature, 1e-3 * own), point)
+            bound = variable_curvature(problem, point, self.layer, lambda _: PowerIteration(), upper=True)
+            self.t = step_for(1.0, max(bound, 1e-3 * own), point)
             self.q = own * self.t / (1.0 + own * self.t)
 
     def publish(self, value: Tensor) -> None:

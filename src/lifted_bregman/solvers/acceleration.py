@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lifted_bregman.errors import SettingError
-from lifted_bregman.problem import Evaluation, LiftedProblem, LiftedState
+from lifted_bregman.problem import LiftedProblem, LiftedState, Point
 from lifted_bregman.problem.blocks import Block, ParameterBlock, VariableBlock, all_blocks, hidden_layers
 from lifted_bregman.solvers._shares import whole_variables
 from lifted_bregman.solvers.steps import Values, block_values, set_block
@@ -34,11 +34,11 @@ class Acceleration:
         """
         return 1.99
 
-    def before(self, problem: LiftedProblem, point: Evaluation, memory: Memory) -> dict[str, Values] | None:
+    def before(self, problem: LiftedProblem, point: Point, memory: Memory) -> dict[str, Values] | None:
         """Called before the sweep; may move the point, or return a shift of each block by its repr."""
         return None
 
-    def after(self, problem: LiftedProblem, point: Evaluation, memory: Memory, energy: Energy) -> None:
+    def after(self, problem: LiftedProblem, point: Point, memory: Memory, energy: Energy) -> None:
         """Called after the sweep; may move the point."""
         return
 
@@ -73,7 +73,7 @@ class Nesterov(Acceleration):
         """1."""
         return 1.0
 
-    def before(self, problem: LiftedProblem, point: Evaluation, memory: Memory) -> dict[str, Values] | None:
+    def before(self, problem: LiftedProblem, point: Point, memory: Memory) -> dict[str, Values] | None:
         current = _iterate(problem, point)
         if "previous" not in memory:  # the first sweep starts from x_0
             _remember(memory, _whole(problem, current))
@@ -85,7 +85,7 @@ class Nesterov(Acceleration):
         memory["theta"] = following
         return None
 
-    def after(self, problem: LiftedProblem, point: Evaluation, memory: Memory, energy: Energy) -> None:
+    def after(self, problem: LiftedProblem, point: Point, memory: Memory, energy: Energy) -> None:
         if self.restart_on_increase:
             value = energy()
             if value > memory.get("energy", math.inf):
@@ -120,7 +120,7 @@ class HeavyBall(Acceleration):
         if not 0.0 <= self.momentum < 1.0:
             raise SettingError(f"momentum is {self.momentum!r}; it must be in [0, 1).")
 
-    def before(self, problem: LiftedProblem, point: Evaluation, memory: Memory) -> dict[str, Values] | None:
+    def before(self, problem: LiftedProblem, point: Point, memory: Memory) -> dict[str, Values] | None:
         current = _iterate(problem, point)
         shift = None
         if "previous" in memory:
@@ -152,11 +152,11 @@ class Anderson(Acceleration):
         if not 0.0 <= self.ridge < math.inf:
             raise SettingError(f"ridge is {self.ridge!r}; it must be a number of at least 0.")
 
-    def before(self, problem: LiftedProblem, point: Evaluation, memory: Memory) -> dict[str, Values] | None:
+    def before(self, problem: LiftedProblem, point: Point, memory: Memory) -> dict[str, Values] | None:
         memory["start"] = _flat(_whole(problem, _iterate(problem, point)))
         return None
 
-    def after(self, problem: LiftedProblem, point: Evaluation, memory: Memory, energy: Energy) -> None:
+    def after(self, problem: LiftedProblem, point: Point, memory: Memory, energy: Energy) -> None:
         swept = _iterate(problem, point)
         whole = _whole(problem, swept)
         image = _flat(whole)
@@ -181,7 +181,7 @@ class Anderson(Acceleration):
                 set_block(problem, point, block, kept[repr(block)])
 
 
-def _iterate(problem: LiftedProblem, point: Evaluation) -> dict[str, Values]:
+def _iterate(problem: LiftedProblem, point: Point) -> dict[str, Values]:
     """All blocks' tensors by the repr of the block, not copied."""
     return {repr(block): block_values(problem, point, block) for block in all_blocks(problem.depth)}
 
@@ -216,7 +216,7 @@ def _remember(memory: Memory, current: dict[str, Values]) -> None:
 
 
 def _extrapolate(
-    problem: LiftedProblem, point: Evaluation, current: dict[str, Values], previous: dict[str, Values], beta: float
+    problem: LiftedProblem, point: Point, current: dict[str, Values], previous: dict[str, Values], beta: float
 ) -> None:
     """Moves the point to current + beta (current - previous), and leaves `current` in `previous`."""
     before, whole = _own(problem, previous), _whole(problem, current)
@@ -236,7 +236,7 @@ def _flat(iterate: dict[str, Values]) -> Tensor:
     return torch.cat([value.reshape(-1) for values in iterate.values() for value in values.values()])
 
 
-def _set_flat(problem: LiftedProblem, point: Evaluation, like: dict[str, Values], flat: Tensor) -> None:
+def _set_flat(problem: LiftedProblem, point: Point, like: dict[str, Values], flat: Tensor) -> None:
     offset = 0
     blocks: dict[str, Block] = {repr(block): block for block in all_blocks(problem.depth)}
     for key, values in like.items():

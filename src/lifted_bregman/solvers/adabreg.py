@@ -9,7 +9,7 @@ import torch
 
 from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import SettingError
-from lifted_bregman.problem import Evaluation, LiftedProblem
+from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.solvers._mirror import MirrorDescent, MirrorState, Tensors
 
 
@@ -56,7 +56,7 @@ class AdaBreg(MirrorDescent[AdaBregState]):
     def _empty(self) -> AdaBregState:
         return AdaBregState()
 
-    def _gather(self, problem: LiftedProblem, state: AdaBregState, layer: int, point: Evaluation) -> None:
+    def _gather(self, problem: LiftedProblem, state: AdaBregState, layer: int, point: Point) -> None:
         beta1, beta2 = self.betas
         if layer not in state.first:
             for moment in (state.first, state.second):

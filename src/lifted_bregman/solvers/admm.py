@@ -9,7 +9,7 @@ import torch
 from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import SettingError
 from lifted_bregman.maps import Dense
-from lifted_bregman.problem import Evaluation, LiftedProblem
+from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import Block, ParameterBlock, terms
 from lifted_bregman.problem.energies import partial_energy
 from lifted_bregman.solvers._admm_blocks import InnerSettings, ResidualBalancing, parameter_block, variable_block
@@ -78,7 +78,7 @@ class ADMM(Solver[ADMMState]):
                 positive(getattr(self, name), name)
 
     def require(self, problem: LiftedProblem) -> None:
-        require_independent(self, self.sweep, problem.depth)
+        require_independent(self, self.sweep, problem.links)
         others = [layer.path for layer in problem.network if not isinstance(layer.map, Dense)]
         if others:
             required = "dense layers (nn.Linear, also after Flatten), whose ridge problems it solves"
@@ -94,7 +94,7 @@ class ADMM(Solver[ADMMState]):
     def step(self, problem: LiftedProblem, state: ADMMState, batch: Batch) -> ADMMState:
         assert state.variables is not None
         point, inner = problem.point(state.variables, batch.X, batch.Y), 0
-        for group in self.sweep.groups(problem.depth):
+        for group in self.sweep.groups(problem.links):
             for block in group:
                 inner += self._solve(problem, point, block, state)
         state.variables = point.state
@@ -106,12 +106,13 @@ class ADMM(Solver[ADMMState]):
         state.steps += 1
         return state
 
-    def _solve(self, problem: LiftedProblem, point: Evaluation, block: Block, state: ADMMState) -> int:
+    def _solve(self, problem: LiftedProblem, point: Point, block: Block, state: ADMMState) -> int:
         values = block_values(problem, point, block)
         if not values:
             return 0  # a frozen layer
+        touched = terms(block, problem.links)
         if self.monotone:
-            before = float(partial_energy(problem, point, terms(block)))
+            before = float(partial_energy(problem, point, touched))
             kept = {name: value.clone() for name, value in values.items()}
         name = block_name(block)
         run = parameter_block if isinstance(block, ParameterBlock) else variable_block
@@ -119,7 +120,7 @@ class ADMM(Solver[ADMMState]):
         result = run(problem, point, block.layer, state.coupling.get(name, self.coupling), settings)
         state.primal[name], state.dual[name], state.coupling[name] = result.primal, result.dual, result.coupling
         rounding = 4.0 * torch.finfo(point.x[0].dtype).eps
-        if self.monotone and not float(partial_energy(problem, point, terms(block))) <= before * (1.0 + rounding):
+        if self.monotone and not float(partial_energy(problem, point, touched)) <= before * (1.0 + rounding):
             set_block(problem, point, block, kept)
             minimise_block(problem, point, block, tolerance=0.0, iterations=1)
         return result.iterations

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import SettingError
-from lifted_bregman.problem import Evaluation, LiftedProblem
+from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import Block, ParameterBlock
 from lifted_bregman.solvers._subproblems import ParameterSubproblem, Subproblem, VariableSubproblem, norm
 
@@ -32,7 +32,7 @@ class BlockSolution:
 
 def minimise_block(
     problem: LiftedProblem,
-    point: Evaluation,
+    point: Point,
     block: Block,
     *,
     tolerance: float = 1e-9,

@@ -14,7 +14,7 @@ from lifted_bregman.activations import Activation
 from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import CompatibilityError, SettingError
 from lifted_bregman.penalties import L1, GroupL2, Penalty, SquaredL2
-from lifted_bregman.problem import Evaluation, LiftedProblem
+from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import ParameterBlock, hidden_layers, layers, top_down
 from lifted_bregman.problem.composite import _find_rule, _penalty_first, _penalty_last, composite_prox
 from lifted_bregman.problem.settings import check_penalties
@@ -72,8 +72,8 @@ class BregmanIterations(Solver[BregmanIterationsState]):
 
     def require(self, problem: LiftedProblem) -> None:
         depth = problem.depth
-        check_penalties(self.parameter_penalties, layers(depth), "parameter_penalties", "layers")
-        check_penalties(self.penalties, hidden_layers(depth), "penalties", "hidden layers")
+        check_penalties(self.parameter_penalties, problem.network, layers(depth), "parameter_penalties", "layers")
+        check_penalties(self.penalties, problem.network, hidden_layers(depth), "penalties", "hidden layers")
         twice = set(self.penalties) & set(problem.penalties)
         twice |= set(self.parameter_penalties) & set(problem.parameter_penalties)
         if twice:
@@ -122,9 +122,7 @@ class BregmanIterations(Solver[BregmanIterationsState]):
         state.steps += 1
         return state
 
-    def _move_parameters(
-        self, problem: LiftedProblem, point: Evaluation, state: BregmanIterationsState, layer: int
-    ) -> None:
+    def _move_parameters(self, problem: LiftedProblem, point: Point, state: BregmanIterationsState, layer: int) -> None:
         f = problem.network[layer].map
         parameters = {name: p.detach() for name, p in f.parameters.items()}
         if not parameters:
@@ -143,9 +141,7 @@ class BregmanIterations(Solver[BregmanIterationsState]):
                     parameters[name].copy_(value)
         point.parameters_changed(layer)
 
-    def _move_variable(
-        self, problem: LiftedProblem, point: Evaluation, state: BregmanIterationsState, layer: int
-    ) -> None:
+    def _move_variable(self, problem: LiftedProblem, point: Point, state: BregmanIterationsState, layer: int) -> None:
         curvature = variable_curvature(problem, point, layer, state.power, upper=True)
         t = self.factor / max(curvature, 1e-3 * problem.weight(layer))
         w = torch.sub(point.x[layer], problem.variable_gradient(point, layer), alpha=t)

@@ -7,7 +7,8 @@ from typing import Any
 
 from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import SettingError
-from lifted_bregman.problem import Evaluation, LiftedProblem
+from lifted_bregman.graph import Links
+from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import Block, ParameterBlock, independent
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
 from lifted_bregman.solvers.block_solvers import minimise_block
@@ -57,7 +58,7 @@ class CoordinateDescent(Solver[CoordinateDescentState]):
 
     def require(self, problem: LiftedProblem) -> None:
         require_affine(self, problem)
-        require_independent(self, self.sweep, problem.depth)
+        require_independent(self, self.sweep, problem.links)
 
     def init(self, problem: LiftedProblem, batch: Batch) -> CoordinateDescentState:
         return CoordinateDescentState(variables=problem.forward_state(batch.X, check=False))
@@ -66,7 +67,7 @@ class CoordinateDescent(Solver[CoordinateDescentState]):
         assert state.variables is not None
         point = problem.point(state.variables, batch.X, batch.Y)
         met = 0.0
-        for group in self.sweep.groups(problem.depth):
+        for group in self.sweep.groups(problem.links):
             for block in group:
                 met = max(met, self._solve(problem, point, block, state))
         state.variables = point.state
@@ -78,7 +79,7 @@ class CoordinateDescent(Solver[CoordinateDescentState]):
         state.steps += 1
         return state
 
-    def _solve(self, problem: LiftedProblem, point: Evaluation, block: Block, state: CoordinateDescentState) -> float:
+    def _solve(self, problem: LiftedProblem, point: Point, block: Block, state: CoordinateDescentState) -> float:
         prox_weight = self.prox_weight if isinstance(block, ParameterBlock) else 0.0
         solution = minimise_block(
             problem, point, block, tolerance=self.tolerance, iterations=self.block_iterations, prox_weight=prox_weight
@@ -130,7 +131,7 @@ class BregmanCoordinateDescent(Solver[BregmanCoordinateDescentState]):
 
     def require(self, problem: LiftedProblem) -> None:
         require_affine(self, problem)
-        require_independent(self, self.sweep, problem.depth)
+        require_independent(self, self.sweep, problem.links)
 
     def init(self, problem: LiftedProblem, batch: Batch) -> BregmanCoordinateDescentState:
         return BregmanCoordinateDescentState(variables=problem.forward_state(batch.X, check=False))
@@ -140,7 +141,7 @@ class BregmanCoordinateDescent(Solver[BregmanCoordinateDescentState]):
     ) -> BregmanCoordinateDescentState:
         assert state.variables is not None
         point, rule, left = problem.point(state.variables, batch.X, batch.Y), CurvatureStep(self.factor), 0.0
-        for group in self.sweep.groups(problem.depth):
+        for group in self.sweep.groups(problem.links):
             explicit = [block for block in group if self.explicit_variables or isinstance(block, ParameterBlock)]
             if explicit:
                 rule.update(problem, point, explicit, state.step_memory)
@@ -177,9 +178,9 @@ def require_affine(solver: Solver[Any], problem: LiftedProblem) -> None:
         raise lacking(solver, required, f"{', '.join(others)} may not be affine")
 
 
-def require_independent(solver: Solver[Any], sweep: Sweep, depth: int) -> None:
+def require_independent(solver: Solver[Any], sweep: Sweep, links: Links) -> None:
     """Raises `CompatibilityError` unless blocks that are updated together share no term of E."""
-    coupled = next((group for group in sweep.groups(depth) if not independent(group)), None)
+    coupled = next((group for group in sweep.groups(links) if not independent(group, links)), None)
     if coupled is not None:
         required = "a sweep whose groups hold no two blocks of one term (OddEven, TopDown, BottomUp, Permutation)"
         raise lacking(solver, required, f"{sweep} updates {coupled} at once")

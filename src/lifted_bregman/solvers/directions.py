@@ -11,7 +11,7 @@ import torch
 
 from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import SettingError
-from lifted_bregman.problem import Evaluation, LiftedProblem, LiftedState
+from lifted_bregman.problem import LiftedProblem, LiftedState, Point
 from lifted_bregman.problem.blocks import hidden_layers, layers
 from lifted_bregman.solvers._curvature import PowerMemory, variable_curvature
 from lifted_bregman.solvers._interface import Batch
@@ -21,7 +21,7 @@ class Direction(ABC):
     """A rule that turns a batch into one gradient of E for each layer's parameters."""
 
     @abstractmethod
-    def visit(self, problem: LiftedProblem, batch: Batch, memory: PowerMemory) -> Iterator[tuple[int, Evaluation]]:
+    def visit(self, problem: LiftedProblem, batch: Batch, memory: PowerMemory) -> Iterator[tuple[int, Point]]:
         """Yields each layer once, with the point at which ∇_{Θ_l} E is to be read, layer L first.
 
         The parameters must not change before the last layer has been yielded.  `memory` belongs to the direction and
@@ -57,7 +57,7 @@ class LiftedDirection(Direction):
                 f"factor is {self.factor!r} with {self.sweeps} sweeps; repeated steps need a factor below 2."
             )
 
-    def visit(self, problem: LiftedProblem, batch: Batch, memory: PowerMemory) -> Iterator[tuple[int, Evaluation]]:
+    def visit(self, problem: LiftedProblem, batch: Batch, memory: PowerMemory) -> Iterator[tuple[int, Point]]:
         point = forward_point(problem, batch)
         factor = self.factor or (8.0 if self.sweeps == 1 else 1.0)
         t = {layer: factor / _curvature(problem, point, layer, memory) for layer in hidden_layers(problem.depth)}
@@ -70,19 +70,19 @@ class LiftedDirection(Direction):
             yield layer, point
 
 
-def _curvature(problem: LiftedProblem, point: Evaluation, layer: int, memory: PowerMemory) -> float:
+def _curvature(problem: LiftedProblem, point: Point, layer: int, memory: PowerMemory) -> float:
     curvature = variable_curvature(problem, point, layer, memory, upper=False)
     if not math.isfinite(curvature):
         return 1e30  # the run has diverged, which the output's residual will show
     return max(curvature, 1e-3 * problem.weight(layer))
 
 
-def _move(problem: LiftedProblem, point: Evaluation, layer: int, t: float) -> None:
+def _move(problem: LiftedProblem, point: Point, layer: int, t: float) -> None:
     ahead = torch.sub(point.x[layer], problem.variable_gradient(point, layer), alpha=t)
     point.set_variable(layer, problem.variable_prox(layer, ahead, t))
 
 
-def forward_point(problem: LiftedProblem, batch: Batch) -> Evaluation:
+def forward_point(problem: LiftedProblem, batch: Batch) -> Point:
     """The point x_l = σ_l(z_l), with every z_l computed once and kept."""
     unknown = LiftedState([batch.X] * len(hidden_layers(problem.depth)))
     point = problem.point(unknown, batch.X, batch.Y, batch.weights)

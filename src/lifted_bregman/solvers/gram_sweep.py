@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar
@@ -15,12 +15,13 @@ from lifted_bregman._no_graph import no_graph
 from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import SettingError
 from lifted_bregman.maps import Dense
+from lifted_bregman.maps.base import Inputs
 from lifted_bregman.penalties import Nuclear, Penalty
 from lifted_bregman.problem import LiftedProblem
-from lifted_bregman.problem.blocks import below, hidden_layers, layers
+from lifted_bregman.problem.blocks import hidden_layers, layers
 from lifted_bregman.solvers._anchor import Anchor, copied, live
-from lifted_bregman.solvers._gram_moves import Design, Metric, Move, dense_move, design, gradient_move, metrics
-from lifted_bregman.solvers._gram_signals import Signal, forward, left_of, nudged, root_mean_squares
+from lifted_bregman.solvers._gram_moves import Design, GradientMove, Metric, Move, dense_move, design, metrics
+from lifted_bregman.solvers._gram_signals import Gradients, Signal, forward, left_of, nudged, root_mean_squares
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState
 from lifted_bregman.solvers._micro_batches import micro_batches
 from lifted_bregman.solvers._persistent import require_count
@@ -93,7 +94,8 @@ class GramSweep(Solver[GramSweepState]):
     damping          τ > 0, t over the mean eigenvalue of A Aᵀ/m, or of AᵀA/m; the larger, the nearer to the gradient,
                      and inf is the gradient
     narrow_damping   τ > 0 of layers with no more than `block` inputs, whose AᵀA/m a small batch knows badly
-    nudge            ν > 0, shared by the hidden layers, ν_l = ν/(L-1); less where it would move z_l by 0.3 of its size
+    nudge            ν > 0, shared by the variables on the longest path, in a chain ν_l = ν/(L-1); less where it would
+                     move z_l by 0.3 of its size
     penalised_nudge  ν_l > 0 of layers with a penalty on x_l; a small one keeps their zeros
     average          β in [0, 1), the share of the average in Θ
     power            r >= 0; the larger, the sooner the average forgets
@@ -152,9 +154,11 @@ class GramSweep(Solver[GramSweepState]):
     def step(self, problem: LiftedProblem, state: GramSweepState, batch: Batch) -> GramSweepState:
         state.steps += 1
         _look(problem, state)
-        span, top = problem.span, problem.depth
+        span, top, hidden = problem.span, problem.depth, hidden_layers(problem.depth)
+        implicit = [layer for layer in span.layers if _is_implicit(problem, layer)]
         parts = micro_batches(len(batch), self.micro_batches)
-        x, z = forward(problem, batch.X, parts)
+        passed = forward(problem, batch.X, parts, set(span.layers) - set(implicit))
+        x, z = passed.x, passed.z
         sizes = dict(zip(z, root_mean_squares(list(z.values()), batch.weights, problem.peers), strict=True))
         if top in span.layers:
             nudge = 1.0 / problem.weight(top)
@@ -163,32 +167,43 @@ class GramSweep(Solver[GramSweepState]):
             state.metrics["output_residual"] = residual
             sizes[top] += residual
         below_waits = bool(span.borrowed)
-        designs, factors = ({}, {}) if below_waits else self._metrics(problem, x, batch)
+        designs, factors = ({}, {}) if below_waits else self._metrics(problem, implicit, x, batch)
         signals: dict[int, list[Signal]] = {layer: [] for layer in span.layers}
+        gradients = Gradients(problem, batch)
 
         def move(layer: int) -> None:
-            made = self._move(problem, layer, x[below(layer)], z[layer], signals.pop(layer), batch, designs, factors)
-            if made is not None:
-                self._take(problem, state, layer, made, sizes[layer])
+            own = signals.pop(layer)
+            if layer in designs:
+                made = self._implicit_move(problem, layer, z[layer], own, designs[layer], factors.get(layer))
+            elif gradient := gradients.of(layer):
+                made = GradientMove(gradient, layer in problem.parameter_penalties, problem.peers)
+            else:
+                return
+            self._take(problem, state, layer, made, sizes[layer])
 
-        for rows in parts:
+        for number, rows in enumerate(parts):
+            pulled: dict[int, Tensor] = {}  # Σ_t J_xᵀ E_t of each variable, over the terms t that were visited
             for layer in reversed(span.layers):
+                # E_l, from what the terms that read x_l have sent down
                 if layer == top:
                     signal = Signal(rows, error[rows], batch.Y[rows], nudge)
-                elif layer in span.lent:
-                    signal = self._signal(problem, layer, rows, x, z, span.from_above(x[layer][rows]), sizes, batch)
+                else:
+                    g = span.from_above(x[layer][rows]) if layer in span.lent else pulled.pop(layer)
+                    signal = self._signal(problem, layer, rows, x, z, g, sizes, batch)
                 signals[layer].append(signal)
-                low = below(layer)
-                if low in hidden_layers(top):
-                    pulled = problem.network[layer].map.pull_back_input(x[low][rows], signal.E)
+                # J_xᵀ E_l for the variables that f_l reads, with Θ_l before its move
+                wanted = [v for v in problem.links.inputs[layer] if v in hidden]
+                if layer in implicit:
+                    below = problem.network[layer].map.pull_back_input(x[wanted[0]][rows], signal.E) if wanted else ()
+                else:
+                    below = gradients.pull(layer, passed.pulls[layer][number], signal.E, rows, bool(wanted))
+                _add_up(pulled, problem.links.inputs[layer], below, wanted)
                 if rows is parts[-1] and not below_waits:
                     move(layer)
-                if low in span.hidden:
-                    signal = self._signal(problem, low, rows, x, z, pulled, sizes, batch)
-                elif low in span.borrowed:
-                    span.send_below(pulled)
+            for layer in span.borrowed:
+                span.send_below(pulled[layer])
         if below_waits:
-            designs, factors = self._metrics(problem, x, batch)
+            designs, factors = self._metrics(problem, implicit, x, batch)
             for layer in reversed(span.layers):
                 move(layer)
         span.settle()
@@ -226,29 +241,22 @@ class GramSweep(Solver[GramSweepState]):
         target = nudged(problem, layer, z[layer][rows], pulled, nudge)
         return Signal(rows, torch.sub(x[layer][rows], target).div_(nudge), target, nudge)
 
-    def _move(
+    def _implicit_move(
         self,
         problem: LiftedProblem,
         layer: int,
-        x: Tensor,
         z: Tensor,
         signals: list[Signal],
-        batch: Batch,
-        designs: Mapping[int, Design],
-        factors: Mapping[int, Metric],
-    ) -> Move | None:
-        """Δ_l from the signals of the whole batch; x is x_{l-1}."""
-        own = problem.network[layer]
+        own: Design,
+        metric: Metric | None,
+    ) -> Move:
+        """Δ_l of a dense layer from the signals of the whole batch."""
+        term = problem.network[layer]
+        assert isinstance(term.map, Dense)
         E = signals[0].E if len(signals) == 1 else torch.cat([signal.E for signal in signals])
-        if layer in designs:
-            assert isinstance(own.map, Dense)
-            metric = factors.get(layer)
-            damping = self.damping if metric is not None or math.isinf(self.damping) else self.narrow_damping
-            left = partial(left_of, own, z, signals)
-            return dense_move(own.map, designs[layer], metric, E, damping, left, self.inner_steps)
-        if not own.map.parameters:
-            return None
-        return gradient_move(own.map, x, E, batch.weights, layer in problem.parameter_penalties, problem.peers)
+        damping = self.damping if metric is not None or math.isinf(self.damping) else self.narrow_damping
+        left = partial(left_of, term, z, signals)
+        return dense_move(term.map, own, metric, E, damping, left, self.inner_steps)
 
     def _count(self, problem: LiftedProblem, state: GramSweepState, designs: int) -> None:
         """Adds a step of one's own layers to the counters of work."""
@@ -260,19 +268,19 @@ class GramSweep(Solver[GramSweepState]):
         state.metrics["fallbacks"] = float(state.fallbacks)
 
     def _metrics(
-        self, problem: LiftedProblem, x: Mapping[int, Tensor], batch: Batch
+        self, problem: LiftedProblem, implicit: list[int], x: Mapping[int, Tensor], batch: Batch
     ) -> tuple[dict[int, Design], dict[int, Metric]]:
-        """The designs of the dense layers, and the metrics of those in sample space."""
+        """The designs of the layers that move implicitly, and the metrics of those in sample space."""
         designs: dict[int, Design] = {}
         alike: dict[tuple[int, ...], list[int]] = {}
-        for layer in problem.span.layers:
+        metric = not math.isinf(self.damping)
+        for layer in implicit:
             f = problem.network[layer].map
-            if isinstance(f, Dense) and layer not in problem.parameter_penalties and f.parameters:
-                metric = not math.isinf(self.damping)
-                own = design(f, x[below(layer)], batch.weights, self.block, problem.peers, metric)
-                designs[layer] = own
-                if own.block and metric:
-                    alike.setdefault(own.key, []).append(layer)
+            assert isinstance(f, Dense)
+            own = design(f, problem.network.read(x, layer), batch.weights, self.block, problem.peers, metric)
+            designs[layer] = own
+            if own.block and metric:
+                alike.setdefault(own.key, []).append(layer)
         factors: dict[int, Metric] = {}
         for group in alike.values():
             made = metrics([designs[layer] for layer in group], self.damping)
@@ -281,7 +289,7 @@ class GramSweep(Solver[GramSweepState]):
 
     def _nudge(self, problem: LiftedProblem, layer: int, size: float, pulled: float) -> float:
         """ν_l/λ_l; `size` and `pulled` are those of z_l and of J_xᵀ E_{l+1}."""
-        shared = self.nudge / len(hidden_layers(problem.depth))
+        shared = self.nudge / problem.links.longest_path
         nudge = (self.penalised_nudge if layer in problem.penalties else shared) / problem.weight(layer)
         # Above 0 also where a signal has overflowed, which the loop notices after the step.
         return max(min(nudge, _LARGEST_NUDGE * (size + _TINY) / (pulled + _TINY)), _TINY)
@@ -321,6 +329,19 @@ class GramSweep(Solver[GramSweepState]):
             else:
                 sums[name] = square.clone()
         return {name: s.add(_TINY).rsqrt_() for name, s in sums.items()}
+
+
+def _is_implicit(problem: LiftedProblem, layer: int) -> bool:
+    """Whether a layer moves in the metric of its inputs: dense, with parameters of its own and without a penalty."""
+    f, alone = problem.network[layer].map, len(problem.links.users[layer]) == 1
+    return isinstance(f, Dense) and alone and layer not in problem.parameter_penalties and bool(f.parameters)
+
+
+def _add_up(pulled: dict[int, Tensor], inputs: Sequence[int], below: Inputs, wanted: Sequence[int]) -> None:
+    """Adds J_xᵀ E of one term to the sums of the variables that are wanted."""
+    for v, g in zip(inputs, below if isinstance(below, tuple) else (below,), strict=False):
+        if v in wanted:
+            pulled[v] = pulled[v] + g if v in pulled else g
 
 
 def _look(problem: LiftedProblem, state: GramSweepState) -> None:

@@ -14,8 +14,8 @@ from torch import Tensor
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.errors import SettingError
 from lifted_bregman.maps import Dense
-from lifted_bregman.problem import Evaluation, LiftedProblem
-from lifted_bregman.problem.blocks import below, hidden_layers, layers
+from lifted_bregman.problem import LiftedProblem, Point
+from lifted_bregman.problem.blocks import hidden_layers, layers
 from lifted_bregman.solvers._anchor import Anchor, live, overwrite
 from lifted_bregman.solvers._batch_memory import BatchMemory, variable_key
 from lifted_bregman.solvers._curvature import PowerMemory
@@ -216,12 +216,13 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
             return maps
         blocks = 1 if self.reading.forgetful else self.inner_steps
         for layer in layers(problem.depth):
-            f, moving = problem.network[layer].map, below(layer) in hidden_layers(problem.depth)
+            f, inputs = problem.network[layer].map, problem.links.inputs[layer]
+            moving = any(v in hidden_layers(problem.depth) for v in inputs)
             if not isinstance(f, Dense) or "weight" not in f.parameters or layer in problem.parameter_penalties:
                 continue
             rows = problem.peers.samples(len(batch)) * (1 if f.flatten else math.prod(batch.X.shape[1:-1]))
             if self.space is Space.SAMPLES or self.reading.in_samples(f, rows, self.inner_steps, moving):
-                key = variable_key(below(layer))
+                key = variable_key(inputs[0])
                 maps[layer] = FactoredDense(f, blocks if moving else 1, memory, key, problem.peers)
         return maps
 
@@ -234,39 +235,49 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
     def _visit(
         self,
         problem: LiftedProblem,
-        point: Evaluation,
+        point: Point,
         layer: int,
         state: ImplicitSGDState,
         memory: BatchMemory,
         tau: float,
     ) -> None:
-        """Moves Θ_l and x_{l-1}."""
-        variable = below(layer) if below(layer) in hidden_layers(problem.depth) else None
-        moved = None
-        if variable is not None and self.coupling is Coupling.BEFORE:
-            moved = self._moved(problem, point, variable, memory)
+        """Moves Θ_l and the variables that no lower term reads; in a chain x_{l-1}.
+
+        In the reverse order of the terms every other term that reads them was visited before.
+        """
+        variables = _last_read(problem, layer)
+        before = self.coupling is Coupling.BEFORE
+        moved = [self._moved(problem, point, v, memory) for v in variables] if before else []
         if layer == problem.depth:
             memory.residual = point.residual(layer)
         self.reading.move_parameters(problem, point, layer, tau, state.anchor[layer], memory)
-        if variable is not None:
-            point.set_variable(variable, self._moved(problem, point, variable, memory) if moved is None else moved)
+        for v, value in zip(variables, moved, strict=True) if before else ():
+            point.set_variable(v, value)
+        for v in () if before else variables:
+            point.set_variable(v, self._moved(problem, point, v, memory))
 
-    def _moved(self, problem: LiftedProblem, point: Evaluation, layer: int, memory: BatchMemory) -> Tensor:
+    def _moved(self, problem: LiftedProblem, point: Point, layer: int, memory: BatchMemory) -> Tensor:
         """x_l after one proximal gradient step."""
         gradient = problem.variable_gradient(point, layer)  # with it a product for ‖W_{l+1}‖ is made in sample space
         t = self.reading.variable_step(problem, point, layer, memory)
         return problem.variable_prox(layer, torch.sub(point.x[layer], gradient, alpha=t), t)
 
     def _explicit(
-        self, problem: LiftedProblem, point: Evaluation, state: ImplicitSGDState, memory: BatchMemory, tau: float
+        self, problem: LiftedProblem, point: Point, state: ImplicitSGDState, memory: BatchMemory, tau: float
     ) -> None:
         """The variables at Θ^{k-1}, then every Θ_l from the same point."""
         for layer in self._visits(problem):
-            if below(layer) in hidden_layers(problem.depth):
-                point.set_variable(below(layer), self._moved(problem, point, below(layer), memory))
+            for v in _last_read(problem, layer):
+                point.set_variable(v, self._moved(problem, point, v, memory))
         state.metrics[f"residual_{problem.depth}"] = rms(point.residual(problem.depth), problem.peers)
         for layer in layers(problem.depth):
             descend(problem, point, layer, ParameterSteps(1.0 / tau, 1.0 / tau), {})
+
+
+def _last_read(problem: LiftedProblem, term: int) -> tuple[int, ...]:
+    """The hidden variables that `term` reads and no lower term does, from the top down."""
+    hidden, links = hidden_layers(problem.depth), problem.links
+    return tuple(sorted((v for v in links.inputs[term] if v in hidden and links.readers[v][0] == term), reverse=True))
 
 
 def renewed(anchor: Anchor, problem: LiftedProblem, maps: Mapping[int, FactoredDense]) -> Anchor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 
 from lifted_bregman.errors import SettingError
-from lifted_bregman.problem import Evaluation, LiftedProblem
+from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.solvers._mirror import MirrorDescent, MirrorState, Tensors
 
 
@@ -52,7 +52,7 @@ class LinBreg(MirrorDescent[LinBregState]):
     def _empty(self) -> LinBregState:
         return LinBregState()
 
-    def _gather(self, problem: LiftedProblem, state: LinBregState, layer: int, point: Evaluation) -> None:
+    def _gather(self, problem: LiftedProblem, state: LinBregState, layer: int, point: Point) -> None:
         v, tau, beta = state.subgradients[layer], self.step_size, self.momentum
         if beta == 0.0:
             problem.accumulate_parameter_gradient(point, layer, v, scale=-tau)

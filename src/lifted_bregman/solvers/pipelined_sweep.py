@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from lifted_bregman._no_graph import no_graph
-from lifted_bregman.problem import Evaluation, LiftedProblem, LiftedState
-from lifted_bregman.problem.blocks import below
+from lifted_bregman.problem import LiftedProblem, LiftedState, Point
 from lifted_bregman.problem.span import lend
 from lifted_bregman.solvers._anchor import Anchor
 from lifted_bregman.solvers._curvature import lend_curvature, parameter_curvature, step_for
@@ -84,7 +83,8 @@ class PipelinedSweep(Solver[PowerState]):
         for point, x in zip(points, forward, strict=True):
             residuals = _sweep_down(problem, point, steps)
             for layer, d in residuals.items():
-                _accumulate(problem, layer, x[below(layer)], point.weigh(d), gradients[layer], len(batch))
+                read = problem.network.read(x, layer)
+                _accumulate(problem, layer, read, point.weigh(d), gradients[layer], len(batch))
             errors += [residuals[layer] for layer in (problem.depth,) if layer in residuals]
         problem.peers.total(*(g for own in gradients.values() for g in own.values()))
         for layer, gradient in gradients.items():
@@ -99,26 +99,26 @@ class PipelinedSweep(Solver[PowerState]):
         state.steps += 1
         return state
 
-    def _variable_steps(self, problem: LiftedProblem, whole: Evaluation, state: PowerState) -> dict[int, float]:
+    def _variable_steps(self, problem: LiftedProblem, whole: Point, state: PowerState) -> dict[int, float]:
         rule = self.step_variable
         if isinstance(rule, CurvatureStep):
             lend_curvature(problem, whole, state.power, rule.upper)
         return {layer: variable_step(problem, whole, layer, rule, state) for layer in problem.span.hidden}
 
-    def _parameter_step(self, problem: LiftedProblem, whole: Evaluation, layer: int, state: PowerState) -> float:
+    def _parameter_step(self, problem: LiftedProblem, whole: Point, layer: int, state: PowerState) -> float:
         rule = self.step_parameter
         if not isinstance(rule, CurvatureStep):
             return as_schedule(rule, "step_parameter").value(state.steps)
         return step_for(rule.factor, parameter_curvature(problem, whole, layer, state.power, rule.upper), whole)
 
 
-def _joined(problem: LiftedProblem, batch: Batch, forward: list[list[Tensor]]) -> Evaluation:
+def _joined(problem: LiftedProblem, batch: Batch, forward: list[list[Tensor]]) -> Point:
     """The forward pass of the whole batch."""
     variables = [torch.cat(rows) if len(rows) > 1 else rows[0] for rows in list(zip(*forward, strict=True))[1:-1]]
     return problem.point(LiftedState(variables), batch.X, batch.Y, batch.weights)
 
 
-def _sweep_down(problem: LiftedProblem, point: Evaluation, steps: Mapping[int, float]) -> dict[int, Tensor]:
+def _sweep_down(problem: LiftedProblem, point: Point, steps: Mapping[int, float]) -> dict[int, Tensor]:
     """Moves the variables of a micro-batch, from the top; the residuals d_l from before x_{l-1} has moved."""
     residuals = {}
     for layer in reversed(problem.span.layers):

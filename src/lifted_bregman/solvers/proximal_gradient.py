@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from lifted_bregman.errors import SettingError
-from lifted_bregman.problem import Evaluation, LiftedProblem
+from lifted_bregman.graph import Links
+from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import all_blocks
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState
 from lifted_bregman.solvers._shares import own_variables, whole_variables
@@ -62,11 +63,11 @@ class ProximalGradient(Solver[ProximalGradientState]):
                 f"factor of at most {most:g} to converge: leave step_rule out, or take monotone=True."
             )
 
-    def _rule(self, depth: int) -> StepRule:
+    def _rule(self, links: Links) -> StepRule:
         """The step-size rule; by default the longest steps that the acceleration and the sweep admit."""
         if self.step_rule is not None:
             return self.step_rule
-        return CurvatureStep(self.acceleration.factor / self.sweep.coupling(depth))
+        return CurvatureStep(self.acceleration.factor / self.sweep.coupling(links))
 
     @property
     def layer_parallel(self) -> bool:
@@ -78,7 +79,7 @@ class ProximalGradient(Solver[ProximalGradientState]):
         )
 
     def require(self, problem: LiftedProblem) -> None:
-        self.sweep.groups(problem.depth)  # a permutation that does not fit is refused here
+        self.sweep.groups(problem.links)  # a permutation that does not fit is refused here
 
     def init(self, problem: LiftedProblem, batch: Batch) -> ProximalGradientState:
         return ProximalGradientState(variables=whole_variables(problem, problem.forward_state(batch.X, check=False)))
@@ -101,15 +102,15 @@ class ProximalGradient(Solver[ProximalGradientState]):
         return state
 
     def _sweep(
-        self, problem: LiftedProblem, point: Evaluation, state: ProximalGradientState, acceleration: Acceleration
+        self, problem: LiftedProblem, point: Point, state: ProximalGradientState, acceleration: Acceleration
     ) -> None:
         memory = state.acceleration_memory
         inertia = acceleration.before(problem, point, memory)
-        rule = self._rule(problem.depth)
-        for group in self.sweep.groups(problem.depth):
+        rule = self._rule(problem.links)
+        for group in self.sweep.groups(problem.links):
             rule.update(problem, point, group, state.step_memory, self.smooth_quadratic, inertia)
         acceleration.after(problem, point, memory, lambda: float(problem.energy_at(point)))
 
 
-def _copies(problem: LiftedProblem, point: Evaluation, block: Any) -> Any:
+def _copies(problem: LiftedProblem, point: Point, block: Any) -> Any:
     return {name: value.clone() for name, value in block_values(problem, point, block).items()}

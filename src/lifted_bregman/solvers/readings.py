@@ -11,8 +11,8 @@ from torch import Tensor
 
 from lifted_bregman.activations._base import positive
 from lifted_bregman.maps import Dense, PowerIteration
-from lifted_bregman.problem import Evaluation, LiftedProblem
-from lifted_bregman.problem.blocks import above, below, layers
+from lifted_bregman.problem import LiftedProblem, Point
+from lifted_bregman.problem.blocks import layers
 from lifted_bregman.problem.curvature import over_all_samples, squared_input_norm
 from lifted_bregman.solvers._batch_memory import (
     BatchMemory,
@@ -65,18 +65,18 @@ class Reading(ABC):
 
     @abstractmethod
     def parameter_steps(
-        self, problem: LiftedProblem, point: Evaluation, layer: int, prox_weight: float, memory: PowerMemory
+        self, problem: LiftedProblem, point: Point, layer: int, prox_weight: float, memory: PowerMemory
     ) -> ParameterSteps:
         """The steps of Θ_l on the mean over the batch."""
 
     @abstractmethod
-    def variable_step(self, problem: LiftedProblem, point: Evaluation, layer: int, memory: PowerMemory) -> float:
+    def variable_step(self, problem: LiftedProblem, point: Point, layer: int, memory: PowerMemory) -> float:
         """t of x_l, on each sample's energy."""
 
     def move_parameters(
         self,
         problem: LiftedProblem,
-        point: Evaluation,
+        point: Point,
         layer: int,
         prox_weight: float,
         anchor: Mapping[str, Tensor],
@@ -107,7 +107,7 @@ class Corrected(Reading):
     literal: ClassVar[bool] = False
 
     def parameter_steps(
-        self, problem: LiftedProblem, point: Evaluation, layer: int, prox_weight: float, memory: PowerMemory
+        self, problem: LiftedProblem, point: Point, layer: int, prox_weight: float, memory: PowerMemory
     ) -> ParameterSteps:
         if isinstance(self.step, FixedStep):
             t = self.step.parameter
@@ -116,7 +116,7 @@ class Corrected(Reading):
             t = step_for(self.step.factor, bound, point)
         return ParameterSteps(t, t, prox_weight, prox_weight)
 
-    def variable_step(self, problem: LiftedProblem, point: Evaluation, layer: int, memory: PowerMemory) -> float:
+    def variable_step(self, problem: LiftedProblem, point: Point, layer: int, memory: PowerMemory) -> float:
         if isinstance(self.step, FixedStep):
             return self.step.variable
         bound = variable_curvature(problem, point, layer, memory, self.step.upper)
@@ -147,17 +147,17 @@ class Majorised(Reading):
     forgetful: ClassVar[bool] = True
 
     def parameter_steps(
-        self, problem: LiftedProblem, point: Evaluation, layer: int, prox_weight: float, memory: PowerMemory
+        self, problem: LiftedProblem, point: Point, layer: int, prox_weight: float, memory: PowerMemory
     ) -> ParameterSteps:
         return Corrected(self.step).parameter_steps(problem, point, layer, prox_weight, memory)
 
-    def variable_step(self, problem: LiftedProblem, point: Evaluation, layer: int, memory: PowerMemory) -> float:
+    def variable_step(self, problem: LiftedProblem, point: Point, layer: int, memory: PowerMemory) -> float:
         return Corrected(self.step).variable_step(problem, point, layer, memory)
 
     def move_parameters(
         self,
         problem: LiftedProblem,
-        point: Evaluation,
+        point: Point,
         layer: int,
         prox_weight: float,
         anchor: Mapping[str, Tensor],
@@ -200,9 +200,9 @@ class Literal(Reading):
             positive(self.bias_step, "bias_step")
 
     def parameter_steps(
-        self, problem: LiftedProblem, point: Evaluation, layer: int, prox_weight: float, memory: PowerMemory
+        self, problem: LiftedProblem, point: Point, layer: int, prox_weight: float, memory: PowerMemory
     ) -> ParameterSteps:
-        f, x = problem.network[layer].map, point.x[below(layer)]
+        f, x = problem.network[layer].map, point.read(layer)
         assert isinstance(f, Dense)
         norm = _squared_norm(f, *over_all_samples(x, point.weights, power(memory, f"X_{layer}"), False, problem.peers))
         samples = problem.peers.samples(point.samples)
@@ -210,9 +210,10 @@ class Literal(Reading):
         t_bias = t if self.bias_step is None else self.bias_step
         return ParameterSteps(t, t_bias, prox_weight, prox_weight if self.anchored_bias else 0.0)
 
-    def variable_step(self, problem: LiftedProblem, point: Evaluation, layer: int, memory: PowerMemory) -> float:
-        f = problem.network[above(layer)].map
-        norm = squared_input_norm(f, point.x[layer], power(memory, variable_key(layer)), False, problem.peers)
+    def variable_step(self, problem: LiftedProblem, point: Point, layer: int, memory: PowerMemory) -> float:
+        (term,) = problem.links.readers[layer]  # Literal needs dense layers, which read one variable
+        f, powers = problem.network[term].map, power(memory, variable_key(layer))
+        norm = squared_input_norm(f, point.x[layer], powers, False, problem.peers)
         return step_for(1.99 / problem.peers.samples(point.samples), norm, point)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import SettingError
-from lifted_bregman.problem import Evaluation, LiftedProblem
+from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import Block, ParameterBlock, VariableBlock, terms
 from lifted_bregman.problem.energies import partial_energy
 from lifted_bregman.problem.span import borrow, lend
@@ -33,7 +33,7 @@ class StepRule(ABC):
     def update(
         self,
         problem: LiftedProblem,
-        point: Evaluation,
+        point: Point,
         group: Sequence[Block],
         memory: Memory,
         smooth_quadratic: bool = False,
@@ -49,18 +49,16 @@ class _Direct(StepRule):
     """A rule that knows its step before trying it."""
 
     @abstractmethod
-    def step(
-        self, problem: LiftedProblem, point: Evaluation, block: Block, memory: Memory, smooth_quadratic: bool
-    ) -> float:
+    def step(self, problem: LiftedProblem, point: Point, block: Block, memory: Memory, smooth_quadratic: bool) -> float:
         """The step size of one block."""
 
-    def lend(self, problem: LiftedProblem, point: Evaluation, memory: Memory) -> None:
+    def lend(self, problem: LiftedProblem, point: Point, memory: Memory) -> None:
         """Sends what `step` needs of a layer that is here for the variable of the process below, if anything."""
 
     def update(
         self,
         problem: LiftedProblem,
-        point: Evaluation,
+        point: Point,
         group: Sequence[Block],
         memory: Memory,
         smooth_quadratic: bool = False,
@@ -98,9 +96,7 @@ class FixedStep(_Direct):
         positive(self.parameter, "parameter")
         positive(self.variable, "variable")
 
-    def step(
-        self, problem: LiftedProblem, point: Evaluation, block: Block, memory: Memory, smooth_quadratic: bool
-    ) -> float:
+    def step(self, problem: LiftedProblem, point: Point, block: Block, memory: Memory, smooth_quadratic: bool) -> float:
         return self.parameter if isinstance(block, ParameterBlock) else self.variable
 
 
@@ -118,12 +114,10 @@ class CurvatureStep(_Direct):
         if not 0.0 < positive(self.factor, "factor") < 2.0:
             raise SettingError(f"factor is {self.factor!r}; descent needs a factor below 2.")
 
-    def lend(self, problem: LiftedProblem, point: Evaluation, memory: Memory) -> None:
+    def lend(self, problem: LiftedProblem, point: Point, memory: Memory) -> None:
         lend_curvature(problem, point, memory.setdefault("power", {}), self.upper)
 
-    def step(
-        self, problem: LiftedProblem, point: Evaluation, block: Block, memory: Memory, smooth_quadratic: bool
-    ) -> float:
+    def step(self, problem: LiftedProblem, point: Point, block: Block, memory: Memory, smooth_quadratic: bool) -> float:
         power = memory.setdefault("power", {})
         if isinstance(block, ParameterBlock):
             return step_for(self.factor, parameter_curvature(problem, point, block.layer, power, self.upper), point)
@@ -162,13 +156,13 @@ class Backtracking(StepRule):
     def update(
         self,
         problem: LiftedProblem,
-        point: Evaluation,
+        point: Point,
         group: Sequence[Block],
         memory: Memory,
         smooth_quadratic: bool = False,
         inertia: Mapping[str, Values] | None = None,
     ) -> None:
-        touched = sorted({term for block in group for term in terms(block) if term <= problem.depth})
+        touched = sorted({term for block in group for term in terms(block, problem.links)})
         before = float(partial_energy(problem, point, touched))
         old = [{name: value.clone() for name, value in block_values(problem, point, block).items()} for block in group]
         slopes = [block_gradient(problem, point, block, smooth_quadratic) for block in group]
@@ -218,14 +212,14 @@ def _promised(problem: LiftedProblem, group: Sequence[Block], promises: Sequence
     return promised
 
 
-def block_values(problem: LiftedProblem, point: Evaluation, block: Block) -> Values:
+def block_values(problem: LiftedProblem, point: Point, block: Block) -> Values:
     """The tensors of a block, not copied."""
     if isinstance(block, ParameterBlock):
         return {name: p.detach() for name, p in problem.network[block.layer].map.parameters.items()}
     return {"x": point.x[block.layer]}
 
 
-def set_block(problem: LiftedProblem, point: Evaluation, block: Block, values: Mapping[str, Tensor]) -> None:
+def set_block(problem: LiftedProblem, point: Point, block: Block, values: Mapping[str, Tensor]) -> None:
     """Gives a block new values; parameters are overwritten in place."""
     if isinstance(block, ParameterBlock):
         with torch.no_grad():
@@ -236,7 +230,7 @@ def set_block(problem: LiftedProblem, point: Evaluation, block: Block, values: M
         point.set_variable(block.layer, values["x"])
 
 
-def block_gradient(problem: LiftedProblem, point: Evaluation, block: Block, smooth_quadratic: bool = False) -> Values:
+def block_gradient(problem: LiftedProblem, point: Point, block: Block, smooth_quadratic: bool = False) -> Values:
     """The gradient of the smooth part in a block (of each sample's energy for variables)."""
     if isinstance(block, ParameterBlock):
         return problem.parameter_gradient(point, block.layer)
@@ -245,7 +239,7 @@ def block_gradient(problem: LiftedProblem, point: Evaluation, block: Block, smoo
 
 def move_block(
     problem: LiftedProblem,
-    point: Evaluation,
+    point: Point,
     block: Block,
     gradient: Mapping[str, Tensor],
     t: float,
@@ -265,7 +259,7 @@ def move_block(
         point.set_variable(block.layer, problem.variable_prox(block.layer, ahead["x"], t, smooth_quadratic))
 
 
-def _descend_in_place(problem: LiftedProblem, point: Evaluation, block: ParameterBlock, t: float) -> None:
+def _descend_in_place(problem: LiftedProblem, point: Point, block: ParameterBlock, t: float) -> None:
     """The same for a parameter block alone, without any tensor of its size besides the parameters."""
     parameters = problem.network[block.layer].map.parameters
     problem.accumulate_parameter_gradient(point, block.layer, parameters, scale=-t)

@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from lifted_bregman.errors import SettingError
-from lifted_bregman.problem import Evaluation, LiftedProblem
+from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.span import borrow, lend
 from lifted_bregman.solvers._curvature import lend_curvature, parameter_curvature, step_for
 from lifted_bregman.solvers._descent import ParameterSteps, descend, moved_variable, rms
@@ -140,7 +140,7 @@ class Moves:
 
     solver: StochasticProximalGradient
     problem: LiftedProblem
-    point: Evaluation
+    point: Point
     state: PersistentState
 
     def parameters(self) -> None:

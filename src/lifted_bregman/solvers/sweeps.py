@@ -6,16 +6,16 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from lifted_bregman.errors import SettingError
+from lifted_bregman.graph import Links
 from lifted_bregman.problem.blocks import (
     Block,
-    ParameterBlock,
     VariableBlock,
     all_blocks,
-    below,
     bottom_up,
+    by_colour,
     hidden_layers,
     layers,
-    odd_even,
+    members,
     top_down,
 )
 
@@ -26,30 +26,30 @@ class Sweep(ABC):
     """An order of the blocks."""
 
     @abstractmethod
-    def groups(self, depth: int) -> Groups:
-        """The groups of one sweep over a network of `depth` layers, in order."""
+    def groups(self, links: Links) -> Groups:
+        """The groups of one sweep over the blocks of a network, in order."""
 
-    def coupling(self, depth: int) -> int:
+    def coupling(self, links: Links) -> int:
         """The largest m with which a block of curvature L counts as one of curvature mL, since others move with it.
 
-        The move of a group changes z_l by Δz_l = A + B, where A is due to Θ_l and B to x_{l-1}.  As φ_l* is 1-smooth,
-        E changes by its first-order part and at most
+        The move of a group changes z_l by Δz_l = A + B, where A is due to Θ_l and B to x_{l-1}; a term that reads
+        several variables has a part B for each.  As φ_l* is 1-smooth, E changes by its first-order part and at most
 
             Σ_l λ_l ( ½‖Δz_l‖² - <Δx_l, Δz_l> )
 
-        in the mean over samples.  If both Θ_l and x_{l-1} move, ‖Δz_l‖² <= n(‖A‖² + ‖B‖²) with n = 2, else n = 1.  If
+        in the mean over samples.  If n of the parts are not 0, ‖Δz_l‖² is at most n times the sum of their squares.  If
         x_l moves too, -<Δx_l, Δz_l> <= ½‖Δz_l‖² + ½‖Δx_l‖², and the last term is the strong convexity of λ_l φ_l, which
         the proximal step of x_l gains.  So m = n, and 2n if x_l moves.  The third-order product of ΔΘ_l and Δx_{l-1} is
         left out; it vanishes where they do not move at once.
         """
-        return max(_coupling(group, layer, depth) for group in self.groups(depth) for layer in layers(depth))
+        return max(_coupling(set(group), term, links) for group in self.groups(links) for term in layers(links.depth))
 
 
-def _coupling(group: tuple[Block, ...], layer: int, depth: int) -> int:
+def _coupling(group: set[Block], term: int, links: Links) -> int:
     """m of one term of the energy."""
-    movers = (ParameterBlock(layer) in group) + (VariableBlock(below(layer)) in group)
-    follows = layer in hidden_layers(depth) and VariableBlock(layer) in group
-    return movers * (2 if follows else 1)
+    own = {block for block in members(term, links) if block != VariableBlock(term)}
+    follows = term in hidden_layers(links.depth) and VariableBlock(term) in group
+    return len(own & group) * (2 if follows else 1)
 
 
 @dataclass(frozen=True)
@@ -60,32 +60,35 @@ class Jacobi(Sweep):
     `Backtracking` guarantees that it falls.
     """
 
-    def groups(self, depth: int) -> Groups:
-        return (all_blocks(depth),)
+    def groups(self, links: Links) -> Groups:
+        return (all_blocks(links.depth),)
 
 
 @dataclass(frozen=True)
 class TopDown(Sweep):
     """Θ_L, x_{L-1}, Θ_{L-1}, ..., Θ_1, one after another: carries the output error to layer 1 in one sweep."""
 
-    def groups(self, depth: int) -> Groups:
-        return tuple((block,) for block in top_down(depth))
+    def groups(self, links: Links) -> Groups:
+        return tuple((block,) for block in top_down(links.depth))
 
 
 @dataclass(frozen=True)
 class BottomUp(Sweep):
     """Θ_1, x_1, Θ_2, ..., Θ_L, one after another."""
 
-    def groups(self, depth: int) -> Groups:
-        return tuple((block,) for block in bottom_up(depth))
+    def groups(self, links: Links) -> Groups:
+        return tuple((block,) for block in bottom_up(links.depth))
 
 
 @dataclass(frozen=True)
 class OddEven(Sweep):
-    """All Θ, then the odd x, then the even x: the order of the appendix; within a group nothing is coupled."""
+    """All Θ, then the odd x, then the even x: the order of the appendix; within a group nothing is coupled.
 
-    def groups(self, depth: int) -> Groups:
-        return odd_even(depth)
+    In a network that is no chain the variables are visited colour by colour, so that no two of a group share a term.
+    """
+
+    def groups(self, links: Links) -> Groups:
+        return by_colour(links)
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,8 @@ class Permutation(Sweep):
 
     order: tuple[Block, ...]
 
-    def groups(self, depth: int) -> Groups:
+    def groups(self, links: Links) -> Groups:
+        depth = links.depth
         if sorted(map(repr, self.order)) != sorted(map(repr, all_blocks(depth))):
             raise SettingError(
                 f"the order has {len(self.order)} blocks; for {depth} layers it must hold each of "

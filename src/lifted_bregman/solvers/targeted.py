@@ -104,9 +104,9 @@ class TargetedPenalties(Solver[TargetedState]):
                 self, "a problem whose penalties may change", "that of a sub-problem; wrap the outer solver in it"
             )
         first = {layer: target.penalty(1.0) for layer, target in self.parameters.items()}
-        check_penalties(first, layers(problem.depth), "parameters", "layers")
+        check_penalties(first, problem.network, layers(problem.depth), "parameters", "layers")
         on_variables = {layer: target.penalty(1.0) for layer, target in self.variables.items()}
-        check_penalties(on_variables, hidden_layers(problem.depth), "variables", "hidden layers")
+        check_penalties(on_variables, problem.network, hidden_layers(problem.depth), "variables", "hidden layers")
         for layer, penalty in first.items():
             require_regularisable(self, problem, layer, penalty)
         for layer, penalty in on_variables.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lifted_bregman.errors import SettingError
-from lifted_bregman.problem import Evaluation, LiftedProblem
+from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.solvers._interface import SolverState
 from lifted_bregman.solvers.steps import Memory, StepRule
 from lifted_bregman.solvers.sweeps import Sweep
@@ -20,14 +20,14 @@ class BlockDescentState(SolverState):
 
 def descend(
     problem: LiftedProblem,
-    point: Evaluation,
+    point: Point,
     sweep: Sweep,
     step_rule: StepRule,
     inner_steps: int,
     memory: Memory,
 ) -> None:
     """One sweep; each group of blocks makes `inner_steps` proximal gradient steps before the next one is visited."""
-    for group in sweep.groups(problem.depth):
+    for group in sweep.groups(problem.links):
         for _ in range(inner_steps):
             step_rule.update(problem, point, group, memory)
 

@@ -54,7 +54,7 @@ class ClassicalLifted(Solver[BlockDescentState]):
         require_inner_steps(self.inner_steps)
 
     def require(self, problem: LiftedProblem) -> None:
-        self.sweep.groups(problem.depth)
+        self.sweep.groups(problem.links)
         missing = "its energy (eq. 7) is made from the penalties alone; take ProximalGradient() or prox_weight=0"
         require_no_term(self, problem, missing)
         for layer in hidden_layers(problem.depth):

@@ -71,7 +71,7 @@ class FenchelLifted(Solver[BlockDescentState]):
         require_inner_steps(self.inner_steps)
 
     def require(self, problem: LiftedProblem) -> None:
-        self.sweep.groups(problem.depth)
+        self.sweep.groups(problem.links)
         for layer in hidden_layers(problem.depth):
             own = problem.network[layer]
             if not isinstance(own.activation, (ReLU, *STRICTLY_INCREASING)):

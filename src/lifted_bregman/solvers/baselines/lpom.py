@@ -10,8 +10,8 @@ from torch import Tensor
 from lifted_bregman.activations import Separable
 from lifted_bregman.errors import SettingError
 from lifted_bregman.maps import Dense
-from lifted_bregman.problem import Evaluation, LiftedProblem
-from lifted_bregman.problem.blocks import above, below, hidden_layers, layers
+from lifted_bregman.problem import LiftedProblem, Point
+from lifted_bregman.problem.blocks import VariableBlock, hidden_layers, layers, terms
 from lifted_bregman.problem.composite import composite_prox
 from lifted_bregman.problem.energies import partial_energy
 from lifted_bregman.solvers._curvature import PowerMemory, step_for, variable_curvature
@@ -109,14 +109,14 @@ class LPOM(Solver[LPOMState]):
         state.steps += 1
         return state
 
-    def _move_variable(self, problem: LiftedProblem, point: Evaluation, layer: int, power: PowerMemory) -> bool:
+    def _move_variable(self, problem: LiftedProblem, point: Point, layer: int, power: PowerMemory) -> bool:
         """One fixed-point step in x_l, or a proximal gradient step where that would increase the energy."""
         start, weight = point.x[layer], problem.weight(layer)
         gradient = problem.variable_gradient(point, layer)  # λ_{l+1} W_{l+1}ᵀ d_{l+1} - λ_l z_l
         own, penalty = problem.network[layer], problem.penalties.get(layer)
         problem.work.prox_maps += 1
         target = composite_prox(own.activation, penalty, own.arrange(gradient / -weight), 1.0, 1.0 / weight)
-        touched = [layer, above(layer)]
+        touched = terms(VariableBlock(layer), problem.links)
         before = float(partial_energy(problem, point, touched)) if self.safeguard else 0.0
         point.set_variable(layer, own.restore(target))
         if not self.safeguard or float(partial_energy(problem, point, touched)) <= before:
@@ -127,13 +127,13 @@ class LPOM(Solver[LPOMState]):
 
 
 @torch.no_grad()
-def _move_parameters(problem: LiftedProblem, point: Evaluation, layer: int, prox_weight: float) -> None:
+def _move_parameters(problem: LiftedProblem, point: Point, layer: int, prox_weight: float) -> None:
     """Θ_l ← argmin_Θ (λ_l/2s)‖A(Θ - Θ_l) + d_l‖² + (τ/2)‖Θ - Θ_l‖², the nearest if there are several."""
     own = problem.network[layer].map
     assert isinstance(own, Dense)
     if not own.parameters:
         return
-    A, d = design(own, point.x[below(layer)]), point.residual(layer)
+    A, d = design(own, point.read(layer)), point.residual(layer)
     ridge = prox_weight * point.samples / problem.weight(layer)
     change = _least_squares(A, d.reshape(len(A), -1), ridge).t()
     for name, part in unpacked(own, change).items():

@@ -13,11 +13,10 @@ from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import SettingError
 from lifted_bregman.graph.terms import half_square, sum_features
 from lifted_bregman.problem import LiftedProblem, LiftedState
-from lifted_bregman.problem.blocks import below, hidden_layers
+from lifted_bregman.problem.blocks import hidden_layers
 from lifted_bregman.problem.nested import (
     differentiable_activation,
     differentiable_loss,
-    differentiable_map,
     differentiable_parameter_penalty,
     not_differentiable,
     trained_parameters,
@@ -120,10 +119,10 @@ class MACQP(Solver[MACQPState]):
 def _smooth_part(problem: LiftedProblem, x: Sequence[Tensor], mu: float) -> Tensor:
     """Mean of ℓ(y, z_L) + Σ_{l<L} (μλ_l/2)‖x_l - σ_l(z_l)‖², in operations that autograd can follow."""
     depth = problem.depth
-    per_sample = differentiable_loss(problem, x[below(depth)], x[depth])
+    per_sample = differentiable_loss(problem, problem.network.read(x, depth), x[depth])
     for layer in hidden_layers(depth):
         own = problem.network[layer]
-        u = differentiable_activation(own, differentiable_map(own.map, x[below(layer)]))
+        u = differentiable_activation(own, own.map.evaluate(problem.network.read(x, layer)))
         per_sample = per_sample + mu * problem.weight(layer) * half_square(x[layer] - u)
     problem.work.forward_maps += depth
     problem.work.prox_maps += depth

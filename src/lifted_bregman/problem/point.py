@@ -7,19 +7,20 @@ from collections.abc import Iterable
 from torch import Tensor
 
 from lifted_bregman.graph import Network
-from lifted_bregman.problem.blocks import above, below, hidden_layers, layers
+from lifted_bregman.maps.base import Inputs
+from lifted_bregman.problem.blocks import hidden_layers, layers
 from lifted_bregman.problem.state import LiftedState
 from lifted_bregman.problem.work import Work
 
 
-class Evaluation:
-    """x_0 .. x_L with z_l = f_l(x_{l-1}, Θ_l), σ_l(z_l) and the residuals d_l = σ_l(z_l) - x_l, each computed once.
+class Point:
+    """x_0 .. x_L with z_l = f_l(x_u, x_w, ..; Θ_l), σ_l(z_l) and the residuals d_l = σ_l(z_l) - x_l, computed once.
 
     Values belong to the parameters at the time they were computed.  A sweep that moves a block says so with
     `set_variable` or `parameters_changed`; exactly what that block touches is computed again when next read.
     """
 
-    __slots__ = ("_network", "_residual", "_sigma", "_work", "_z", "weights", "x")
+    __slots__ = ("_network", "_pulled", "_residual", "_sigma", "_work", "_z", "weights", "x")
 
     def __init__(
         self, network: Network, x: Iterable[Tensor], work: Work | None = None, weights: Tensor | None = None
@@ -33,6 +34,7 @@ class Evaluation:
         self._z: list[Tensor | None] = [None] * len(self.x)
         self._sigma: list[Tensor | None] = [None] * len(self.x)
         self._residual: list[Tensor | None] = [None] * len(self.x)
+        self._pulled: dict[int, tuple[Tensor, ...]] = {}
 
     @property
     def samples(self) -> int:
@@ -44,11 +46,15 @@ class Evaluation:
         """x_1 .. x_{L-1} as they stand now."""
         return LiftedState(self.x[l] for l in hidden_layers(len(self._network)))
 
+    def read(self, layer: int) -> Inputs:
+        """What f_l reads: x_{l-1} in a chain, a tuple where f_l reads several variables."""
+        return self._network.read(self.x, layer)
+
     def z(self, layer: int) -> Tensor:
-        """z_l = f_l(x_{l-1}, Θ_l)."""
+        """z_l = f_l(x_u, x_w, ..; Θ_l)."""
         value = self._z[layer]
         if value is None:
-            value = self._z[layer] = self._network[layer].map.apply(self.x[below(layer)])
+            value = self._z[layer] = self._network[layer].map.apply(self.read(layer))
             self._work.forward_maps += 1
         return value
 
@@ -67,24 +73,38 @@ class Evaluation:
             value = self._residual[layer] = self.sigma(layer) - self.x[layer]
         return value
 
+    def pulled(self, layer: int) -> tuple[Tensor, ...]:
+        """J_xᵀ d_l in each of the several variables that f_l reads; f_l is pulled back through once for all of them."""
+        if layer not in self._pulled:
+            self._pulled[layer] = self._network[layer].map.pull_back_input(self.read(layer), self.residual(layer))
+            self._work.adjoints += 1
+        return self._pulled[layer]
+
     def weigh(self, rows: Tensor) -> Tensor:
         """w_i v_i for rows v_i, one of each sample; the rows themselves where there are no weights."""
         if self.weights is None:
             return rows
         return rows * self.weights.view(-1, *[1] * (rows.ndim - 1))
 
-    def complete(self) -> Evaluation:
+    def complete(self) -> Point:
         """Computes whatever has not been computed yet."""
         for layer in layers(len(self._network)):
             self.residual(layer)
         return self
 
     def set_variable(self, layer: int, value: Tensor) -> None:
-        """Replaces x_l: d_l and everything of layer l + 1 become stale."""
+        """Replaces x_l: d_l and everything of the terms that read x_l become stale."""
         self.x[layer] = value
         self._residual[layer] = None
-        self.parameters_changed(above(layer))
+        self._pulled.pop(layer, None)
+        for reader in self._network.links.readers[layer]:
+            self._stale(reader)
 
     def parameters_changed(self, layer: int) -> None:
-        """Θ_l was changed in place: everything of layer l becomes stale."""
-        self._z[layer] = self._sigma[layer] = self._residual[layer] = None
+        """Θ_l was changed in place: everything of the terms in which it occurs becomes stale."""
+        for user in self._network.links.users[layer]:
+            self._stale(user)
+
+    def _stale(self, term: int) -> None:
+        self._z[term] = self._sigma[term] = self._residual[term] = None
+        self._pulled.pop(term, None)

@@ -1,0 +1,98 @@
+"""A map some of whose parameters belong to another term, as with tied weights and unrolled recurrences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor, nn
+
+from lifted_bregman._no_graph import no_graph
+from lifted_bregman.maps.base import Inputs, LayerMap, PullBack
+from lifted_bregman.maps.spectral import PowerIteration
+
+
+class Borrowing(LayerMap):
+    """`base` without the parameters that it shares with a term below, which owns them.
+
+    A parameter that occurs in several terms is moved once, as a part of the block of its owner; the gradient is the sum
+    over all of these terms.  Here `parameters` are those that are left.
+
+    base     the map with all of its parameters
+    lenders  for each borrowed parameter of `base`, by its name there: the owner's term and the name it has there
+    """
+
+    def __init__(self, base: LayerMap, lenders: Mapping[str, tuple[int, str]]) -> None:
+        self.base, self.lenders = base, dict(lenders)
+        self.affine, self.channels_first = base.affine, base.channels_first
+
+    @property
+    def couples_samples(self) -> bool:  # type: ignore[override]
+        """As `base`."""
+        return self.base.couples_samples
+
+    @property
+    def random(self) -> bool:  # type: ignore[override]
+        """As `base`."""
+        return self.base.random
+
+    def frozen(self) -> AbstractContextManager[None]:
+        return self.base.frozen()
+
+    @property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        return {name: p for name, p in self.base.parameters.items() if name not in self.lenders}
+
+    def unit_rows(self, weight: Tensor) -> Tensor:
+        return self.base.unit_rows(weight)
+
+    def from_unit_rows(self, matrix: Tensor, weight: Tensor) -> Tensor:
+        return self.base.from_unit_rows(matrix, weight)
+
+    def apply(self, x: Inputs) -> Tensor:
+        return self.base.apply(x)
+
+    def linearise(self, x: Inputs) -> tuple[Tensor, PullBack]:
+        """As `base`, with borrowed parameters among the others."""
+        return self.base.linearise(x)
+
+    def evaluate(self, x: Inputs) -> Tensor:
+        return self.base.evaluate(x)
+
+    def pull_back_input(self, x: Inputs, d: Tensor) -> Inputs:
+        return self.base.pull_back_input(x, d)
+
+    def pull_back_parameters(self, x: Inputs, d: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
+        if not self.parameters:
+            return {}
+        pulled = self.base.pull_back_parameters(x, d, scale)
+        return {name: value for name, value in pulled.items() if name not in self.lenders}
+
+    @no_graph
+    def accumulate_parameters(
+        self, x: Inputs, d: Tensor, into: Mapping[str, Tensor], scale: float = 1.0, decay: float = 1.0
+    ) -> None:
+        for name, pulled in self.pull_back_parameters(x, d).items():
+            if decay == 0.0:
+                torch.mul(pulled, scale, out=into[name].detach())
+            else:
+                into[name].mul_(decay).add_(pulled, alpha=scale)
+
+    def pull_back_borrowed(self, x: Inputs, d: Tensor, owner: int, scale: float = 1.0) -> dict[str, Tensor]:
+        """scale·J_Θᵀ d for the parameters borrowed from term `owner`, by the names they have there."""
+        pulled = self.base.pull_back_parameters(x, d, scale)
+        found: dict[str, Tensor] = {}
+        for name, (lender, there) in self.lenders.items():
+            if lender == owner and name in pulled:
+                found[there] = found[there] + pulled[name] if there in found else pulled[name]
+        return found
+
+    def input_curvature(
+        self, x: Inputs, power: PowerIteration | None = None, upper: bool = False, which: int = 0
+    ) -> float:
+        return self.base.input_curvature(x, power, upper, which)
+
+    def parameter_curvature(self, x: Inputs, power: PowerIteration | None = None, upper: bool = False) -> float:
+        """A bound: that of `base` with all of its parameters."""
+        return self.base.parameter_curvature(x, power, upper) if self.parameters else 0.0
