@@ -116,7 +116,7 @@ MUTATIONS = [
     Mutation("ball: drop the ½ of the conjugate", VECTORS, "inside * (norm - 0.5 * inside)", "inside * (norm - inside)", FORMS),
     Mutation("Bregman loss: lower bound not enforced", BASE, "value = torch.maximum(definition, 0.5 * (x_ - u).square())", "value = definition", THEOREM),
     Mutation("Bregman loss: wrong sign of <x, z>", BASE, "self._phi_star(z_) - x_ * z_", "self._phi_star(z_) + x_ * z_", THEOREM),
-    Mutation("maps: training mode during a run not seen", "maps/modules.py", "for path, module in self._changing:", "for path, module in ():", "tests/graph/test_modes.py -k during_a_run"),
+    Mutation("maps: training mode during a run not seen", "maps/traced.py", "for path, module in self._changing:", "for path, module in ():", "tests/graph/test_modes.py -k during_a_run"),
     Mutation("maps: training mode after lift not seen", "problem/data_checks.py", "        require_pure(self._network.model)\n", "", "tests/graph/test_modes.py -k after_lift"),
     Mutation("maps: a call on one sample not compared", "maps/determinism.py", "if not _close(first[:1], alone):", "if False:", "tests/graph/test_modes.py -k hides"),
     Mutation("FromScalar: a jump taken for a slope", "activations/custom.py", ">= 0.5 * excess:", ">= 2.0 * excess:", "tests/activations/test_custom.py -k counter_example"),

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 import lifted_bregman as lb
-from lifted_bregman.maps import Dense, ModuleMap, PowerIteration
+from lifted_bregman.maps import Dense, PowerIteration
+from lifted_bregman.maps.traced import trace_chain
 from lifted_bregman.maps.spectral import certified_bound, positive_bound
 
 F64 = torch.float64
@@ -160,17 +161,17 @@ def chain(name, before=(), after=()):
     torch.manual_seed(11)
     (kind, arguments, options), shape = CHAINS[name]
     modules = [*before, kind(*arguments, **options), *after]
-    f = ModuleMap(modules, affine=True)
-    f._chain.double()
+    f = trace_chain(*modules, affine=True)
+    f.graph.double()
     return f, torch.randn(3, *shape, dtype=F64)
 
 
 def input_jacobian(f, x):
-    return torch.autograd.functional.jacobian(f._chain, x[:1]).reshape(f.apply(x[:1]).numel(), x[:1].numel())
+    return torch.autograd.functional.jacobian(f.graph, x[:1]).reshape(f.apply(x[:1]).numel(), x[:1].numel())
 
 
 def parameter_jacobian(f, x):
-    z = f._chain(x).flatten()
+    z = f.graph(x).flatten()
     parameters = list(f.parameters.values())
     rows = [torch.autograd.grad(entry, parameters, retain_graph=True) for entry in z]
     return torch.stack([torch.cat([g.flatten() for g in row]) for row in rows])
@@ -199,7 +200,7 @@ def test_module_curvature_with_pooling_and_flattening():
 
 @pytest.mark.parametrize("name", CHAINS)
 def test_the_bound_for_maps_too_large_to_write_out(name, monkeypatch):
-    monkeypatch.setattr("lifted_bregman.maps.modules._MATRIX_ENTRIES", 0)
+    monkeypatch.setattr("lifted_bregman.maps.traced._MATRIX_ENTRIES", 0)
     f, x = chain(name)
     exact = top(input_jacobian(f, x))
     assert exact <= f.input_curvature(x, upper=True) <= 30.0 * exact
@@ -227,7 +228,7 @@ def test_positive_bound_is_tight_also_with_a_column_that_is_not_used():
 
 
 def test_no_guarantee_is_claimed_for_any_module():
-    f = ModuleMap([lb.Map(nn.Sequential(nn.Linear(3, 3), nn.Tanh()))], affine=False)
+    f = trace_chain(lb.Map(nn.Sequential(nn.Linear(3, 3), nn.Tanh())), affine=False)
     x = torch.randn(4, 3)
     with pytest.raises(lb.errors.CompatibilityError, match="upper=False"):
         f.input_curvature(x, upper=True)
@@ -240,7 +241,7 @@ def test_curvature_of_a_bent_map_is_the_largest_over_samples():
         def forward(self, x):
             return x.square()
 
-    f = ModuleMap([lb.Map(Square())], affine=False)
+    f = trace_chain(lb.Map(Square()), affine=False)
     x = torch.tensor([[1.0, 2.0], [5.0, 0.5]], dtype=F64)
     assert f.input_curvature(x) == pytest.approx(100.0, rel=1e-2)  # (2·5)²
     assert f.parameter_curvature(x) == 0.0

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 import lifted_bregman as lb
-from lifted_bregman.maps import Dense, ModuleMap
+from lifted_bregman.maps import Dense
+from lifted_bregman.maps.traced import trace_chain
 
 
 class Bend(nn.Module):
@@ -26,19 +27,19 @@ def cases():
         "dense without bias": (lambda: Dense(nn.Linear(4, 3, bias=False)), nn.Linear, (4,)),
         "dense, flattened images": (lambda: Dense(nn.Linear(12, 3), flatten=True), nn.Linear, (3, 2, 2)),
         "dense, sequences": (lambda: Dense(nn.Linear(4, 3)), nn.Linear, (5, 4)),
-        "conv1d": (lambda: ModuleMap([nn.Conv1d(2, 3, 3)], affine=True), nn.Conv1d, (2, 6)),
-        "conv2d": (lambda: ModuleMap([nn.Conv2d(2, 3, 3, stride=2, padding=1)], affine=True), nn.Conv2d, (2, 5, 6)),
-        "conv3d": (lambda: ModuleMap([nn.Conv3d(1, 2, 2)], affine=True), nn.Conv3d, (1, 3, 3, 3)),
-        "transposed conv": (lambda: ModuleMap([nn.ConvTranspose2d(2, 3, 2)], affine=True), nn.Module, (2, 3, 3)),
+        "conv1d": (lambda: trace_chain(nn.Conv1d(2, 3, 3), affine=True), nn.Conv1d, (2, 6)),
+        "conv2d": (lambda: trace_chain(nn.Conv2d(2, 3, 3, stride=2, padding=1), affine=True), nn.Conv2d, (2, 5, 6)),
+        "conv3d": (lambda: trace_chain(nn.Conv3d(1, 2, 2), affine=True), nn.Conv3d, (1, 3, 3, 3)),
+        "transposed conv": (lambda: trace_chain(nn.ConvTranspose2d(2, 3, 2), affine=True), nn.Module, (2, 3, 3)),
         "pool, flatten, linear": (
-            lambda: ModuleMap([nn.AvgPool2d(2), nn.Flatten(), nn.Linear(8, 3)], affine=True),
+            lambda: trace_chain(nn.AvgPool2d(2), nn.Flatten(), nn.Linear(8, 3), affine=True),
             nn.Linear,
             (2, 4, 4),
         ),
-        "pool": (lambda: ModuleMap([nn.AvgPool2d(2)], affine=True), nn.AvgPool2d, (2, 4, 4)),
-        "any module": (lambda: ModuleMap([lb.Map(Bend())], affine=False), Bend, (3,)),
+        "pool": (lambda: trace_chain(nn.AvgPool2d(2), affine=True), nn.AvgPool2d, (2, 4, 4)),
+        "any module": (lambda: trace_chain(lb.Map(Bend()), affine=False), Bend, (3,)),
         "pool, any module": (
-            lambda: ModuleMap([nn.AvgPool1d(2), nn.Flatten(), lb.Map(Bend())], affine=False),
+            lambda: trace_chain(nn.AvgPool1d(2), nn.Flatten(), lb.Map(Bend()), affine=False),
             Bend,
             (1, 6),
         ),
@@ -49,7 +50,7 @@ def build(name, samples=5):
     torch.manual_seed(7)
     make, _, shape = cases()[name]
     f = make()
-    module = f.module if isinstance(f, Dense) else f._chain
+    module = f.module if isinstance(f, Dense) else f.graph
     module.double()
     return f, torch.randn(samples, *shape, dtype=torch.float64)
 

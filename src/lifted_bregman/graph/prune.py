@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lifted_bregman.errors import UnsupportedModuleError
-from lifted_bregman.graph.reader import _leaves, read_network
+from lifted_bregman.graph.reader import read_network
 from lifted_bregman.maps.dense import Dense
 
 
@@ -64,8 +64,13 @@ def prune(model: nn.Sequential) -> PrunedSequential:
       on each unit alone: a joint one (softmax, group soft threshold, ball) changes its other outputs when one of
       its inputs goes.  The last layer's may be joint, for no output is ever removed.
     """
+    if not isinstance(model, nn.Sequential):
+        raise UnsupportedModuleError(
+            f"prune was given a {type(model).__name__}; it takes an nn.Sequential of nn.Linear and activations: write "
+            "the model as nn.Sequential(...)."
+        )
+    leaves = _leaves(model, "model")
     _require_prunable(model)
-    leaves = [leaf for _, leaf in _leaves(model, "model")]
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, nn.Linear)]
     linears = [leaf for leaf in leaves if isinstance(leaf, nn.Linear)]
     between = [nn.Sequential(*leaves[low + 1 : high]) for low, high in pairwise(places)]
@@ -96,6 +101,12 @@ def prune(model: nn.Sequential) -> PrunedSequential:
 
 def _require_prunable(model: nn.Sequential) -> None:
     network = read_network(model)
+    if network.shared:
+        name, terms = next(iter(network.shared.items()))
+        raise UnsupportedModuleError(
+            f"the model cannot be pruned: its parameter {name} is shared by {network[terms[0]].path} and "
+            f"{network[terms[1]].path}; use copy.deepcopy(module) for one of them."
+        )
     for layer in network:
         if not isinstance(layer.map, Dense):
             raise UnsupportedModuleError(
@@ -114,6 +125,19 @@ def _require_prunable(model: nn.Sequential) -> None:
                 f"{upper.path} cannot be pruned: it takes {taken} inputs and the layer before it has {given} units; "
                 "prune needs one input for each unit."
             )
+
+
+def _leaves(module: nn.Module, path: str) -> list[nn.Module]:
+    """The modules of nested plain `nn.Sequential`s, in order."""
+    if not isinstance(module, nn.Sequential):
+        return [module]
+    if type(module).forward is not nn.Sequential.forward:
+        raise UnsupportedModuleError(
+            f"{path} ({type(module).__name__}) cannot be pruned: it has a forward of its own; prune takes plain "
+            "nn.Sequential, nn.Linear and activations only."
+        )
+    children = ((name, child) for name, child in module._modules.items() if child is not None)
+    return [leaf for name, child in children for leaf in _leaves(child, f"{path}.{name}")]
 
 
 def _bias(linear: nn.Linear) -> Tensor | None:

@@ -1,246 +1,189 @@
-"""Reads an `nn.Sequential` into layers; what cannot be lifted is refused with its path, the reason and the remedy."""
+"""Reads any model that can be traced into terms; what cannot be lifted is refused with path, reason and remedy."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import replace
 
-from torch import nn
-from torch.nn.modules.lazy import LazyModuleMixin
+import torch
+from torch import Tensor, fx, nn
 from torch.nn.parameter import is_lazy
 
 from lifted_bregman.activations import Activation, Identity
-from lifted_bregman.activations.torch_modules import NotLiftableError, read_activation
-from lifted_bregman.errors import UnsupportedModuleError
+from lifted_bregman.errors import TensorError, UnsupportedModuleError
+from lifted_bregman.graph.build import build_layer, mark_channels
+from lifted_bregman.graph.cut import Term, cut, find_facts, parameter_names
+from lifted_bregman.graph.match import name_of
+from lifted_bregman.graph.prepare import prepare
 from lifted_bregman.graph.terms import Layer, Network
-from lifted_bregman.maps.base import LayerMap, Map
-from lifted_bregman.maps.dense import Dense
-from lifted_bregman.maps.determinism import BATCH_NORM, DROPOUT, INSTANCE_NORM, refuse, require_pure
-from lifted_bregman.maps.modules import ModuleMap
-
-Named = tuple[str, nn.Module]
-
-_CONVOLUTIONS = (
-    nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
-)  # fmt: skip
-_POOLING = (
-    nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d
-)  # fmt: skip
-_AFFINE: tuple[type[nn.Module], ...] = (nn.Linear, nn.Flatten, nn.Unflatten, *_CONVOLUTIONS, *_POOLING)
-
-_MAX_POOL = "a maximum is neither affine nor a proximal map: use average pooling, or a convolution with a stride"
-_NORMALISATION = (
-    "it divides by statistics of the sample, which is neither affine nor a proximal map: leave it out, or wrap it in "
-    "lb.Map(module), which takes any differentiable map"
-)
-_EMBEDDING = (
-    "it looks up rows by whole numbers, but the inputs of a lifted layer are real numbers: give fit the rows, "
-    "X = embedding(indices).detach(), and lift the rest of the model; or, to train the rows, give fit one-hot inputs "
-    "and use nn.Linear(num_embeddings, embedding_dim, bias=False)"
-)
-_RECURRENT = "it has activations inside, which the reader cannot see: write the network as linear maps and activations"
-_REFUSED: dict[type[nn.Module], str] = {
-    **dict.fromkeys(
-        (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d,
-         nn.FractionalMaxPool2d, nn.FractionalMaxPool3d, nn.LPPool1d, nn.LPPool2d), _MAX_POOL
-    ),
-    **dict.fromkeys(
-        (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, *INSTANCE_NORM, nn.LocalResponseNorm), _NORMALISATION
-    ),
-    **dict.fromkeys((nn.Embedding, nn.EmbeddingBag), _EMBEDDING),
-    **dict.fromkeys(
-        (nn.RNN, nn.LSTM, nn.GRU, nn.RNNCell, nn.LSTMCell, nn.GRUCell, nn.MultiheadAttention, nn.Transformer,
-         nn.TransformerEncoder, nn.TransformerEncoderLayer), _RECURRENT
-    ),
-}  # fmt: skip
+from lifted_bregman.graph.trace import refuse, require_unwrapped, trace
+from lifted_bregman.graph.verify import require_same_function
 
 
-def read_network(model: nn.Module, example: object = None) -> Network:
-    """The layers of `model`, an `nn.Sequential` that may hold others.
+def read_network(model: nn.Module, example: Tensor | tuple[Tensor, ...] | None = None) -> Network:
+    """The terms of `model` in topological order.
 
-    Parameter-free maps (pooling, flattening) fold into the next map with parameters, or into the one before when an
-    activation or the end comes first.  Two maps with parameters in a row get a variable between them, with the identity
-    as activation, so that every parameter block stays convex.  `nn.Identity` is skipped, and so is dropout in
-    evaluation mode or with p = 0.  Batch normalisation in evaluation mode is a map.  Modules that are random or couple
-    samples as they are set now are refused.
+    model    any `nn.Module` whose forward method takes tensors, returns one, and can be traced: its control flow may
+      depend on settings and shapes, and not on the numbers in tensors
+    example  a few samples, (samples, ...), or a tuple of those where the model takes several tensors.  With it, forward
+      may read any shape.  Without it, only the number of samples, x.size(0).
+
+    An activation's output is a variable.  A value that two terms read is one too, with the identity as activation.  Maps
+    without parameters fold into the next map with parameters, or into the one before when an activation or the end
+    comes first.  Dropout that is the identity now is left out; `network.skipped` has it.
     """
-    _require_unwrapped("model", model)
-    if not isinstance(model, nn.Sequential):
-        raise UnsupportedModuleError(
-            f"lift was given a {type(model).__name__}; it reads nn.Sequential (nested too): write the model as "
-            "nn.Sequential(...), wrapping what is a differentiable map without activation in lb.Map(module)."
-        )
-    layers: list[Layer] = []
-    pending: list[Named] = []
-    final: Activation | None = None
-    owners: dict[int, str] = {}
-
-    for path, module in _leaves(model, "model"):
-        if type(module) is nn.Identity or type(module) in DROPOUT:  # which training mode would make random: see below
-            _require_no_hooks(path, module)
-            continue
-        found = _activation(path, module)
-        if found is None:
-            _require_map(path, module)
-            _require_numbers(path, module)
-            _require_unshared(path, module, owners)
-            if _has_parameters(module) and any(_has_parameters(m) for _, m in pending):
-                last = max(index for index, (_, m) in enumerate(pending) if _has_parameters(m))
-                layers.append(_layer(pending[: last + 1], Identity(), None))
-                pending = pending[last + 1 :]
-            pending.append((path, module))
-            final = None
-        elif pending:
-            layers.append(_layer(pending, *found))
-            pending = []
-            final = found[0]
-        elif layers:
-            refuse(
-                path,
-                module,
-                "it follows another activation: put a map between them, or make one activation of both with "
-                "lb.activations.FromScalar(...).as_module()",
-            )
-        else:
-            refuse(path, module, "no map comes before it: apply it to the data instead, or start with a map")
-    if pending:
-        layers.append(_layer(pending, Identity(), None))
-    if not owners:
+    _require_module(model)
+    given = _as_tuple(example, model)
+    _require_parameters(model)
+    graph, constants, same_in_both_modes = trace(model, given)
+    modules: dict[str, nn.Module] = {f"model.{name}" if name else "model": m for name, m in model.named_modules(remove_duplicate=False)}  # fmt: skip
+    _require_one_tensor(graph, model)
+    skipped = prepare(graph, modules)
+    facts = find_facts(graph, modules)
+    mark_channels(graph, modules)
+    last = next(node for node in graph.nodes if node.op == "output").args[0]
+    if not facts.from_parameter or last not in facts.from_input:
         raise UnsupportedModuleError(
             "the model has no map with parameters, so there is nothing to train: add a layer such as nn.Linear."
         )
-    require_pure(model)
-    top = layers[-1]
-    return Network(model, (*layers[:-1], Layer(top.map, Identity(), top.path, top.dim)), final)
+    terms = cut(graph, facts)
+    numbers = {node: -place for place, node in enumerate(n for n in graph.nodes if n.op == "placeholder")}
+    numbers |= {term.node: number for number, term in enumerate(terms, 1)}
+    owners = _owners(model)
+    layers = [build_layer(term, numbers, modules, owners, constants) for term in terms]
+    final = _final_activation(terms[-1])
+    layers[-1] = replace(layers[-1], activation=Identity())
+    shared, unused = _parameter_uses(model, graph, terms, modules)
+    network = Network(model, tuple(layers), final, shared, unused, skipped)
+    if given is not None:
+        require_same_function(network, given, same_in_both_modes)
+    return network
 
 
-def _leaves(module: nn.Module, path: str) -> Iterator[Named]:
-    if not isinstance(module, nn.Sequential):
-        yield path, module
-        return
-    if type(module).forward is not nn.Sequential.forward:
-        refuse(
-            path,
-            module,
-            "it has a forward of its own, which the reader would ignore: use a plain nn.Sequential, or wrap it in "
-            "lb.Map(module) if it is a differentiable map without activation",
+def _final_activation(term: Term) -> Activation | None:
+    return None if term.end is term.node else term.activation
+
+
+def _as_tuple(example: Tensor | tuple[Tensor, ...] | None, model: nn.Module) -> tuple[Tensor, ...] | None:
+    if example is None:
+        return None
+    given = example if isinstance(example, tuple) else (example,)
+    for x in given:
+        if not isinstance(x, Tensor) or x.ndim == 0 or len(x) == 0:
+            what = f"a tensor {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
+            raise TensorError(
+                f"the example holds {what}; expected tensors (samples, ...) with at least one sample, such as X[:2]."
+            )
+    if len({len(x) for x in given}) > 1:
+        raise TensorError(f"the example's tensors have {[len(x) for x in given]} samples; expected the same number.")
+    like = next((p for p in model.parameters()), None)
+    return given if like is None else tuple(x.detach().to(like.device) for x in given)
+
+
+def _require_module(model: nn.Module) -> None:
+    if not isinstance(model, nn.Module):
+        raise UnsupportedModuleError(
+            f"lift was given a {type(model).__name__}; it reads nn.Module: write the model as nn.Sequential(...), or "
+            "as a class with a forward method."
         )
-    _require_no_hooks(path, module)
-    for name, child in module._modules.items():
-        if child is not None:
-            yield from _leaves(child, f"{path}.{name}")
+    require_unwrapped("model", model)
 
 
-def _activation(path: str, module: nn.Module) -> tuple[Activation, int | None] | None:
-    try:
-        found = read_activation(module)
-    except NotLiftableError as error:
-        refuse(path, module, str(error))
-    if found is not None:
-        _require_no_hooks(path, module)
+def _require_parameters(model: nn.Module) -> None:
+    """An error for parameters without numbers, and for two parameters on one memory."""
+    places: dict[int, str] = {}
+    for where, module in model.named_modules():
+        path = f"model.{where}" if where else "model"
+        require_unwrapped(path, module)
+        for name, parameter in module.named_parameters(recurse=False):
+            if is_lazy(parameter):
+                _refuse_lazy(model, where, name)
+            if parameter.numel() == 0:
+                refuse(
+                    path,
+                    module,
+                    f"its parameter {name} has shape {tuple(parameter.shape)}, which holds no numbers: give the layer "
+                    "at least one input and one output, or leave it out",
+                )
+    for full, parameter in model.named_parameters():
+        if is_lazy(parameter) or parameter.is_meta:
+            continue
+        other = places.setdefault(parameter.data_ptr(), full)
+        if other != full:
+            where, _, name = full.rpartition(".")
+            refuse(
+                f"model.{where}",
+                model.get_submodule(where),
+                f"its parameter {name} is shared with model.{other} through its memory, but is another nn.Parameter: "
+                "assign the same nn.Parameter to both, or use copy.deepcopy(module) for one of them",
+            )
+
+
+def _refuse_lazy(model: nn.Module, where: str, name: str) -> None:
+    """Names the `lb.Map` around a lazy module, or the module itself."""
+    from lifted_bregman.maps.base import Map
+
+    parts = where.split(".")
+    for count in range(1, len(parts) + 1):
+        module = model.get_submodule(".".join(parts[:count]))
+        if isinstance(module, Map) or count == len(parts):
+            refuse(
+                f"model.{'.'.join(parts[:count])}",
+                module,
+                f"the size of {name} is not known yet: run the model once on a sample before lifting",
+            )
+
+
+def _require_one_tensor(graph: fx.Graph, model: nn.Module) -> None:
+    output = next(node for node in graph.nodes if node.op == "output")
+    value = output.args[0]
+    kind = None
+    if isinstance(value, fx.Node):
+        inner = value.meta.get("value")
+        if isinstance(inner, tuple | list):
+            kind = type(inner).__name__
+    elif isinstance(value, dict | tuple | list):
+        kind = type(value).__name__
+    else:
+        kind = "None" if value is None else type(value).__name__
+    if kind is not None:
+        refuse(
+            "model",
+            model,
+            f"its forward returns a {kind} and not one tensor: return the tensor that the loss takes"
+            if kind != "None"
+            else "its forward returns None and not one tensor: return the tensor that the loss takes",
+        )
+
+
+def _owners(model: nn.Module) -> dict[str, tuple[nn.Module, str]]:
+    """For every parameter and buffer by its name with "model." before it: the module that holds it, and its name."""
+    found: dict[str, tuple[nn.Module, str]] = {}
+    for where, module in model.named_modules(remove_duplicate=False):
+        prefix = f"model.{where}." if where else "model."
+        for name in (*module._parameters, *module._buffers):
+            found[prefix + name] = (module, name)
     return found
 
 
-def _layer(modules: list[Named], activation: Activation, dim: int | None) -> Layer:
-    path, module = next((named for named in modules if _has_parameters(named[1])), modules[0])
-    layer_map = _layer_map(modules)
-    if dim is None:
-        dim = 1 if layer_map.channels_first else -1
-    return Layer(layer_map, activation, f"{path} ({type(module).__name__})", dim)
-
-
-def _layer_map(named: list[Named]) -> LayerMap:
-    paths, modules = zip(*named, strict=True)
-    *before, last = modules
-    if type(last) is nn.Linear and all(_flattens_samples(module) for module in before):
-        return Dense(last, flatten=bool(before))
-    channels_first = True
-    for module in modules:
-        if type(module) not in (*_POOLING, *BATCH_NORM):  # which keep the layout
-            channels_first = type(module) in (nn.Unflatten, *_CONVOLUTIONS)
-    affine = all(type(module) in _AFFINE for module in modules)
-    return ModuleMap(modules, affine=affine, channels_first=channels_first, paths=paths)
-
-
-def _flattens_samples(module: nn.Module) -> bool:
-    return type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1)
-
-
-def _has_parameters(module: nn.Module) -> bool:
-    return any(True for _ in module.parameters())
-
-
-def _require_map(path: str, module: nn.Module) -> None:
-    kind = type(module)
-    if isinstance(module, Map):
-        return
-    if isinstance(module, LazyModuleMixin):
-        refuse(path, module, "its size is not known yet: run the model once on a sample before lifting it")
-    if kind in _REFUSED:
-        refuse(path, module, _REFUSED[kind])
-    _require_unwrapped(path, module)
-    if kind not in (*_AFFINE, *BATCH_NORM):
-        refuse(
-            path,
-            module,
-            "an activation may hide in it, which the reader cannot see: wrap it in lb.Map(module) if it is a "
-            "differentiable map without activation, or write it as nn.Linear, nn.Conv2d, ... and activations",
+def _parameter_uses(
+    model: nn.Module, graph: fx.Graph, terms: list[Term], modules: dict[str, nn.Module]
+) -> tuple[dict[str, tuple[int, ...]], tuple[str, ...]]:
+    """Parameters that several terms use, and those that none does; an error if a use belongs to no term."""
+    uses: dict[int, list[int]] = {}
+    for number, term in enumerate(terms, 1):
+        for key in parameter_names(term.calls, modules):
+            uses.setdefault(key, []).append(number)
+    live = parameter_names(graph.nodes, modules)
+    missing = [name for key, name in live.items() if key not in uses]
+    if missing:
+        raise UnsupportedModuleError(
+            f"the model uses {missing[0]} in a way that belongs to no term; write that part as modules or torch "
+            "functions, or wrap it in lb.Map(module)."
         )
-    if (kind is nn.Flatten and module.start_dim == 0) or (kind is nn.Unflatten and module.dim == 0):
-        refuse(path, module, "it reaches dimension 0, which holds the samples: let it start at dimension 1")
-    _require_no_hooks(path, module)
+    names = {id(p): name for name, p in model.named_parameters()}
+    shared = {names[key]: tuple(numbers) for key, numbers in uses.items() if len(numbers) > 1}
+    unused = tuple(name for key, name in names.items() if key not in uses)
+    return shared, unused
 
 
-def _require_unwrapped(path: str, module: nn.Module) -> None:
-    """An error for compiled and parallel modules, which names the module inside."""
-    if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-        refuse(
-            path,
-            module,
-            f"it spreads batches over devices, which fit does by itself: give lift the model inside, {path}.module, "
-            "and fit parallel=lb.Parallel(data=...)",
-        )
-    if isinstance(module, nn.Module) and "_orig_mod" in module._modules:
-        refuse(
-            path,
-            module,
-            f"it is compiled, and its layers cannot be read: use the module inside, {path}._orig_mod, which shares its "
-            "parameters with the compiled one",
-        )
-
-
-def _require_numbers(path: str, module: nn.Module) -> None:
-    """An error for parameters without numbers: layers of width 0, and layers whose size is not known yet."""
-    for name, parameter in module.named_parameters():
-        if is_lazy(parameter):
-            refuse(path, module, f"the size of {name} is not known yet: run the model once on a sample before lifting")
-        if parameter.numel() == 0:
-            refuse(
-                path,
-                module,
-                f"its parameter {name} has shape {tuple(parameter.shape)}, which holds no numbers: give the layer at "
-                "least one input and one output, or leave it out",
-            )
-
-
-def _require_no_hooks(path: str, module: nn.Module) -> None:
-    if module._forward_hooks or module._forward_pre_hooks:
-        refuse(
-            path,
-            module,
-            "it has forward hooks (weight or spectral normalisation, for example), which lifted training would not "
-            "run: remove them first",
-        )
-
-
-def _require_unshared(path: str, module: nn.Module, owners: dict[int, str]) -> None:
-    for name, parameter in module.named_parameters():
-        where = f"{path}.{name}"
-        # Two parameters on one memory are as shared as one parameter in two modules.
-        owner = owners.setdefault(parameter.data_ptr() or id(parameter), where)
-        if owner != where:
-            refuse(
-                path,
-                module,
-                f"its parameter {name} is shared with {owner}, but every layer needs parameters of its own: use "
-                "copy.deepcopy(module) for one of them",
-            )
+__all__ = ["Layer", "Network", "name_of", "read_network", "torch"]

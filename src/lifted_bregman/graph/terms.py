@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -28,7 +29,10 @@ class Layer:
     """Where the map stands in the user's model, e.g. "model.2.1 (Linear)"."""
     dim: int = -1
     inputs: tuple[int, ...] = ()
-    """The terms whose variables f reads, 0 for the model's input; a chain has the term before."""
+    """The terms whose variables f reads, 0 for the model's input; a chain has the term before.
+
+    Of a model that takes several tensors, 0 is the first, -1 the second, -2 the third, and so on.
+    """
     names: tuple[str, ...] = ()
     """By which a user may call the term: paths of its modules in the model, and the name of its value."""
 
@@ -152,12 +156,28 @@ class Network:
     model: nn.Module
     layers: tuple[Layer, ...]
     final_activation: Activation | None
+    shared: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Parameters, by their names in the model, that several terms use, and those terms."""
+    unused: tuple[str, ...] = ()
+    """Parameters of the model, by name, that its output does not depend on."""
+    skipped: tuple[Any, ...] = ()
+    """Dropout that was the identity when the model was read, and is no part of the terms."""
 
     def __post_init__(self) -> None:
         linked = tuple(
             layer if layer.inputs else replace(layer, inputs=(before,)) for before, layer in enumerate(self.layers)
         )
         object.__setattr__(self, "layers", _with_owners(linked))
+
+    @property
+    def couples_samples(self) -> bool:
+        """Whether batch normalisation of a term is in training mode now."""
+        return any(layer.map.couples_samples for layer in self.layers)
+
+    @property
+    def random(self) -> bool:
+        """Whether dropout is in training mode now, in a term or where the reader has left it out."""
+        return any(layer.map.random for layer in self.layers) or any(dropout.active for dropout in self.skipped)
 
     @cached_property
     def links(self) -> Links:

@@ -3,7 +3,7 @@
 from lifted_bregman.maps.base import LayerMap, Map
 from lifted_bregman.maps.borrowing import Borrowing
 from lifted_bregman.maps.dense import Dense
-from lifted_bregman.maps.modules import ModuleMap
 from lifted_bregman.maps.spectral import PowerIteration
+from lifted_bregman.maps.traced import TracedMap
 
-__all__ = ["Borrowing", "Dense", "LayerMap", "Map", "ModuleMap", "PowerIteration"]
+__all__ = ["Borrowing", "Dense", "LayerMap", "Map", "PowerIteration", "TracedMap"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
 from torch import Tensor, nn
@@ -31,6 +32,8 @@ class LayerMap(ABC):
     """Whether f is affine in x and in Θ, so that its Jacobians' norms can be bounded with a guarantee."""
     couples_samples: bool = False
     """Whether z of one sample depends on others of the batch, as with batch normalisation in training mode."""
+    random: bool = False
+    """Whether z is random, as with dropout in training mode."""
     channels_first: bool = False
     """Whether the features of z are (channels, ...), as a convolution makes them, or (..., units)."""
 
@@ -80,6 +83,10 @@ class LayerMap(ABC):
             return self.pull_back_input(x, d) if inputs else None, self.pull_back_parameters(x, d, scale)
 
         return self.apply(x), pull
+
+    def frozen(self) -> AbstractContextManager[None]:
+        """A context in which masks of dropout and batch statistics are those of the last call, and none is updated."""
+        return nullcontext()
 
     def evaluate(self, x: Inputs) -> Tensor:
         """z = f(x, Θ) with autograd's graph, for back-propagation."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +31,14 @@ class Borrowing(LayerMap):
     def couples_samples(self) -> bool:  # type: ignore[override]
         """As `base`."""
         return self.base.couples_samples
+
+    @property
+    def random(self) -> bool:  # type: ignore[override]
+        """As `base`."""
+        return self.base.random
+
+    def frozen(self) -> AbstractContextManager[None]:
+        return self.base.frozen()
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:

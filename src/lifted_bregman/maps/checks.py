@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lifted_bregman.errors import CheckError, TensorError
 from lifted_bregman.maps.base import LayerMap
-from lifted_bregman.maps.modules import ModuleMap
+from lifted_bregman.maps.traced import trace_chain
 
 
 def check_map(layer_map: LayerMap | nn.Module, x: Tensor, tolerance: float = 1e-6) -> None:
@@ -31,7 +31,7 @@ def check_map(layer_map: LayerMap | nn.Module, x: Tensor, tolerance: float = 1e-
         given = f"{tuple(x.shape)} of {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
         raise TensorError(f"x is {given}; check_map needs float64 inputs (samples, ...) with at least two samples.")
     if isinstance(layer_map, nn.Module):
-        layer_map = ModuleMap([layer_map], affine=False)
+        layer_map = trace_chain(layer_map)
     z = layer_map.apply(x)
     if not torch.equal(z, layer_map.apply(x)):
         raise CheckError("f(x) differs between two calls; a map must be deterministic and keep no running statistics.")

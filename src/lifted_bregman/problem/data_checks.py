@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from lifted_bregman.errors import CompatibilityError, SettingError, TensorError
 from lifted_bregman.graph import Network
 from lifted_bregman.losses import BregmanLoss
-from lifted_bregman.maps import Dense, Map, ModuleMap
-from lifted_bregman.maps.determinism import require_one_answer, require_pure, unchanged
+from lifted_bregman.maps import Borrowing, Dense, TracedMap
+from lifted_bregman.maps.determinism import require_pure, unchanged
 from lifted_bregman.problem.blocks import hidden_layers
 from lifted_bregman.problem.state import LiftedState
 
@@ -89,34 +89,28 @@ class DataChecks:
 
     def _try_maps(self, X: Tensor) -> None:
         """Tries each `lb.Map` on a few samples, once for every shape of sample and every mode of its modules."""
-        maps = [layer.map for layer in self._network if isinstance(layer.map, ModuleMap)]
-        taken = [module for f in maps for module in f.modules if isinstance(module, Map)]
-        key = (X.shape[1:], tuple(inner.training for module in taken for inner in module.modules()))
+        maps = [f.base if isinstance(f, Borrowing) else f for f in (layer.map for layer in self._network)]
+        taken = [number for number, f in enumerate(maps, 1) if isinstance(f, TracedMap) and f.maps]
+        modules = [module for f in maps if isinstance(f, TracedMap) for _, module in f.maps]
+        key = (X.shape[1:], tuple(inner.training for module in modules for inner in module.modules()))
         if not taken or key in self._tried:
             return
-        x = X[:_TRIED_SAMPLES].detach()
-        for layer in self._network:
-            if not isinstance(layer.map, ModuleMap):
-                x = layer.activate(layer.map.apply(x))
-                continue
-            for path, module in zip(layer.map.paths, layer.map.modules, strict=True):
-                if isinstance(module, Map):
-                    require_one_answer(module, path, x)
-                    if module is taken[-1]:
-                        self._tried.add(key)
-                        return
-                with torch.no_grad():
-                    x = module(x)
-            x = layer.activate(x)
+        x = [X[:_TRIED_SAMPLES].detach()]
+        for number in range(1, taken[-1] + 1):
+            f, read = maps[number - 1], self._network.read(x, number)
+            z = f.require_one_answer(read) if isinstance(f, TracedMap) else f.apply(read)
+            x.append(self._network[number].activate(z))
+        self._tried.add(key)
 
     def _probe(self, X: Tensor) -> tuple[torch.Size, ...]:
         """The feature shape of every layer, from one sample of zeros."""
         shapes = []
-        x = X.new_zeros((1, *X.shape[1:]))
-        for layer in self._network:
-            given = tuple(x.shape[1:])
+        values = [X.new_zeros((1, *X.shape[1:]))]
+        for number, layer in enumerate(self._network, 1):
+            read = self._network.read(values, number)
+            given = tuple(read.shape[1:]) if isinstance(read, Tensor) else [tuple(t.shape[1:]) for t in read]
             try:
-                x = layer.map.apply(x)
+                x = layer.map.apply(read)
             except (RuntimeError, ValueError, IndexError) as error:
                 wants = ""
                 if isinstance(layer.map, Dense):
@@ -137,6 +131,7 @@ class DataChecks:
                     f"tensors of {x.ndim} dimensions: use dim=1 or dim=-1."
                 )
             shapes.append(x.shape[1:])
+            values.append(x)
         return tuple(shapes)
 
 

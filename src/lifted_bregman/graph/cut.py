@@ -1,0 +1,204 @@
+"""Cut: which values of a traced model are variables, and which calls make up the map of each.
+
+Every activation's output is a variable.  A value that two terms would compute becomes a variable with the identity as
+activation, so that every use of a parameter belongs to one term.  Calls that only arrange numbers, and what depends on
+no input of the model, are repeated in each term that needs them.  A call with parameters gets a variable at its output
+when another call with parameters follows, or when its output meets another value, before the activation: parameter
+blocks stay convex, and a sum of two branches reads two variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from torch import fx, nn
+
+from lifted_bregman.activations import Activation, Identity
+from lifted_bregman.graph.match import VIEWS, Matched, match, name_of
+from lifted_bregman.graph.proxies import UNKNOWN, value_of
+from lifted_bregman.graph.trace import refuse, refuse_call
+
+_IDENTITY = Identity()
+
+
+@dataclass
+class Term:
+    """One variable of the graph, and the calls of its map."""
+
+    node: fx.Node
+    """The node whose value is the variable."""
+    end: fx.Node
+    """The node whose value is z: the activation's input, or `node` itself."""
+    activation: Activation
+    dim: int | None
+    calls: list[fx.Node] = field(default_factory=list)
+    """The calls of the map, in order, constants and parameters among them."""
+    inputs: list[fx.Node] = field(default_factory=list)
+    """The variables that the map reads, in the order of the graph."""
+
+
+@dataclass
+class Facts:
+    """What is known of each node before the cut."""
+
+    from_input: set[fx.Node] = field(default_factory=set)
+    from_parameter: set[fx.Node] = field(default_factory=set)
+    parametric: set[fx.Node] = field(default_factory=set)
+    """Nodes that depend on an input and use a parameter themselves."""
+    matched: dict[fx.Node, Matched] = field(default_factory=dict)
+
+
+def find_facts(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> Facts:
+    """What every node is and depends on; an error for calls that cannot be lifted."""
+    facts = Facts()
+    lifted: set[fx.Node] = set()  # nodes that depend on a parameter or an activation
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            facts.from_input.add(node)
+        if node.op in ("placeholder", "output"):
+            continue
+        used = node.all_input_nodes
+        own = _own_parameters(node, modules)
+        if any(n in facts.from_input for n in used):
+            facts.from_input.add(node)
+            if own or any(n in facts.from_parameter and n not in facts.from_input for n in used):
+                facts.parametric.add(node)
+        if own or any(n in facts.from_parameter for n in used):
+            facts.from_parameter.add(node)
+        if node.op == "get_attr":
+            continue
+        depends = node in facts.from_input or node in facts.from_parameter
+        differentiable = any(
+            (n in facts.from_input or n in facts.from_parameter) and _real(n) for n in used
+        )
+        node.meta["data_only"] = not own and not any(n in lifted for n in used)
+        found = match(node, modules, depends, differentiable)
+        if found.activation is not None:
+            if node not in facts.from_input:
+                if depends:
+                    refuse_call(
+                        node.meta["path"], node.meta["owner"], node.meta.get("line"),
+                        f"{name_of(node)} is applied to parameters and not to a variable, so that training would "
+                        "differentiate it",
+                        "wrap the module in lb.Map(module), or train the parameter after the activation",
+                    )  # fmt: skip
+                found = Matched(None)
+            else:
+                _require_map_before(node, facts)
+        if found.activation is not None or own or any(n in lifted for n in used):
+            lifted.add(node)
+        facts.matched[node] = found
+    return facts
+
+
+def cut(graph: fx.Graph, facts: Facts) -> list[Term]:
+    """The terms of a traced model, in topological order; the last one gives the output."""
+    order = {node: number for number, node in enumerate(graph.nodes)}
+    output = next(node for node in graph.nodes if node.op == "output")
+    last = output.args[0]
+    assert isinstance(last, fx.Node)
+    variables = {node for node in facts.from_input if _activation(node, facts) is not None} | {last}
+    owners: dict[fx.Node, set[fx.Node]] = {}
+    crowded: dict[fx.Node, bool] = {}  # whether parameters or another value come between a node and its term's end
+
+    # From the output up: a node belongs to the term of its readers, if that is one.
+    for node in reversed(list(graph.nodes)):
+        if node not in facts.from_input or node.op == "placeholder":
+            continue
+        if node in variables:
+            owners[node], crowded[node] = {node}, False
+            continue
+        readers = {owner for user in node.users for owner in owners.get(user, ())}
+        crowded[node] = any(_crowds(user, facts) or crowded[user] for user in node.users if not _ends(user, facts))
+        arranges = node.op in ("call_function", "call_method") and name_of(node) in VIEWS or _is_tuple(node)
+        if (len(readers) > 1 and not arranges) or (node in facts.parametric and crowded[node] and not _is_tuple(node)):
+            variables.add(node)
+            owners[node], crowded[node] = {node}, False
+        else:
+            owners[node] = readers
+
+    terms = []
+    for node in sorted(variables, key=order.__getitem__):
+        found = _activation(node, facts)
+        end = node if found is None else node.all_input_nodes[0]
+        activation, dim = (_IDENTITY, None) if found is None else (found.activation, found.dim)
+        assert activation is not None
+        term = Term(node, end, activation, dim)
+        _collect(term, variables, order)
+        terms.append(term)
+    return terms
+
+
+def _collect(term: Term, variables: set[fx.Node], order: Mapping[fx.Node, int]) -> None:
+    """The calls between the term's end and the variables that it reads."""
+    calls, inputs, todo = set(), set(), [term.end]
+    while todo:
+        node = todo.pop()
+        if node in calls or node in inputs:
+            continue
+        if node.op == "placeholder" or (node in variables and (node is not term.end or node is not term.node)):
+            inputs.add(node)
+            continue
+        calls.add(node)
+        todo += node.all_input_nodes
+    term.calls = sorted(calls, key=order.__getitem__)
+    term.inputs = sorted(inputs, key=order.__getitem__)
+
+
+def parameter_names(nodes: Iterable[fx.Node], modules: Mapping[str, nn.Module]) -> dict[int, str]:
+    """Parameters that the calls use: id of the parameter, and its name within the model at that place."""
+    found: dict[int, str] = {}
+    for node in nodes:
+        for name, parameter in _own_parameters(node, modules).items():
+            found.setdefault(id(parameter), name.removeprefix("model."))
+    return found
+
+
+def _own_parameters(node: fx.Node, modules: Mapping[str, nn.Module]) -> dict[str, nn.Parameter]:
+    target = str(node.target)
+    if node.op == "get_attr":
+        value = value_of(node)
+        return {target: value} if isinstance(value, nn.Parameter) else {}
+    if node.op == "call_module":
+        return {f"{target}.{name}": p for name, p in modules[target].named_parameters()}
+    return {}
+
+
+def _activation(node: fx.Node, facts: Facts) -> Matched | None:
+    found = facts.matched.get(node)
+    return found if found is not None and found.activation is not None else None
+
+
+def _ends(user: fx.Node, facts: Facts) -> bool:
+    return user.op == "output" or _activation(user, facts) is not None
+
+
+def _crowds(node: fx.Node, facts: Facts) -> bool:
+    return node in facts.parametric or sum(n in facts.from_input for n in node.all_input_nodes) > 1
+
+
+def _is_tuple(node: fx.Node) -> bool:
+    return isinstance(value_of(node), tuple | list)
+
+
+def _real(node: fx.Node) -> bool:
+    value = value_of(node)
+    return value is UNKNOWN or not hasattr(value, "is_floating_point") or value.is_floating_point()
+
+
+def _require_map_before(node: fx.Node, facts: Facts) -> None:
+    """An error for an activation of an activation, and for one of the model's input; gates may have both."""
+    before = node.all_input_nodes[0]
+    if node.meta.get("decomposed"):
+        return
+    path, module = node.meta["path"], node.meta["owner"]
+    if _activation(before, facts) is not None:
+        refuse(
+            path,
+            module,
+            "it follows another activation: put a map between them, or make one activation of both with "
+            "lb.activations.FromScalar(...).as_module()",
+        )
+    if before.op == "placeholder":
+        refuse(path, module, "no map comes before it: apply it to the data instead, or start with a map")

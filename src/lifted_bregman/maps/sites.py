@@ -1,0 +1,161 @@
+"""Batch normalisation and dropout inside a map: drawn or measured once per step, and kept while the step lasts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lifted_bregman.errors import TensorError
+
+DROPOUT_FUNCTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
+    nn.Dropout: F.dropout,
+    nn.Dropout1d: F.dropout1d,
+    nn.Dropout2d: F.dropout2d,
+    nn.Dropout3d: F.dropout3d,
+}
+
+
+class Site(nn.Module):
+    """One place of a map whose result depends on more than its input: `frozen` keeps what the last call drew."""
+
+    frozen = False
+
+    def __init__(self, of: nn.Module) -> None:
+        super().__init__()
+        self._of = [of]  # in a list: the user's module is no part of this one
+
+    @property
+    def of(self) -> nn.Module:
+        """The user's module whose settings and mode count."""
+        return self._of[0]
+
+    @property
+    def random(self) -> bool:
+        """Whether a call draws random numbers, in the present mode."""
+        return False
+
+    @property
+    def couples_samples(self) -> bool:
+        """Whether a call mixes samples, in the present mode."""
+        return False
+
+
+class DropoutSite(Site):
+    """x ↦ m ⊙ x, with m drawn by `function` when `owner` is in training mode; the identity otherwise.
+
+    p  in [0, 1], the part of the numbers that become 0; None follows owner.p
+    """
+
+    def __init__(self, function: Callable[..., Tensor], owner: nn.Module, p: float | None, always: bool = False) -> None:
+        super().__init__(owner)
+        self.function, self.always = function, always
+        self._given = p
+        self.mask: Tensor | None = None
+
+    @property
+    def p(self) -> float:
+        """The part of the numbers that become 0."""
+        return float(self.of.p) if self._given is None else self._given  # type: ignore[arg-type]
+
+    @property
+    def random(self) -> bool:
+        return (self.always or self.of.training) and self.p > 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """m ⊙ x."""
+        if not self.random:
+            return x
+        if self.mask is None or not self.frozen:
+            self.mask = self.function(torch.ones_like(x, requires_grad=False).detach(), self.p, True)
+        if self.mask.shape != x.shape:
+            raise TensorError(
+                f"dropout was drawn for {tuple(self.mask.shape)} and is applied to {tuple(x.shape)}; within one step a "
+                "map keeps its mask: evaluate it on the samples of the step."
+            )
+        return x * self.mask
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+class NormSite(Site):
+    """Batch normalisation (or instance normalisation with running statistics) of `module`, without its parameters.
+
+    In training mode a call normalises by the mean and variance of the batch and updates the running statistics.  While
+    frozen it normalises by those of the last call, which are constants then, and updates nothing.
+    """
+
+    def __init__(self, module: Any) -> None:
+        super().__init__(module)
+        self.statistics: tuple[Tensor, Tensor] | None = None
+        self.instance = isinstance(module, nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d)
+
+    @property
+    def by_batch(self) -> bool:
+        """Whether the statistics are those of the batch, in the present mode."""
+        module: Any = self.of
+        return bool(module.training or module.running_mean is None)
+
+    @property
+    def couples_samples(self) -> bool:
+        return self.by_batch and not self.instance
+
+    def forward(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        """weight · (x - mean) / √(variance + eps) + bias."""
+        module: Any = self.of
+        if self.instance:
+            return self._instance(module, x, weight, bias)
+        if not self.by_batch:
+            return F.batch_norm(x, module.running_mean, module.running_var, weight, bias, False, 0.0, module.eps)
+        if self.frozen and self.statistics is not None:
+            return F.batch_norm(x, *self.statistics, weight, bias, False, 0.0, module.eps)
+        if x.numel() == x.shape[1]:
+            raise TensorError(
+                "batch normalisation in training mode was given one number for each channel, whose variance is 0: give "
+                "it more samples, or call model.eval()."
+            )
+        # momentum 1 leaves mean and variance of this batch in the two buffers
+        mean, variance = x.new_zeros(x.shape[1]), x.new_zeros(x.shape[1])
+        z = F.batch_norm(x, mean, variance, weight, bias, True, 1.0, module.eps)
+        count = x.numel() // x.shape[1]
+        if not self.frozen and module.running_mean is not None:
+            _update(module, mean, variance)
+        self.statistics = mean, variance * ((count - 1) / count)
+        return z
+
+    def _instance(self, module: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        if not self.by_batch:
+            return F.instance_norm(x, module.running_mean, module.running_var, weight, bias, False, 0.0, module.eps)
+        running = (None, None) if self.frozen else (module.running_mean, module.running_var)
+        momentum = 0.0 if module.momentum is None else module.momentum
+        return F.instance_norm(x, *running, weight, bias, True, momentum, module.eps)
+
+
+@torch.no_grad()
+def _update(module: Any, mean: Tensor, variance: Tensor) -> None:
+    """Running statistics ← (1 - momentum)·running + momentum·batch; momentum None averages all batches."""
+    momentum = module.momentum
+    if module.num_batches_tracked is not None:
+        module.num_batches_tracked.add_(1)
+        if momentum is None:
+            momentum = 1.0 / float(module.num_batches_tracked)
+    module.running_mean.mul_(1.0 - momentum).add_(mean, alpha=momentum)
+    module.running_var.mul_(1.0 - momentum).add_(variance, alpha=momentum)
+
+
+class Fetch(nn.Module):
+    """A buffer of the user's module, as it is now: `model.to(device)` replaces buffers."""
+
+    def __init__(self, module: nn.Module, name: str) -> None:
+        super().__init__()
+        self._module = [module]
+        self.name = name
+
+    def forward(self) -> Tensor:
+        """The buffer."""
+        buffer: Tensor = getattr(self._module[0], self.name)
+        return buffer

@@ -1,0 +1,399 @@
+"""Any differentiable map: a part of the user's traced model, with Jacobians by autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.func import functional_call, vjp
+
+from lifted_bregman._no_graph import no_graph
+from lifted_bregman.activations.torch_modules import is_activation
+from lifted_bregman.errors import ActivationDerivativeError, CompatibilityError
+from lifted_bregman.maps.base import Inputs, LayerMap, Map, PullBack
+from lifted_bregman.maps.determinism import changes_with_mode, require_one_answer, require_pure, submodules
+from lifted_bregman.maps.sites import Fetch, Site
+from lifted_bregman.maps.spectral import (
+    NormalOperator,
+    PowerIteration,
+    Vector,
+    certified_bound,
+    positive_bound,
+)
+
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_MATRIX_ENTRIES = 2**22  # a map with at most this many is written out as a matrix for a tight bound
+
+
+class TracedMap(LayerMap):
+    """f(x, Θ) as a `GraphModule` over the user's own modules and parameters.
+
+    graph           takes the variables that f reads, in order, and returns z
+    names           parameters of f: the name here, and the name within `graph`
+    affine          whether f is affine in x and in Θ, with matrices whose entries have the signs of the weights
+    channels_first  whether the features of z are (channels, ...)
+    holder          the one module that has parameters, None where there are several or none
+    paths           where the modules stand in the user's model, by their names within `graph`
+
+    Batch normalisation and dropout follow the modes of the user's modules.  `apply` and `linearise` do what a call of
+    the model does: they draw a new mask, and update running statistics once.  Within `frozen()`, and in every other
+    method, mask and statistics are those of the last such call, so that f is one function.
+    """
+
+    def __init__(
+        self,
+        graph: fx.GraphModule,
+        names: Mapping[str, str],
+        *,
+        affine: bool,
+        channels_first: bool = False,
+        holder: nn.Module | None = None,
+        paths: Mapping[str, str] | None = None,
+    ) -> None:
+        self.graph = graph
+        self.affine = affine
+        self.channels_first = channels_first
+        self.inputs = sum(node.op == "placeholder" for node in graph.graph.nodes)
+        self._holder = holder
+        self._names = dict(names)
+        self._homes = {name: _home(graph, within) for name, within in self._names.items()}
+        self._sites = [module for module in graph.modules() if isinstance(module, Site)]
+        paths = paths or {}
+        self.maps = tuple(
+            (paths.get(name, name), module) for name, module in graph.named_modules() if isinstance(module, Map)
+        )
+        """Each `lb.Map` in it, with its path."""
+        self._changing = [
+            (where, inner)
+            for path, module in self.maps
+            for where, inner in submodules(module, path)
+            if changes_with_mode(inner)
+        ]
+
+    @property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        found = {name: home._parameters[last] for name, (home, last) in self._homes.items()}
+        return {name: p for name, p in found.items() if p is not None and p.requires_grad}
+
+    @property
+    def modules(self) -> tuple[nn.Module, ...]:
+        """The user's modules that the map calls, in order."""
+        called = (self.graph.get_submodule(str(n.target)) for n in self.graph.graph.nodes if n.op == "call_module")
+        found = (module.of if isinstance(module, Site) else module for module in called)
+        return tuple(module for module in found if not isinstance(module, Fetch))
+
+    @property
+    def couples_samples(self) -> bool:  # type: ignore[override]
+        """Whether batch normalisation in it is in training mode now."""
+        return any(site.couples_samples for site in self._sites)
+
+    @property
+    def random(self) -> bool:  # type: ignore[override]
+        """Whether dropout in it is in training mode now."""
+        return any(site.random for site in self._sites)
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Within this context masks and batch statistics are those of the last call, and nothing is updated."""
+        before = [site.frozen for site in self._sites]
+        for site in self._sites:
+            site.frozen = True
+        try:
+            yield
+        finally:
+            for site, old in zip(self._sites, before, strict=True):
+                site.frozen = old
+
+    def unit_rows(self, weight: Tensor) -> Tensor:
+        if not isinstance(self._holder, _TRANSPOSED):
+            return super().unit_rows(weight)
+        groups = self._holder.groups  # the weight is (groups·inputs, units of a group, ...)
+        split: Tensor = weight.unflatten(0, (groups, -1))
+        return split.transpose(1, 2).flatten(0, 1).flatten(1)
+
+    def from_unit_rows(self, matrix: Tensor, weight: Tensor) -> Tensor:
+        if not isinstance(self._holder, _TRANSPOSED):
+            return super().from_unit_rows(matrix, weight)
+        inputs = len(weight) // self._holder.groups
+        split: Tensor = matrix.unflatten(0, (self._holder.groups, -1)).unflatten(2, (inputs, *weight.shape[2:]))
+        return split.transpose(1, 2).flatten(0, 1)
+
+    def require_pure(self) -> None:
+        """An error that names a module inside an `lb.Map` which is random, or couples samples, as it is set now."""
+        for path, module in self._changing:
+            require_pure(module, path)
+
+    def require_one_answer(self, x: Inputs) -> Tensor:
+        """z, with each `lb.Map` tried on what it is given: an error unless it is a function of each sample alone."""
+        paths = {id(module): path for path, module in self.maps}
+
+        class Trying(fx.Interpreter):
+            def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
+                module = self.fetch_attr(target)
+                if id(module) in paths:
+                    require_one_answer(module, paths[id(module)], *args)
+                return super().call_module(target, args, kwargs)
+
+        with torch.no_grad(), self.frozen():
+            z: Tensor = Trying(self.graph).run(*_several(x))
+        return z
+
+    def evaluate(self, x: Inputs) -> Tensor:
+        self.require_pure()
+        z: Tensor = self.graph(*_several(x))
+        return z
+
+    @no_graph
+    def apply(self, x: Inputs) -> Tensor:
+        self.require_pure()
+        z: Tensor = self.graph(*_several(x))
+        return z
+
+    def linearise(self, x: Inputs) -> tuple[Tensor, PullBack]:
+        """z and its pull-back from one forward pass, whose autograd graph is kept as long as the pull-back is."""
+        leaves = _leaves(x)
+        trained = self.parameters
+        with torch.enable_grad(), self._differentiating():
+            z: Tensor = self.graph(*leaves)
+
+        def pull(d: Tensor, scale: float = 1.0, inputs: bool = True) -> tuple[Any, dict[str, Tensor]]:
+            with self._differentiating(check=False):
+                return _pull(z, leaves if inputs else (), trained, d, scale, isinstance(x, tuple), keep=True)
+
+        return z.detach(), pull
+
+    def pull_back_input(self, x: Inputs, d: Tensor) -> Inputs:
+        leaves = _leaves(x)
+        with self._still(), torch.enable_grad(), self._differentiating():
+            return _pull(self.graph(*leaves), leaves, {}, d, 1.0, isinstance(x, tuple))[0]
+
+    @no_graph
+    def accumulate_parameters(
+        self, x: Inputs, d: Tensor, into: Mapping[str, Tensor], scale: float = 1.0, decay: float = 1.0
+    ) -> None:
+        for name, pulled in self.pull_back_parameters(x, d).items():
+            if decay == 0.0:
+                torch.mul(pulled, scale, out=into[name].detach())
+            else:
+                into[name].mul_(decay).add_(pulled, alpha=scale)
+
+    def pull_back_parameters(self, x: Inputs, d: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
+        if not self._names:
+            return {}
+        with self._still(), torch.enable_grad(), self._differentiating():
+            z = self.graph(*(t.detach() for t in _several(x)))
+            return _pull(z, (), self.parameters, d, scale, False)[1]
+
+    @no_graph
+    def input_curvature(
+        self, x: Inputs, power: PowerIteration | None = None, upper: bool = False, which: int = 0
+    ) -> float:
+        """‖J_x‖₂².  Upper bound: N = |J|ᵀ|J| dominates JᵀJ entry by entry and has no negative entry (`positive_bound`).
+
+        |J| is the map with the absolute values of its weights.  Small maps are also written out as a matrix, whose
+        `certified_bound` is tighter; the smaller of the two is returned.
+        """
+        given = tuple(t[:1].detach() if self.affine else t.detach() for t in _several(x))
+        if not upper:
+            self._prime(given)
+            with self._still(), self._differentiating():
+                function, base = _of_one(self.graph, given, which)
+                return (power or PowerIteration()).estimate(_normal_in_input(function, base), (base,))
+        self._require_affine()
+        given = tuple(t.double() for t in given)
+        function, base = _of_one(self._with(lambda p: p.detach().double().abs()), given, which)
+        bound = positive_bound(_normal_in_input(function, base), (base,))
+        exact, _ = _of_one(self._with(lambda p: p.detach().double()), given, which)
+        offset = exact(torch.zeros_like(base))
+        if base.numel() * offset.numel() <= _MATRIX_ENTRIES:
+            units = torch.eye(base.numel(), dtype=base.dtype, device=base.device).view(-1, *base.shape[1:])
+            matrix = (exact(units) - offset).flatten(1)
+            estimate = PowerIteration().estimate(lambda v: (matrix @ (matrix.t() @ v[0]),), (matrix[:, 0],))
+            bound = min(bound, certified_bound(matrix, estimate))
+        return bound
+
+    @no_graph
+    def parameter_curvature(self, x: Inputs, power: PowerIteration | None = None, upper: bool = False) -> float:
+        """‖J_Θ‖₂².  Upper bound: |x| in place of x makes J_Θ larger and non-negative (`positive_bound`).
+
+        It is tight for inputs that are not negative, such as images and the outputs of ReLU layers.
+        """
+        values = {name: p.detach() for name, p in self.parameters.items()}
+        if not values:
+            return 0.0
+        given = tuple(t.detach() for t in _several(x))
+        if upper:
+            self._require_affine()
+            given = tuple(t.double().abs() for t in given)
+            values = {name: p.double() for name, p in values.items()}
+        self._prime(given)
+        with self._still(), self._differentiating():
+            normal = _normal_in_parameters(self._as_function_of_parameters(given), values)
+            if upper:
+                return positive_bound(normal, tuple(values.values()))
+            return (power or PowerIteration()).estimate(normal, tuple(values.values()))
+
+    def _still(self) -> AbstractContextManager[None]:
+        return self.frozen() if self._sites else nullcontext()
+
+    def _prime(self, given: tuple[Tensor, ...]) -> None:
+        """Draws masks and measures statistics outside of `torch.func`, where none are known yet."""
+        if self._sites:
+            with self.frozen():
+                self.graph(*given)
+
+    @contextmanager
+    def _differentiating(self, check: bool = True) -> Iterator[None]:
+        """Around every Jacobian: modules are checked, and an `ActivationDerivativeError` names the `lb.Map`."""
+        if check:
+            self.require_pure()
+        try:
+            yield
+        except ActivationDerivativeError as error:
+            found = {
+                path: [f"{where} ({type(m).__name__})" for where, m in submodules(module, path) if is_activation(m)]
+                for path, module in self.maps
+            }
+            if not found:
+                raise
+            path = next((path for path, inside in found.items() if inside), self.maps[0][0])
+            raise ActivationDerivativeError(
+                f"{path} (Map) holds {' and '.join(found[path]) or 'an activation'}, which its Jacobian "
+                "differentiates, within forbid_activation_derivatives(): take the activation out of the Map, so that "
+                "it stands in the model itself and is lifted; or leave the context."
+            ) from error
+
+    def _as_function_of_parameters(self, given: tuple[Tensor, ...]) -> Callable[[dict[str, Tensor]], Tensor]:
+        dtype = next((t.dtype for t in given if t.is_floating_point()), None)
+        frozen = self._values(lambda p: p.detach() if dtype is None else p.detach().to(dtype))
+
+        def function(values: dict[str, Tensor]) -> Tensor:
+            named = frozen | {self._names[name]: value for name, value in values.items()}
+            z: Tensor = functional_call(self.graph, named, given)
+            return z
+
+        return function
+
+    def _with(self, change: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+        """The map with every parameter changed."""
+        values = self._values(change)
+
+        def function(*given: Tensor) -> Tensor:
+            z: Tensor = functional_call(self.graph, values, given)
+            return z
+
+        return function
+
+    def _values(self, change: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+        return {name: change(p) for name, p in self.graph.named_parameters()}
+
+    def _require_affine(self) -> None:
+        if not self.affine:
+            what = type(self._holder).__name__ if self._holder is not None else "this map"
+            raise CompatibilityError(
+                f"no guaranteed bound on the curvature of {what} is known, because it is any differentiable map: ask "
+                "for an estimate (upper=False) and use a step-size rule that checks its own descent, such as "
+                "backtracking."
+            )
+
+
+def trace_chain(*modules: nn.Module, affine: bool = False, channels_first: bool = False) -> TracedMap:
+    """The composition of modules, at most one of which has parameters, as a map."""
+    graph, root = fx.Graph(), {}
+    node = graph.placeholder("x")
+    holders = [(str(i), m) for i, m in enumerate(modules) if any(True for _ in m.parameters())]
+    for index, module in enumerate(modules):
+        root[f"m{index}"] = module
+        node = graph.call_module(f"m{index}", (node,))
+    graph.output(node)
+    name, holder = holders[0] if holders else ("", None)
+    prefix = f"m{name}."
+    if isinstance(holder, Map):
+        holder, prefix = holder.module, f"{prefix}module."
+    own = {} if holder is None else {key: prefix + key for key, _ in holder.named_parameters()}
+    return TracedMap(fx.GraphModule(root, graph), own, affine=affine, channels_first=channels_first, holder=holder)
+
+
+def samples_first(z: Tensor, dim: int, multiple: int, samples: int) -> Tensor:
+    """z with its samples in dimension 0: dimension `dim` holds `multiple` rows of each sample, one sample after another."""
+    if multiple > 1:
+        z = z.unflatten(dim, (samples, multiple))
+    return z.movedim(dim, 0)
+
+
+def samples_back(x: Tensor, dim: int, multiple: int) -> Tensor:
+    """Undoes `samples_first`."""
+    x = x.movedim(0, dim)
+    return x.flatten(dim, dim + 1) if multiple > 1 else x
+
+
+def _home(graph: nn.Module, within: str) -> tuple[nn.Module, str]:
+    path, _, last = within.rpartition(".")
+    return graph.get_submodule(path), last
+
+
+def _several(x: Inputs) -> tuple[Tensor, ...]:
+    return x if isinstance(x, tuple) else (x,)
+
+
+def _leaves(x: Inputs) -> tuple[Tensor, ...]:
+    """x as tensors with respect to which autograd differentiates; whole numbers carry no derivative."""
+    return tuple(t.detach().requires_grad_(t.is_floating_point()) for t in _several(x))
+
+
+def _pull(
+    z: Tensor, leaves: tuple[Tensor, ...], trained: Mapping[str, Tensor], d: Tensor, scale: float, several: bool,
+    keep: bool = False,
+) -> tuple[Any, dict[str, Tensor]]:
+    """J_xᵀ d for the leaves (None where there are none) and scale·J_Θᵀ d; zeros where z does not depend on one."""
+    sources = [t for t in leaves if t.requires_grad] + list(trained.values())
+    pulled: Sequence[Tensor | None] = [None] * len(sources)
+    if z.requires_grad and sources:
+        pulled = torch.autograd.grad(z, sources, d.detach(), retain_graph=keep, allow_unused=True)
+    rest = iter(pulled)
+    back = tuple(_or_zeros(next(rest) if t.requires_grad else None, t) for t in leaves)
+    gradients = {name: _or_zeros(next(rest), p) for name, p in trained.items()}
+    if scale != 1.0:
+        gradients = {name: g * scale for name, g in gradients.items()}
+    return (back if several else back[0]) if leaves else None, gradients
+
+
+def _or_zeros(gradient: Tensor | None, like: Tensor) -> Tensor:
+    return torch.zeros_like(like, requires_grad=False).detach() if gradient is None else gradient
+
+
+def _of_one(
+    function: Callable[..., Tensor], given: tuple[Tensor, ...], which: int
+) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+    """The map as a function of input number `which`; other inputs with one sample are repeated as needed."""
+
+    def of_one(x: Tensor) -> Tensor:
+        others = (t if len(t) == len(x) else t.expand(len(x), *t.shape[1:]) for t in given)
+        return function(*(x if i == which else t for i, t in enumerate(others)))
+
+    return of_one, given[which]
+
+
+def _normal_in_input(function: Callable[[Tensor], Tensor], x: Tensor) -> NormalOperator:
+    z, pull_back = vjp(function, x)[:2]
+    # u -> Jᵀu is linear, so that its own pull-back is v -> Jv, without forward-mode differentiation.
+    push = vjp(lambda u: vjp(function, x)[1](u)[0], z)[1]
+
+    def normal(v: Vector) -> Vector:
+        return (pull_back(push(*v)[0])[0],)
+
+    return normal
+
+
+def _normal_in_parameters(function: Callable[[dict[str, Tensor]], Tensor], values: dict[str, Tensor]) -> NormalOperator:
+    z, pull_back = vjp(function, values)[:2]
+    push = vjp(lambda u: vjp(function, values)[1](u)[0], z)[1]
+
+    def normal(v: Vector) -> Vector:
+        image = push(dict(zip(values, v, strict=True)))[0]
+        return tuple(pull_back(image)[0].values())
+
+    return normal
