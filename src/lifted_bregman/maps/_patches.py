@@ -99,9 +99,11 @@ class Patches:
 
     def all(self, x: Tensor, groups: int) -> Tensor:
         """(groups, samples·positions, channels/groups·kernel): every patch of x (samples, channels, ...)."""
-        gathered = self._flat(x).index_select(2, self.index.view(-1))
-        split = gathered.view(len(x), groups, -1, *self.index.shape)  # (s, g, c, positions, kernel)
-        return split.permute(1, 0, 3, 2, 4).reshape(groups, len(x) * self.positions, -1)
+        # Channels last: a place of an image is copied with all its channels at once.
+        places = pad(x.flatten(2).transpose(1, 2), (0, 0, 0, int(self.padded)))
+        gathered = places.index_select(1, self.index.view(-1))
+        split = gathered.view(len(x), *self.index.shape, groups, -1)  # (s, positions, kernel, g, c)
+        return split.permute(3, 0, 1, 4, 2).reshape(groups, len(x) * self.positions, -1)
 
     def some(self, x: Tensor, groups: int, rows: int, generator: torch.Generator | None) -> Tensor:
         """(groups, rows, channels/groups·kernel): one patch out of each of `rows` equal parts of all patches.
@@ -128,12 +130,20 @@ class Patches:
             if generator is None:
                 self._chosen.clear()
                 self._chosen[key] = where
-        return self._flat(x).reshape(-1).take(where).flatten(2)
+        flat = pad(x.flatten(2), (0, 1)) if self.padded else x  # one zero more, which `index` names
+        return flat.reshape(-1).take(where).flatten(2)
 
-    def _flat(self, x: Tensor) -> Tensor:
-        """x as (samples, channels, inputs), and one zero where patches hold zeros."""
-        flat = x.flatten(2)
-        return pad(flat, (0, 1)) if self.padded else flat
+
+def squared(A: Tensor, blocks: int = 4) -> Tensor:
+    """AᵀA of a stack A (..., m, n): the blocks on and above its diagonal, and their transposes."""
+    n = A.shape[-1]
+    K = A.new_empty(*A.shape[:-2], n, n)
+    width = max(64, -(-n // blocks))  # smaller products are not worth a call
+    for start in range(0, n, width):
+        stop = min(start + width, n)
+        K[..., start:stop, start:] = A[..., start:stop].mT @ A[..., start:]
+        K[..., stop:, start:stop] = K[..., start:stop, stop:].mT
+    return K
 
 
 def axes_of(module: Kind) -> tuple[Axis, ...]:

@@ -20,6 +20,7 @@ from lifted_bregman.maps._patches import (
     axes_of,
     fold_padding,
     pad_inputs,
+    squared,
 )
 from lifted_bregman.maps._symbol import symbol_bound
 from lifted_bregman.maps.base import LayerMap
@@ -134,7 +135,7 @@ class Convolution(LayerMap):
         patches, groups = self._patches_of(x), self.module.groups
         if rows is not None and 2 * rows <= len(x) * patches.positions:
             A = self._trained_columns(patches.some(x, groups, rows, generator))
-            gram = (A.mT @ A).div_(rows)
+            gram = squared(A).div_(rows)
         else:
             gram = self._sum_of_squares(x).div_(len(x) * patches.positions)
         return gram if groups > 1 else gram[0]
@@ -242,9 +243,8 @@ class Convolution(LayerMap):
         """[A 1]ᵀ[A 1] (groups, n, n) of what is trained, a few samples at a time."""
         patches = self._patches_of(x)
         each = patches.index.numel() * x.shape[1]
-        K: Tensor | None = None
+        K = x.new_zeros(())
         for part in x.split(max(1, _DESIGN_ENTRIES // each)):
             A = self._trained_columns(patches.all(part, self.module.groups))
-            K = A.mT @ A if K is None else K.baddbmm_(A.mT, A)
-        assert K is not None
+            K = K + squared(A)
         return K
