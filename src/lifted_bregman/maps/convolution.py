@@ -27,7 +27,7 @@ from lifted_bregman.maps.base import LayerMap
 from lifted_bregman.maps.spectral import PowerIteration, Vector, certified_bound, positive_bound
 
 _MATRIX_ENTRIES = 2**22  # a map with at most this many is written out as a matrix for a tight bound
-_DESIGN_ENTRIES = 2**22  # of patches at a time, for an exact Gram matrix
+_DESIGN_ENTRIES = 2**20  # of patches at a time, for an exact Gram matrix
 _EPS = torch.finfo(torch.float64).eps
 _aten: Any = torch.ops.aten
 
