@@ -239,6 +239,14 @@ def test_the_gram_matrix_is_that_of_the_jacobian(name, frozen):
     close(f.gram(x), gram_from_jacobian(f, x))
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_gram_matrix_of_several_blocks_is_whole(groups):
+    torch.manual_seed(6)
+    f = Convolution(nn.Conv2d(16 * groups, 2, 3, groups=groups, dtype=F64))  # 145 columns in blocks of 64
+    x = torch.randn(3, 16 * groups, 5, 4, dtype=F64)
+    close(f.gram(x), gram_from_jacobian(f, x))
+
+
 def test_the_gram_matrix_is_added_up_over_parts(monkeypatch):
     f, x = build("2d, stride 2, padding", samples=7)
     expected = gram_from_jacobian(f, x)
@@ -372,15 +380,49 @@ def test_the_bound_between_the_points_of_a_coarse_grid_holds(points, monkeypatch
     """With few points the factor for what lies between them is large, and needed: no grid point meets the peak."""
     monkeypatch.setattr(convolutions, "_MATRIX_ENTRIES", 0)
     monkeypatch.setattr("lifted_bregman.maps._symbol._POINTS", points)
-    f = Convolution(nn.Conv1d(1, 1, 2, bias=False, dtype=F64))
     slack = 1.0 / np.cos(np.pi / points)
-    for turn in np.linspace(0.1, 3.0, 9):
-        # |1 + 2·cos(turn)·e^iθ - e^2iθ|-like symbols peak where `turn` says
-        f = Convolution(nn.Conv1d(1, 1, 3, bias=False, dtype=F64))
-        f.module.weight.data.copy_(torch.tensor([1.0, -2.0 * np.cos(turn), 1.0]))
-        x = torch.zeros(1, 1, 200, dtype=F64)
+    f = Convolution(nn.Conv1d(1, 1, 3, bias=False, dtype=F64))
+    missed = False
+    for peak in np.linspace(0.1, 3.0, 9):
+        # |a + b·e^iθ + c·e^2iθ|² has its maximum where cos θ = -b(a + c)/4ac, if ac < 0
+        w = np.array([1.0, np.cos(peak) / 0.75, -0.25])
+        f.module.weight.data.copy_(torch.from_numpy(w))
+        x = torch.zeros(1, 1, 300, dtype=F64)
         exact = top(input_jacobian(f, x))
-        assert exact <= f.input_curvature(x, upper=True) <= 1.02 * slack * exact
+        assert exact <= f.input_curvature(x, upper=True) <= 1.01 * slack * exact
+        grid = abs(np.polyval(w, np.exp(2j * np.pi * np.arange(2 * points) / (2 * points)))) ** 2
+        missed = missed or grid.max() < 0.999 * exact
+    assert missed
+
+
+UNEVEN = {
+    "same, even kernel": ({"padding": "same"}, 2, 3, [1.0, -1.0]),  # 3.25, but 3 on a torus of 3
+    "same, one input": ({"padding": "same"}, 2, 1, [1.0, -1.0]),
+    "same, kernel 4": ({"padding": "same"}, 4, 3, [1.0, -1.0, 1.0, -1.0]),
+    "circular, odd side, stride": ({"padding": 1, "padding_mode": "circular", "stride": 2}, 3, 3, [1.0, 1.0, 1.0]),
+    "circular, twice around": ({"padding": 3, "padding_mode": "circular"}, 3, 3, [1.0, -2.0, 1.0]),
+    "padding beyond the kernel": ({"padding": 5}, 2, 2, [1.0, -1.0]),
+}
+
+
+@pytest.mark.parametrize("name", UNEVEN)
+def test_the_symbol_holds_where_a_torus_of_the_inputs_would_be_too_small(name, monkeypatch):
+    monkeypatch.setattr(convolutions, "_MATRIX_ENTRIES", 0)
+    options, kernel, size, weights = UNEVEN[name]
+    f = Convolution(nn.Conv1d(1, 1, kernel, **options, dtype=F64))
+    f.module.weight.data.copy_(torch.tensor(weights))
+    x = torch.zeros(1, 1, size, dtype=F64)
+    exact = top(input_jacobian(f, x))
+    assert exact <= f.input_curvature(x, upper=True) <= 4.1 * exact
+
+
+def test_the_largest_of_all_groups_counts():
+    f, x = build("2d, groups, no bias")
+    for loud in (slice(0, 2), slice(2, 4)):
+        scaled = x.clone()
+        scaled[:, loud] *= 10.0
+        exact = top(parameter_jacobian(f, scaled))
+        assert exact <= f.parameter_curvature(scaled, upper=True) <= 1.03 * exact
 
 
 def test_the_bound_is_close_where_it_matters():

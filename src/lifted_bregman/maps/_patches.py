@@ -84,7 +84,7 @@ class Patches:
         for axis, size in zip(axes, sizes, strict=True):
             own = axis.sources(size)
             joined = index[:, None, :, None] * size + own[None, :, None, :]
-            joined.masked_fill_((index[:, None, :, None] < 0) | (own < 0)[None, :, None, :], -1)
+            joined.masked_fill_((own < 0)[None, :, None, :], -1)  # a zero of an axis before stays below 0
             index = joined.flatten(0, 1).flatten(1)
         inputs = 1
         for size in sizes:
