@@ -76,7 +76,7 @@ class Patches:
     """Spatial inputs of a channel."""
     padded: bool
     """Whether some patches hold zeros."""
-    _chosen: dict[tuple[int, ...], Tensor] = field(default_factory=dict)
+    _chosen: dict[tuple[int, ...], tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, axes: Sequence[Axis], sizes: Sequence[int], device: torch.device) -> Patches:
@@ -113,25 +113,31 @@ class Patches:
         random number where there is a generator, so that the mean over draws is that of all patches.
         """
         key = (len(x), x.shape[1], groups, rows)
-        where = self._chosen.get(key) if generator is None else None
-        if where is None:
-            if generator is None:
-                u = (torch.arange(rows, dtype=torch.float64) * _GOLDEN % 1.0).to(x.device)
-            else:
-                u = torch.rand(rows, generator=generator, dtype=torch.float64, device=generator.device).to(x.device)
-            total = len(x) * self.positions
-            part = torch.arange(rows, dtype=torch.float64, device=x.device)
-            row = ((part + u) * (total / rows)).long().clamp_(max=total - 1)
-            length = self.inputs + self.padded
-            # sample, channel and place as one number: (groups, rows, channels/groups, kernel)
-            channel = torch.arange(x.shape[1], device=x.device).view(groups, 1, -1, 1)
-            sample = row.div(self.positions, rounding_mode="floor") * x.shape[1]
-            where = (sample[None, :, None, None] + channel) * length + self.index[row % self.positions][:, None, :]
+        chosen = self._chosen.get(key) if generator is None else None
+        if chosen is None:
+            chosen = self._choose(x, groups, rows, generator)
             if generator is None:
                 self._chosen.clear()
-                self._chosen[key] = where
-        flat = pad(x.flatten(2), (0, 1)) if self.padded else x  # one zero more, which `index` names
-        return flat.reshape(-1).take(where).flatten(2)
+                self._chosen[key] = chosen
+        where, zeros = chosen
+        patches = x.reshape(-1).take(where)
+        return (patches.masked_fill_(zeros, 0.0) if self.padded else patches).flatten(2)
+
+    def _choose(self, x: Tensor, groups: int, rows: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """Where the chosen patches stand in x as one line of numbers, and which of their entries are zeros instead."""
+        part = torch.arange(rows, dtype=torch.float64, device=x.device)
+        if generator is None:
+            u = part * _GOLDEN % 1.0
+        else:
+            u = torch.rand(rows, generator=generator, dtype=torch.float64, device=generator.device).to(x.device)
+        total = len(x) * self.positions
+        row = ((part + u) * (total / rows)).long().clamp_(max=total - 1)
+        places = self.index[row % self.positions][:, None, :]  # (rows, 1, kernel)
+        zeros = places == self.inputs
+        # sample, channel and place as one number: (groups, rows, channels/groups, kernel)
+        channel = torch.arange(x.shape[1], device=x.device).view(groups, 1, -1, 1)
+        sample = row.div(self.positions, rounding_mode="floor")[:, None, None]
+        return (sample * x.shape[1] + channel) * self.inputs + places.masked_fill(zeros, 0), zeros
 
 
 def squared(A: Tensor, blocks: int = 4) -> Tensor:
