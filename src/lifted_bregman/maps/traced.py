@@ -95,6 +95,10 @@ class TracedMap(LayerMap):
         """Whether dropout in it is in training mode now."""
         return any(site.random for site in self._sites)
 
+    @property
+    def sites(self) -> Sequence[Site]:
+        return self._sites
+
     @contextmanager
     def frozen(self) -> Iterator[None]:
         """Within this context masks and batch statistics are those of the last call, and nothing is updated."""
@@ -345,7 +349,12 @@ def _leaves(x: Inputs) -> tuple[Tensor, ...]:
 
 
 def _pull(
-    z: Tensor, leaves: tuple[Tensor, ...], trained: Mapping[str, Tensor], d: Tensor, scale: float, several: bool,
+    z: Tensor,
+    leaves: tuple[Tensor, ...],
+    trained: Mapping[str, Tensor],
+    d: Tensor,
+    scale: float,
+    several: bool,
     keep: bool = False,
 ) -> tuple[Any, dict[str, Tensor]]:
     """J_xᵀ d for the leaves (None where there are none) and scale·J_Θᵀ d; zeros where z does not depend on one."""

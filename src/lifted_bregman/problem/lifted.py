@@ -54,6 +54,10 @@ class LiftedProblem:
     parameters are those of the user's model.  Methods that take X and Y check them; inner loops check once with
     `prepare`, and then use `evaluate(..., check=False)` and the methods that take the point it returns.
 
+    Maps may couple the samples of a batch or be random, as batch normalisation and dropout in training mode.  A step of
+    a solver then has one energy: masks are drawn and statistics measured once.  Methods that take a state and check it
+    refuse such maps: call `model.eval()` first.
+
     Samples may have weights w_i > 0, not to be confused with the λ_l: every mean over samples is then (1/s) Σ_i w_i.
     They change the energies and whatever is of Θ.  Given Θ, each sample's variables minimise an energy of their own,
     in which w_i cancels: gradients, curvatures and proximal maps of x_l do not depend on weights.
@@ -178,6 +182,7 @@ class LiftedProblem:
     def forward_state(self, X: Tensor, check: bool = True) -> LiftedState:
         """x_l = σ_l(f_l(x_{l-1}, Θ_l)) for l < L: the variables at which every coupling term vanishes."""
         if check:
+            self._checks.pure()
             self._checks.inputs(X)
         if self.span.count > 1:
             return self.forward_point(X, X).state
@@ -200,6 +205,7 @@ class LiftedProblem:
 
     def _point(self, state: LiftedState, X: Tensor, Y: Tensor, weights: Tensor | None, check: bool = True) -> Point:
         if check:
+            self._checks.pure()
             X, Y = self.prepare(X, Y)
             self._checks.state(state, X)
             weights = None if weights is None else sample_weights(weights, X)
@@ -248,12 +254,13 @@ class LiftedProblem:
     def objective(self, X: Tensor, Y: Tensor, *, weights: Tensor | None = None) -> Tensor:
         """The nested network's value: mean loss plus penalties at the forward pass.  Comparable across all methods.
 
-        Constraints on variables (`Box`, `NonNegative`) are left out, which the forward pass need not satisfy.
-        weights: as for `energy`.
+        Batch normalisation and dropout act as in evaluation mode.  Constraints on variables (`Box`, `NonNegative`) are
+        left out, which the forward pass need not satisfy.  weights: as for `energy`.
         """
         X, Y = self.prepare(X, Y)
         weights = None if weights is None else sample_weights(weights, X)
-        return energies.objective(self, self.point(self.forward_state(X, check=False), X, Y, weights))
+        with self.network.evaluating():
+            return energies.objective(self, self.point(self.forward_state(X, check=False), X, Y, weights))
 
     def nonsmooth_energy(
         self,
@@ -478,12 +485,14 @@ class LiftedProblem:
 
         0 where both norms vanish, infinity where only the second does.
         """
+        self._checks.pure()
         self._checks.inputs(X)
         self._checks.state(state, X)
         return diagnostics.consistency(self, state, X)
 
     def linear_units(self, X: Tensor) -> tuple[diagnostics.LinearUnits, ...]:
         """The percentage of units acting linearly in a forward pass (Table 2), for each hidden layer."""
+        self._checks.pure()
         self._checks.inputs(X)
         return diagnostics.linear_units(self, X)
 

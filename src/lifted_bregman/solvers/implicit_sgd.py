@@ -108,6 +108,8 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
     """
 
     minibatch: ClassVar[bool] = True
+    shared_parameters: ClassVar[bool] = True
+    training_mode: ClassVar[bool] = True
     batch_variables: ClassVar[bool] = True
 
     prox_weight: float | Schedule = 1.0
