@@ -235,7 +235,9 @@ class Functional(nn.Module):
         self.weight = nn.Parameter(torch.randn(4, 5) / 2)
         self.bias = nn.Parameter(torch.randn(4))
         self.gate = nn.Linear(5, 4)
-        self.scale = nn.ParameterList([nn.Parameter(torch.tensor(0.7)), nn.Parameter(torch.tensor([1.0, 2.0, 0.5, 1.5]))])
+        self.scale = nn.ParameterList(
+            [nn.Parameter(torch.tensor(0.7)), nn.Parameter(torch.tensor([1.0, 2.0, 0.5, 1.5]))]
+        )
         self.out = nn.Linear(4, 2)
 
     def forward(self, x):

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
 
 from lifted_bregman import activations as act
 from lifted_bregman.graph import read_network

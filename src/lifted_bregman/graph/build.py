@@ -171,9 +171,7 @@ def _traced_map(
     names, holder = _parameter_names(term, modules)
     paths = {name: str(name).replace("__", ".") for name in held}
     built = fx.GraphModule(root, graph)
-    return TracedMap(
-        built, names, affine=_affine(term, modules), channels_first=channels, holder=holder, paths=paths
-    )
+    return TracedMap(built, names, affine=_affine(term, modules), channels_first=channels, holder=holder, paths=paths)
 
 
 def _norm(graph: fx.Graph, root: dict[str, Any], module: Any, name: str, args: Any) -> fx.Node:

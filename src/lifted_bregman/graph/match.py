@@ -202,7 +202,7 @@ def _require_samples_apart(node: fx.Node, name: str) -> None:
     first = node.args[0] if node.args else node.kwargs.get("input")
     if isinstance(first, tuple | list):
         first = next((n for n in first if isinstance(n, fx.Node)), None)
-    if not isinstance(first, fx.Node) or len(node.all_input_nodes) > 1 and name in ("max", "min"):
+    if not isinstance(first, fx.Node) or (len(node.all_input_nodes) > 1 and name in ("max", "min")):
         return
     given = node.kwargs.get("dim", node.kwargs.get("axis", node.args[1] if len(node.args) > 1 else None))
     if name in ("norm", "vector_norm") and "dim" not in node.kwargs:

@@ -50,7 +50,9 @@ class DropoutSite(Site):
     p  in [0, 1], the part of the numbers that become 0; None follows owner.p
     """
 
-    def __init__(self, function: Callable[..., Tensor], owner: nn.Module, p: float | None, always: bool = False) -> None:
+    def __init__(
+        self, function: Callable[..., Tensor], owner: nn.Module, p: float | None, always: bool = False
+    ) -> None:
         super().__init__(owner)
         self.function, self.always = function, always
         self._given = p

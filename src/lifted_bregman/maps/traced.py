@@ -345,7 +345,12 @@ def _leaves(x: Inputs) -> tuple[Tensor, ...]:
 
 
 def _pull(
-    z: Tensor, leaves: tuple[Tensor, ...], trained: Mapping[str, Tensor], d: Tensor, scale: float, several: bool,
+    z: Tensor,
+    leaves: tuple[Tensor, ...],
+    trained: Mapping[str, Tensor],
+    d: Tensor,
+    scale: float,
+    several: bool,
     keep: bool = False,
 ) -> tuple[Any, dict[str, Tensor]]:
     """J_xᵀ d for the leaves (None where there are none) and scale·J_Θᵀ d; zeros where z does not depend on one."""
