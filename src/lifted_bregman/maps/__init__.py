@@ -2,8 +2,19 @@
 
 from lifted_bregman.maps.base import LayerMap, Map
 from lifted_bregman.maps.borrowing import Borrowing
+from lifted_bregman.maps.convolution import Convolution
 from lifted_bregman.maps.dense import Dense
+from lifted_bregman.maps.embedding import EmbeddingMap
 from lifted_bregman.maps.spectral import PowerIteration
 from lifted_bregman.maps.traced import TracedMap
 
-__all__ = ["Borrowing", "Dense", "LayerMap", "Map", "PowerIteration", "TracedMap"]
+__all__ = [
+    "Borrowing",
+    "Convolution",
+    "Dense",
+    "EmbeddingMap",
+    "LayerMap",
+    "Map",
+    "PowerIteration",
+    "TracedMap",
+]
