@@ -20,14 +20,10 @@ from torch.overrides import TorchFunctionMode
 
 from lifted_bregman.activations import ActivationModule
 from lifted_bregman.errors import LiftedBregmanError, UnsupportedModuleError
+from lifted_bregman.graph.decompose import FUNCTIONS, MODULES
 from lifted_bregman.graph.proxies import UNKNOWN, Proxy, tensors, value_of
 from lifted_bregman.maps.base import Map
 
-try:
-    from lifted_bregman.graph.decompose import FUNCTIONS, MODULES
-except ImportError:  # pragma: no cover
-    FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {}  # type: ignore[no-redef]
-    MODULES: dict[type[nn.Module], Callable[..., Any]] = {}  # type: ignore[no-redef]
 
 SIZES = (2, 3)
 """Samples in the two traces."""
