@@ -24,7 +24,8 @@ from _rounds import compare, timed
 from _tables import plain
 from torch import Tensor, nn
 
-from lifted_bregman.maps import Convolution, LayerMap, ModuleMap
+from lifted_bregman.maps import Convolution, LayerMap
+from lifted_bregman.maps.traced import trace_chain
 
 BATCH, DAMPING = 100, 0.1
 SHAPES = ((3, 32, 32, 1), (32, 64, 32, 2), (64, 128, 16, 2))  # inputs, units, side, stride
@@ -125,7 +126,7 @@ def measure(rounds: int) -> list[dict[str, Any]]:
     maps: dict[str, Step] = {
         "Convolution, both at once": through_convolutions(),
         "Convolution, one by one": through_maps(Convolution),
-        "ModuleMap": through_maps(lambda module: ModuleMap([module], affine=True)),
+        "TracedMap": through_maps(lambda module: trace_chain(module, affine=True)),
     }
     moves = {f"Convolution, move from {patches} patches": through_convolutions(patches) for patches in PATCHES}
     others = {AUTOGRAD: through_autograd(adam=False), ADAM: through_autograd(adam=True)}

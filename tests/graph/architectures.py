@@ -235,7 +235,9 @@ class Functional(nn.Module):
         self.weight = nn.Parameter(torch.randn(4, 5) / 2)
         self.bias = nn.Parameter(torch.randn(4))
         self.gate = nn.Linear(5, 4)
-        self.scale = nn.ParameterList([nn.Parameter(torch.tensor(0.7)), nn.Parameter(torch.tensor([1.0, 2.0, 0.5, 1.5]))])
+        self.scale = nn.ParameterList(
+            [nn.Parameter(torch.tensor(0.7)), nn.Parameter(torch.tensor([1.0, 2.0, 0.5, 1.5]))]
+        )
         self.out = nn.Linear(4, 2)
 
     def forward(self, x):
@@ -289,6 +291,41 @@ class Dropped(nn.Module):
         return self.b(self.drop(x))
 
 
+class Gates(nn.Module):
+    """Activations that are no proximal maps, and are read as products."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(5, 6), nn.GELU(), nn.Linear(6, 6), nn.SiLU(inplace=True), nn.Linear(6, 8), nn.GLU(), nn.Linear(4, 4)
+        )
+        self.mish, self.out = nn.Mish(), nn.Linear(4, 2)
+
+    def forward(self, x):
+        x = F.gelu(self.layers(x), approximate="tanh")
+        return self.out(self.mish(F.hardswish(self.out.weight.mean() * x)))
+
+
+class Torchs(nn.Module):
+    """Torch's own attention, encoder layer and recurrences."""
+
+    def __init__(self):
+        super().__init__()
+        self.encode = nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True)
+        self.attend = nn.MultiheadAttention(6, 3)
+        self.lstm = nn.LSTM(6, 4, batch_first=True)
+        self.gru = nn.GRU(4, 3)
+        self.out = nn.Linear(3, 2)
+
+    def forward(self, x):
+        x = self.encode(x).transpose(0, 1)
+        x = x + self.attend(x, x, x, need_weights=False)[0]
+        x, _ = self.lstm(x.transpose(0, 1))
+        x = F.scaled_dot_product_attention(x, x, x, is_causal=True) + x
+        _, h = self.gru(x.transpose(0, 1))
+        return self.out(h[-1])
+
+
 def _seeded(make, *shapes, ids=None):
     def build():
         torch.manual_seed(3)
@@ -321,6 +358,8 @@ MODELS = {
     "functions and parameters": _seeded(Functional, (5, 5)),
     "shared block": _seeded(SharedBlock, (5, 3)),
     "two inputs": _seeded(TwoInputs, (5, 3), ids=((5, 4), 7)),
+    "gates": _seeded(Gates, (5, 5)),
+    "torch's own attention and recurrences": _seeded(Torchs, (5, 4, 6)),
     "dropout": _seeded(Dropped, (5, 5)),
     "chain": _seeded(lambda: nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3), nn.Softmax(-1)), (5, 5)),
 }

@@ -6,8 +6,8 @@ from torch import nn
 
 import lifted_bregman as lb
 from lifted_bregman.maps import Dense, PowerIteration
-from lifted_bregman.maps.traced import trace_chain
 from lifted_bregman.maps.spectral import certified_bound, positive_bound
+from lifted_bregman.maps.traced import trace_chain
 
 F64 = torch.float64
 

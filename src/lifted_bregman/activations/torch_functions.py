@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from lifted_bregman import activations as act
-from lifted_bregman.activations.torch_modules import NotLiftableError, _from_function, read_activation
+from lifted_bregman.activations.torch_modules import NotLiftableError, read_activation
 
 Read = tuple[act.Activation, int | None]
 """An activation and the dimension along which it acts, None for a separable one."""

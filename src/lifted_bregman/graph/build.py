@@ -22,21 +22,14 @@ from lifted_bregman.graph.match import (
 from lifted_bregman.graph.proxies import value_of
 from lifted_bregman.graph.terms import Layer
 from lifted_bregman.maps.base import LayerMap, Map
+from lifted_bregman.maps.convolution import Convolution
 from lifted_bregman.maps.dense import Dense
 from lifted_bregman.maps.determinism import BATCH_NORM, INSTANCE_NORM
+from lifted_bregman.maps.embedding import EmbeddingMap
 from lifted_bregman.maps.sites import Fetch, NormSite, Site
 from lifted_bregman.maps.traced import TracedMap, samples_back, samples_first
 
-try:
-    from lifted_bregman.maps.convolution import Convolution
-except ImportError:  # pragma: no cover
-    Convolution = None  # type: ignore[assignment, misc]
-try:
-    from lifted_bregman.maps.embedding import EmbeddingMap
-except ImportError:  # pragma: no cover
-    EmbeddingMap = None  # type: ignore[assignment, misc]
 
-_KEEP_LAYOUT = (*POOLING, *BATCH_NORM, *INSTANCE_NORM, Site, nn.GroupNorm, nn.Upsample, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)  # fmt: skip
 _UNITS_LAST = frozenset("linear embedding matmul bmm flatten einsum layer_norm reshape view permute transpose".split())
 
 
@@ -81,9 +74,9 @@ def _known_map(term: Term, modules: Mapping[str, nn.Module]) -> LayerMap | None:
     module = modules.get(str(calls[-1].target)) if calls[-1].op == "call_module" else None
     if type(module) is nn.Linear and len(calls) <= 2 and all(_flattens_samples(c, modules) for c in calls[:-1]):
         return Dense(module, flatten=len(calls) == 2)
-    if len(calls) == 1 and Convolution is not None and type(module) in CONVOLUTIONS:
+    if len(calls) == 1 and type(module) in CONVOLUTIONS:
         return Convolution(module)
-    if len(calls) == 1 and EmbeddingMap is not None and type(module) is nn.Embedding:
+    if len(calls) == 1 and type(module) is nn.Embedding:
         try:
             return EmbeddingMap(module)
         except UnsupportedModuleError as error:
@@ -171,9 +164,7 @@ def _traced_map(
     names, holder = _parameter_names(term, modules)
     paths = {name: str(name).replace("__", ".") for name in held}
     built = fx.GraphModule(root, graph)
-    return TracedMap(
-        built, names, affine=_affine(term, modules), channels_first=channels, holder=holder, paths=paths
-    )
+    return TracedMap(built, names, affine=_affine(term, modules), channels_first=channels, holder=holder, paths=paths)
 
 
 def _norm(graph: fx.Graph, root: dict[str, Any], module: Any, name: str, args: Any) -> fx.Node:

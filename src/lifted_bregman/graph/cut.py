@@ -69,9 +69,7 @@ def find_facts(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> Facts:
         if node.op == "get_attr":
             continue
         depends = node in facts.from_input or node in facts.from_parameter
-        differentiable = any(
-            (n in facts.from_input or n in facts.from_parameter) and _real(n) for n in used
-        )
+        differentiable = any((n in facts.from_input or n in facts.from_parameter) and _real(n) for n in used)
         node.meta["data_only"] = not own and not any(n in lifted for n in used)
         found = match(node, modules, depends, differentiable)
         if found.activation is not None:
@@ -111,7 +109,7 @@ def cut(graph: fx.Graph, facts: Facts) -> list[Term]:
             continue
         readers = {owner for user in node.users for owner in owners.get(user, ())}
         crowded[node] = any(_crowds(user, facts) or crowded[user] for user in node.users if not _ends(user, facts))
-        arranges = node.op in ("call_function", "call_method") and name_of(node) in VIEWS or _is_tuple(node)
+        arranges = (node.op in ("call_function", "call_method") and name_of(node) in VIEWS) or _is_tuple(node)
         if (len(readers) > 1 and not arranges) or (node in facts.parametric and crowded[node] and not _is_tuple(node)):
             variables.add(node)
             owners[node], crowded[node] = {node}, False

@@ -15,16 +15,13 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from lifted_bregman.activations import Activation
 from lifted_bregman.activations.torch_functions import is_activation_function, read_function
 from lifted_bregman.activations.torch_modules import NotLiftableError, _from_function, read_activation
+from lifted_bregman.graph.decompose import normal_cdf
 from lifted_bregman.graph.proxies import UNKNOWN, value_of
 from lifted_bregman.graph.trace import FACTORIES, refuse, refuse_call
 from lifted_bregman.maps.base import Map
 from lifted_bregman.maps.determinism import BATCH_NORM, DROPOUT, INSTANCE_NORM
 from lifted_bregman.maps.sites import Site
 
-try:
-    from lifted_bregman.graph.decompose import normal_cdf
-except ImportError:  # pragma: no cover
-    normal_cdf = None  # type: ignore[assignment]
 
 CONVOLUTIONS = (
     nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
@@ -118,7 +115,7 @@ def match(node: fx.Node, modules: Mapping[str, nn.Module], depends: bool, differ
     line = node.meta.get("line")
     if not depends or not differentiable:
         return Matched(None)
-    if node.target is normal_cdf and normal_cdf is not None:
+    if node.target is normal_cdf:
         return Matched(_from_function(normal_cdf))
     if is_activation_function(name) and _from_torch(node):
         try:
@@ -202,7 +199,7 @@ def _require_samples_apart(node: fx.Node, name: str) -> None:
     first = node.args[0] if node.args else node.kwargs.get("input")
     if isinstance(first, tuple | list):
         first = next((n for n in first if isinstance(n, fx.Node)), None)
-    if not isinstance(first, fx.Node) or len(node.all_input_nodes) > 1 and name in ("max", "min"):
+    if not isinstance(first, fx.Node) or (len(node.all_input_nodes) > 1 and name in ("max", "min")):
         return
     given = node.kwargs.get("dim", node.kwargs.get("axis", node.args[1] if len(node.args) > 1 else None))
     if name in ("norm", "vector_norm") and "dim" not in node.kwargs:

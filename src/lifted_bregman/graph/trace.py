@@ -20,14 +20,10 @@ from torch.overrides import TorchFunctionMode
 
 from lifted_bregman.activations import ActivationModule
 from lifted_bregman.errors import LiftedBregmanError, UnsupportedModuleError
+from lifted_bregman.graph.decompose import FUNCTIONS, MODULES
 from lifted_bregman.graph.proxies import UNKNOWN, Proxy, tensors, value_of
 from lifted_bregman.maps.base import Map
 
-try:
-    from lifted_bregman.graph.decompose import FUNCTIONS, MODULES
-except ImportError:  # pragma: no cover
-    FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {}  # type: ignore[no-redef]
-    MODULES: dict[type[nn.Module], Callable[..., Any]] = {}  # type: ignore[no-redef]
 
 SIZES = (2, 3)
 """Samples in the two traces."""
@@ -148,7 +144,9 @@ class ModelTracer(fx.Tracer):
             if name is None:
                 self.constants[target] = a.detach()
             node = self.create_node("get_attr", target, (), {})
-            node.meta.update(path=self._within[-1][0], owner=self._within[-1][1], line=_line(), value=a, decomposed=False)
+            node.meta.update(
+                path=self._within[-1][0], owner=self._within[-1][1], line=_line(), value=a, decomposed=False
+            )
             return node
         if isinstance(a, torch.Size):
             return tuple(a)
@@ -323,7 +321,9 @@ def trace(model: nn.Module, example: tuple[Tensor, ...] | None) -> tuple[fx.Grap
             difference = agree(few.graph, many.graph, few.constants, many.constants)
         if difference is not None:
             node, reason = difference
-            refuse_call(node.meta.get("path", "model"), node.meta.get("owner", model), node.meta.get("line"), reason, _WRAP)
+            refuse_call(
+                node.meta.get("path", "model"), node.meta.get("owner", model), node.meta.get("line"), reason, _WRAP
+            )
     finally:
         for module, mode in modes.items():
             module.training = mode
@@ -338,7 +338,11 @@ def required_inputs(model: nn.Module) -> int:
         return 1
     needed = [p.name for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]  # fmt: skip
     if len(needed) > 1:
-        refuse("model", model, f"its forward takes {', '.join(needed)}: give an example of each, example=({', '.join(needed)})")
+        refuse(
+            "model",
+            model,
+            f"its forward takes {', '.join(needed)}: give an example of each, example=({', '.join(needed)})",
+        )
     return 1
 
 
@@ -444,7 +448,7 @@ def _leads(node: fx.Node, samples: int) -> bool:
 def _cloned(node: fx.Node, args: Any) -> Any:
     """Arguments in which what the call would change in place is a copy."""
     name = getattr(node.target, "__name__", str(node.target))
-    changes = name.endswith("_") and not name.endswith("__") or name in _IN_PLACE or bool(node.kwargs.get("inplace"))
+    changes = (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE or bool(node.kwargs.get("inplace"))
     inplace = changes or any(a is True for a in args[1:])
     return (args[0].clone(), *args[1:]) if inplace and args and isinstance(args[0], Tensor) else args
 

@@ -50,7 +50,7 @@ class Convolution(LayerMap):
         if type(module) not in (*CONVOLUTIONS, *TRANSPOSED):
             raise UnsupportedModuleError(
                 f"Convolution was given a {type(module).__name__}; it takes nn.Conv1d, 2d, 3d or nn.ConvTranspose1d, "
-                "2d, 3d themselves: use ModuleMap for other modules."
+                "2d, 3d themselves: use lb.Map(module) for other modules."
             )
         self.module = module
         self.transposed = isinstance(module, TRANSPOSED)
