@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import mpmath as mp
 import pytest
 import torch
 
+import lifted_bregman as lb
 from lifted_bregman import activations as act
 from lifted_bregman.activations import simplex
 from tests import cases
@@ -185,3 +187,22 @@ def test_sums_run_over_the_last_dimension_of_any_shape(activation, dtype):
         assert value.shape == (2, 2) and value.dtype == dtype
         expected = torch.stack([torch.stack([row(i, j) for j in range(2)]) for i in range(2)])
         torch.testing.assert_close(value, expected)
+
+
+@pytest.mark.parametrize("scale", [0.02, 0.25, 1.0, 3.0])
+def test_masked_places_of_softmax_are_left_out(scale):
+    """Where z_j = -inf the proximal map is that of the other components, with 0 in place j; so is the Bregman loss."""
+    softmax = lb.activations.Softmax()
+    z = torch.tensor([[0.3, -1.2, 2.0, 0.7], [1.0, 0.0, -0.5, 0.2]], dtype=torch.float64)
+    masked = z.clone()
+    masked[0, 1] = masked[1, 3] = -math.inf
+    kept = torch.tensor([[0, 2, 3], [0, 1, 2]])
+    u, alone = softmax.prox(masked, scale), softmax.prox(z.gather(1, kept), scale)
+    torch.testing.assert_close(u.gather(1, kept), alone, rtol=1e-12, atol=1e-14)
+    assert u[0, 1] == u[1, 3] == 0.0
+    x = torch.tensor([[0.2, 0.0, 0.5, 0.3], [0.6, 0.3, 0.1, 0.0]], dtype=torch.float64)
+    expected = lb.bregman_loss(x.gather(1, kept), z.gather(1, kept), softmax)
+    torch.testing.assert_close(lb.bregman_loss(x, masked, softmax), expected, rtol=1e-12, atol=0.0)
+    assert lb.bregman_loss(softmax(masked), masked, softmax).tolist() == [0.0, 0.0]
+    x[0] = torch.tensor([0.2, 0.1, 0.4, 0.3])
+    assert lb.bregman_loss(x, masked, softmax)[0] == math.inf

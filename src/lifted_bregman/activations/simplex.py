@@ -19,6 +19,10 @@ COMPONENT_LIMIT = 40
 """Newton iterations on a component in the safeguarded solve."""
 
 
+_MASKED = -1e30
+"""Stands for -inf, a masked place, in equations; e to this power is 0 all the same."""
+
+
 class _Simplex(Joint):
     """Shared: the domain is the probability simplex."""
 
@@ -32,7 +36,8 @@ class _Simplex(Joint):
 class Softmax(_Simplex):
     """σ(z)_j = e^{z_j} / Σ_k e^{z_k}: Ψ(x) = Σ x_j log x_j - ½ x_j² on the simplex (Example 1); φ* = log-sum-exp.
 
-    B(x, z) = Σ x_j (log x_j - z_j) + log Σ e^{z_j}, the Kullback-Leibler divergence of x from softmax(z).
+    B(x, z) = Σ x_j (log x_j - z_j) + log Σ e^{z_j}, the Kullback-Leibler divergence of x from softmax(z).  Components
+    z_j = -inf, as masks of attention have them, are left out: σ(z)_j = 0 there, and B is infinite for x_j > 0.
 
     prox_{cΨ}(v): Fermat's rule with a multiplier ν for Σ u = 1 is (1 - c) u_j + c log u_j = v_j - ν.  With y = log u,
     a = (1 - c)/c, e = (v - max v)/c and m = (ν - max v)/c this is
@@ -51,7 +56,7 @@ class Softmax(_Simplex):
         a = (1.0 - scale) / scale
         # float32 holds log u, and a u beside it, to 1e-6 only for moderate scales and dimensions
         v = z if 0.05 <= scale <= 100.0 and z.shape[-1] <= 1024 else z.double()
-        e = (v - v.amax(-1, keepdim=True)).div_(scale)
+        e = (v - v.amax(-1, keepdim=True)).div_(scale).nan_to_num_(nan=math.nan, neginf=_MASKED)
         u, settled = _softmax_prox_joint(e, a)
         if not bool(settled.all()):
             u[~settled] = _softmax_prox_nested(e[~settled].double(), a).to(u.dtype)
@@ -67,7 +72,8 @@ class Softmax(_Simplex):
 
     def compute_bregman(self, x: Tensor, z: Tensor) -> Tensor:
         x_, z_ = x.double(), z.double()
-        divergence = (torch.special.xlogy(x_, x_) - x_ * z_.log_softmax(-1)).sum(-1)
+        product = torch.where(x_ == 0.0, 0.0, x_ * z_.log_softmax(-1))  # 0 also where z is -inf, a masked place
+        divergence = (torch.special.xlogy(x_, x_) - product).sum(-1)
         u = self.compute_map(z)
         half_square = 0.5 * (x_ - u).square().sum(-1)
         value = torch.where((x == u).all(-1), 0.0, torch.maximum(divergence, half_square))

@@ -29,7 +29,6 @@ from lifted_bregman.maps.embedding import EmbeddingMap
 from lifted_bregman.maps.sites import Fetch, NormSite, Site
 from lifted_bregman.maps.traced import TracedMap, samples_back, samples_first
 
-
 _UNITS_LAST = frozenset("linear embedding matmul bmm flatten einsum layer_norm reshape view permute transpose".split())
 
 

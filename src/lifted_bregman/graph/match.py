@@ -22,7 +22,6 @@ from lifted_bregman.maps.base import Map
 from lifted_bregman.maps.determinism import BATCH_NORM, DROPOUT, INSTANCE_NORM
 from lifted_bregman.maps.sites import Site
 
-
 CONVOLUTIONS = (
     nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
 )  # fmt: skip

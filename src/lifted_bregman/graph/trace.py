@@ -24,7 +24,6 @@ from lifted_bregman.graph.decompose import FUNCTIONS, MODULES
 from lifted_bregman.graph.proxies import UNKNOWN, Proxy, tensors, value_of
 from lifted_bregman.maps.base import Map
 
-
 SIZES = (2, 3)
 """Samples in the two traces."""
 FACTORIES = frozenset(

@@ -121,7 +121,7 @@ def _objective_parts(problem: LiftedProblem, point: Point) -> list[Tensor]:
     terms = {layer: _on_variable(problem, point, layer) for layer in counted}
     if depth in span.layers:
         terms[depth] = _term(problem, point, depth)
-    means, nothing = _means(problem, point, terms), point.x[0].new_zeros(())
+    means, nothing = _means(problem, point, terms), point.x[-1].new_zeros(())
     return [means.get(layer, nothing) + _on_parameters(problem, layer) for layer in span.layers]
 
 
@@ -148,7 +148,7 @@ def _on_variable(problem: LiftedProblem, point: Point, layer: int) -> Tensor:
 
 def _on_variables(problem: LiftedProblem, point: Point) -> Tensor:
     """Σ_l R_l(x_l) of each sample."""
-    total = point.x[0].new_zeros(point.samples)
+    total = point.x[-1].new_zeros(point.samples)
     for layer in problem.penalties:
         if layer in problem.span.hidden:
             total = total + _on_variable(problem, point, layer)

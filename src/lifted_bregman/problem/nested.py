@@ -70,7 +70,7 @@ def nested_gradient(
 ) -> tuple[Tensor, list[Tensor]]:
     """The nested objective over the samples of all peers, and its gradient, times `factor` if there is one."""
     if problem.peers.count > 1 and len(X) == 0:
-        value, gradient = X.new_zeros(()), [torch.zeros_like(p) for p in parameters]
+        value, gradient = Y.new_zeros(()), [torch.zeros_like(p) for p in parameters]
     else:
         with torch.enable_grad():
             value = nested_objective(problem, X, Y, parameter_penalties, weights)

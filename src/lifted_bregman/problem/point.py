@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import torch
 from torch import Tensor
 
 from lifted_bregman.graph import Network
@@ -40,6 +41,11 @@ class Point:
     def samples(self) -> int:
         """s, the number of samples."""
         return len(self.x[0])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of the variables and targets; the input may hold whole numbers."""
+        return self.x[-1].dtype
 
     @property
     def state(self) -> LiftedState:

@@ -70,7 +70,7 @@ def lend_curvature(problem: LiftedProblem, point: Point, memory: PowerMemory, up
 
 def step_for(factor: float, bound: float, point: Point) -> float:
     """factor / bound, kept finite and positive where there is no curvature at all, or where a run has diverged."""
-    eps = torch.finfo(point.x[0].dtype).eps
+    eps = torch.finfo(point.dtype).eps
     return factor / min(max(bound, eps), eps**-4) if math.isfinite(bound) else factor * eps**4
 
 

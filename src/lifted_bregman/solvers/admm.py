@@ -119,7 +119,7 @@ class ADMM(Solver[ADMMState]):
         settings = InnerSettings(self.inner_steps, self.tolerance, self.prox_weight, self.balancing)
         result = run(problem, point, block.layer, state.coupling.get(name, self.coupling), settings)
         state.primal[name], state.dual[name], state.coupling[name] = result.primal, result.dual, result.coupling
-        rounding = 4.0 * torch.finfo(point.x[0].dtype).eps
+        rounding = 4.0 * torch.finfo(point.dtype).eps
         if self.monotone and not float(partial_energy(problem, point, touched)) <= before * (1.0 + rounding):
             set_block(problem, point, block, kept)
             minimise_block(problem, point, block, tolerance=0.0, iterations=1)

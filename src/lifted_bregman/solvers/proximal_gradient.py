@@ -6,13 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from lifted_bregman.errors import SettingError
-from lifted_bregman.graph import Links
 from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import all_blocks
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState
 from lifted_bregman.solvers._shares import own_variables, whole_variables
 from lifted_bregman.solvers.acceleration import Acceleration, NoAcceleration
-from lifted_bregman.solvers.steps import CurvatureStep, FixedStep, StepRule, block_values, set_block
+from lifted_bregman.solvers.steps import Backtracking, CurvatureStep, FixedStep, StepRule, block_values, set_block
 from lifted_bregman.solvers.sweeps import Jacobi, Sweep, TopDown
 
 
@@ -38,7 +37,7 @@ class ProximalGradient(Solver[ProximalGradientState]):
     step_rule         the step-size rule: `CurvatureStep`, `FixedStep`, `Backtracking`.  None for `CurvatureStep(c/m)`
                       with c = `acceleration.factor` and m = `sweep.coupling`: the paper's 1.99/L for Gauss-Seidel
                       sweeps, 1/L with `Nesterov`, 1.99(1 - β)/L with `HeavyBall`, and 1.99/2L or 1.99/4L for `Jacobi`
-                      sweeps over two or more than two layers
+                      sweeps over two or more than two layers; and for `Backtracking` where a map is not affine
     acceleration      `NoAcceleration`, `Nesterov`, `HeavyBall`, `Anderson`
     smooth_quadratic  False: ½‖x‖² belongs to G (the paper's choice); True: to H (Remark 12)
     monotone          an accelerated step that increases E is taken back and replaced by a plain one.  Without it a
@@ -65,11 +64,13 @@ class ProximalGradient(Solver[ProximalGradientState]):
                 f"factor of at most {most:g} to converge: leave step_rule out, or take monotone=True."
             )
 
-    def _rule(self, links: Links) -> StepRule:
+    def _rule(self, problem: LiftedProblem) -> StepRule:
         """The step-size rule; by default the longest steps that the acceleration and the sweep admit."""
         if self.step_rule is not None:
             return self.step_rule
-        return CurvatureStep(self.acceleration.factor / self.sweep.coupling(links))
+        if not all(layer.map.affine for layer in problem.network):  # of which no bound is known
+            return Backtracking()
+        return CurvatureStep(self.acceleration.factor / self.sweep.coupling(problem.links))
 
     @property
     def layer_parallel(self) -> bool:
@@ -108,7 +109,7 @@ class ProximalGradient(Solver[ProximalGradientState]):
     ) -> None:
         memory = state.acceleration_memory
         inertia = acceleration.before(problem, point, memory)
-        rule = self._rule(problem.links)
+        rule = self._rule(problem)
         for group in self.sweep.groups(problem.links):
             rule.update(problem, point, group, state.step_memory, self.smooth_quadratic, inertia)
         acceleration.after(problem, point, memory, lambda: float(problem.energy_at(point)))

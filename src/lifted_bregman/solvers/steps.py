@@ -171,7 +171,7 @@ class Backtracking(StepRule):
             return
         key = repr(tuple(group))
         t = memory.get(key, self.initial / self.grow) * self.grow
-        rounding = 4.0 * torch.finfo(point.x[0].dtype).eps * abs(before)
+        rounding = 4.0 * torch.finfo(point.dtype).eps * abs(before)
         while t >= self.floor:
             promises: list[float] = []
             for block, gradient, values in zip(group, slopes, old, strict=True):
