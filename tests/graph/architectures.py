@@ -297,7 +297,13 @@ class Gates(nn.Module):
     def __init__(self):
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Linear(5, 6), nn.GELU(), nn.Linear(6, 6), nn.SiLU(inplace=True), nn.Linear(6, 8), nn.GLU(), nn.Linear(4, 4)
+            nn.Linear(5, 6),
+            nn.GELU(),
+            nn.Linear(6, 6),
+            nn.SiLU(inplace=True),
+            nn.Linear(6, 8),
+            nn.GLU(),
+            nn.Linear(4, 4),
         )
         self.mish, self.out = nn.Mish(), nn.Linear(4, 2)
 

@@ -17,7 +17,8 @@ from torch import fx, nn
 from lifted_bregman.activations import Activation, Identity
 from lifted_bregman.graph.match import VIEWS, Matched, match, name_of
 from lifted_bregman.graph.proxies import UNKNOWN, value_of
-from lifted_bregman.graph.trace import refuse, refuse_call
+from lifted_bregman.graph.refusals import refuse_call
+from lifted_bregman.maps.determinism import refuse
 
 _IDENTITY = Identity()
 

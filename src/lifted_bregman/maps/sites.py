@@ -132,9 +132,9 @@ class NormSite(Site):
     def _instance(self, module: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         if not self.by_batch:
             return F.instance_norm(x, module.running_mean, module.running_var, weight, bias, False, 0.0, module.eps)
-        running = (None, None) if self.frozen else (module.running_mean, module.running_var)
+        mean, variance = (None, None) if self.frozen else (module.running_mean, module.running_var)
         momentum = 0.0 if module.momentum is None else module.momentum
-        return F.instance_norm(x, *running, weight, bias, True, momentum, module.eps)
+        return F.instance_norm(x, mean, variance, weight, bias, True, momentum, module.eps)
 
 
 @torch.no_grad()
