@@ -13,7 +13,6 @@ import lifted_bregman as lb
 from lifted_bregman import errors, solvers
 from lifted_bregman.distributed import process_peers
 from lifted_bregman.problem import Peers, gradient_agreement
-from lifted_bregman.solvers._proximal_problem import ProximalProblem
 from lifted_bregman.solvers.baselines.classical_lifted import classical_problem
 from tests.distributed import bodies
 from tests.distributed.crew import CrewError
@@ -164,7 +163,7 @@ def test_views_of_a_problem_keep_its_peers():
     assert problem.peers is not peers and shared.peers is peers
     assert shared.work is problem.work and shared.penalties is problem.penalties and shared.model is problem.model
     anchor = {layer: {} for layer in (1, 2, 3)}
-    views = [shared.with_weights(2.0), classical_problem(shared), ProximalProblem(shared, anchor, 0.0)]
+    views = [shared.with_weights(2.0), classical_problem(shared), shared.anchored(anchor, 0.5)]
     views.append(views[-1].with_weights(3.0))
     assert all(view.peers is peers for view in views)
 

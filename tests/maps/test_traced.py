@@ -228,9 +228,9 @@ def test_dropout_that_was_the_identity_is_left_out_and_remembered():
     network = read_network(model)
     assert isinstance(network[1].map, lb.maps.Dense)
     assert [dropout.path for dropout in network.skipped] == ["model.1"]
-    assert not network.random
+    assert not network.skipped_active
     model.train()
-    assert network.random  # so that whoever trains can ask for the model to be read again
+    assert network.skipped_active  # so that solvers can ask for the model to be read again
 
 
 def test_samples_first_and_back():

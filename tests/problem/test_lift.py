@@ -119,7 +119,7 @@ def test_bad_weights(weights):
         lb.lift(model(), loss=lb.SquaredError(), weights=weights)
 
 
-@pytest.mark.parametrize("layer", [0, 3, -1, "2", 1.5, True])
+@pytest.mark.parametrize("layer", [0, 3, -1, "7", 1.5, True])
 def test_penalties_are_for_hidden_layers(layer):
     with pytest.raises(SettingError, match="hidden layers count from 1 to 2"):
         lb.lift(model(), loss=lb.SquaredError(), penalties={layer: penalties.L1(0.1)})

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from lifted_bregman import errors, solvers
+from lifted_bregman.problem import energies
 from lifted_bregman.solvers import baselines
 from lifted_bregman.solvers._anchor import copied
-from lifted_bregman.solvers._proximal_problem import ProximalProblem, proximal_value
 from lifted_bregman.solvers.admm import ADMM
 from lifted_bregman.solvers.coordinate_descent import CoordinateDescent
 from lifted_bregman.solvers.implicit_sgd import ImplicitSGD, ParameterUpdate
@@ -91,7 +91,7 @@ def test_the_proximal_problem_has_the_term_everywhere():
     for layer in problem.network:
         for p in layer.map.parameters.values():
             p.data.add_(torch.randn_like(p), alpha=0.3)
-    sub = ProximalProblem(problem, anchor, 1.7)
+    sub = problem.anchored(anchor, 1.7)
     net = brute(problem, net.names[1:-1], net.weights[1:-1], net.on_variables, net.on_weights)
     state = sub.forward_state(X)
     expected = float(net.objective([X, *state, Y], start, 1.7))
@@ -111,12 +111,10 @@ def test_the_proximal_problem_has_the_term_everywhere():
     shrunk = pulled.sign() * (pulled.abs() - 0.02 * t / (1 + t * 1.7)).clamp(min=0)
     torch.testing.assert_close(moved["weight"], shrunk, rtol=0, atol=1e-14)
     torch.testing.assert_close(moved["bias"], (b + t * 1.7 * anchor[3]["bias"]) / (1 + t * 1.7), rtol=0, atol=1e-14)
-    with pytest.raises(errors.CompatibilityError, match="parameter_prox"):
-        sub.parameter_penalties[3].prox(W)
 
 
 def test_a_sub_problem_of_a_sub_problem_has_both_terms():
-    """In its energy and its proximal map, whatever the sample weights of the two; with a weight of 0, the outer one."""
+    """In its energy and its proximal map; with a weight of 0, the outer one."""
     problem, _, X, Y = NETWORKS["sparse weights"]()
     anchors = []
     for _ in range(2):
@@ -126,16 +124,18 @@ def test_a_sub_problem_of_a_sub_problem_has_both_terms():
                 p.data.add_(torch.randn_like(p), alpha=0.3)
     now, state, t = copied(problem), problem.forward_state(X), 0.4
     apart = [sum(float((now[l][k] - a[l][k]).square().sum()) for l in a for k in a[l]) for a in anchors]
-    outer = ProximalProblem(problem, anchors[0], 1.7, torch.full((len(X),), 3.0, dtype=X.dtype))
+    outer = problem.anchored(anchors[0], 1.7)
     for tau in (0.6, 0.0):
-        sub = ProximalProblem(outer, anchors[1], tau)
+        sub = outer.anchored(anchors[1], tau)
         added = 0.5 * (1.7 * apart[0] + tau * apart[1])
         assert float(sub.energy(state, X, Y)) == pytest.approx(float(problem.energy(state, X, Y)) + added, rel=1e-13)
-        assert proximal_value(sub) == pytest.approx(added, rel=1e-13) and sub.prox_weight == 1.7 + tau
+        assert float(energies.quadratic_terms(sub)) == pytest.approx(added, rel=1e-13)
+        assert sub.anchor_weight == 1.7 + tau
         expected = now[2]["bias"] + t * 1.7 * anchors[0][2]["bias"] + t * tau * anchors[1][2]["bias"]
         moved = sub.parameter_prox(2, now[2], t)["bias"]
         torch.testing.assert_close(moved, expected / (1 + t * (1.7 + tau)), rtol=0, atol=1e-14)
-    assert proximal_value(problem) == 0.0
+    assert energies.quadratic_terms(problem) == 0.0
+    assert float(sub.objective(X, Y)) == float(problem.objective(X, Y))  # the network's own value has no such term
 
 
 INNER = {

@@ -16,7 +16,6 @@ import lifted_bregman as lb
 from lifted_bregman import errors, solvers
 from lifted_bregman.problem.blocks import VariableBlock, layers
 from lifted_bregman.solvers._anchor import copied
-from lifted_bregman.solvers._proximal_problem import ProximalProblem
 from lifted_bregman.solvers.model_averaging import deal
 from tests import cases
 from tests.sampling import pairwise
@@ -329,7 +328,7 @@ def test_the_proximal_term_has_no_sample_weights():
         for l in layers(problem.depth)
         for name, p in problem.network[l].map.parameters.items()
     )
-    sub = ProximalProblem(problem, anchor, 1.7, w)
+    sub = problem.anchored(anchor, 1.7)
     for ours, plain in ((sub, problem), (sub.with_weights([0.4, 3.0]), problem.with_weights([0.4, 3.0]))):
         expected = float(plain.energy(state, X, Y, weights=w)) + 0.85 * apart
         assert float(ours.energy(state, X, Y, weights=w)) == pytest.approx(expected, rel=1e-12)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -13,6 +14,7 @@ from lifted_bregman.activations import Activation
 from lifted_bregman.errors import SettingError
 from lifted_bregman.maps import Borrowing, LayerMap
 from lifted_bregman.maps.base import Inputs
+from lifted_bregman.maps.sites import Site
 
 
 @dataclass(frozen=True)
@@ -176,8 +178,52 @@ class Network:
 
     @property
     def random(self) -> bool:
-        """Whether dropout is in training mode now, in a term or where the reader has left it out."""
-        return any(layer.map.random for layer in self.layers) or any(dropout.active for dropout in self.skipped)
+        """Whether dropout of a term is in training mode now."""
+        return any(layer.map.random for layer in self.layers)
+
+    @property
+    def skipped_active(self) -> bool:
+        """Whether dropout that the reader has left out, as the identity it was, is in training mode now."""
+        return any(dropout.active for dropout in self.skipped)
+
+    @property
+    def has_sites(self) -> bool:
+        """Whether there is batch normalisation or dropout in a term, in whatever mode."""
+        return bool(self._sites)
+
+    @property
+    def takes_indices(self) -> bool:
+        """Whether the model's input holds whole numbers, by which embeddings are looked up."""
+        return any(self[term].map.takes_indices for term in self.links.readers[0])
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Within this context batch normalisation and dropout act as in evaluation mode, and change nothing."""
+        with self._all_sites("evaluating"):
+            yield
+
+    @contextmanager
+    def one_step(self) -> Iterator[None]:
+        """Within this context masks are drawn, and batch statistics measured and recorded, once: at the first use."""
+        for site in self._sites:
+            site.begin()
+        with self._all_sites("once"):
+            yield
+
+    @contextmanager
+    def _all_sites(self, flag: str) -> Iterator[None]:
+        before = [getattr(site, flag) for site in self._sites]
+        for site in self._sites:
+            setattr(site, flag, True)
+        try:
+            yield
+        finally:
+            for site, old in zip(self._sites, before, strict=True):
+                setattr(site, flag, old)
+
+    @cached_property
+    def _sites(self) -> tuple[Site, ...]:
+        return tuple(site for layer in self.layers for site in layer.map.sites)
 
     @cached_property
     def links(self) -> Links:

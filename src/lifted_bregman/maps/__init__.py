@@ -8,13 +8,4 @@ from lifted_bregman.maps.embedding import EmbeddingMap
 from lifted_bregman.maps.spectral import PowerIteration
 from lifted_bregman.maps.traced import TracedMap
 
-__all__ = [
-    "Borrowing",
-    "Convolution",
-    "Dense",
-    "EmbeddingMap",
-    "LayerMap",
-    "Map",
-    "PowerIteration",
-    "TracedMap",
-]
+__all__ = ["Borrowing", "Convolution", "Dense", "EmbeddingMap", "LayerMap", "Map", "PowerIteration", "TracedMap"]

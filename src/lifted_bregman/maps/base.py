@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
 from lifted_bregman.errors import CompatibilityError, UnsupportedModuleError
+from lifted_bregman.maps.sites import Site
 from lifted_bregman.maps.spectral import PowerIteration
 
 Inputs: TypeAlias = Any
@@ -34,6 +35,8 @@ class LayerMap(ABC):
     """Whether z of one sample depends on others of the batch, as with batch normalisation in training mode."""
     random: bool = False
     """Whether z is random, as with dropout in training mode."""
+    takes_indices: bool = False
+    """Whether x holds whole numbers, as for an embedding."""
     channels_first: bool = False
     """Whether the features of z are (channels, ...), as a convolution makes them, or (..., units)."""
 
@@ -83,6 +86,14 @@ class LayerMap(ABC):
             return self.pull_back_input(x, d) if inputs else None, self.pull_back_parameters(x, d, scale)
 
         return self.apply(x), pull
+
+    @property
+    def sites(self) -> Sequence[Site]:
+        """Its places of batch normalisation and dropout."""
+        return ()
+
+    def require_pure(self) -> None:  # noqa: B027
+        """An error that names a module in an `lb.Map` which is random or couples samples as it is set now."""
 
     def frozen(self) -> AbstractContextManager[None]:
         """A context in which masks of dropout and batch statistics are those of the last call, and none is updated."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.maps.base import Inputs, LayerMap, PullBack
+from lifted_bregman.maps.sites import Site
 from lifted_bregman.maps.spectral import PowerIteration
 
 
@@ -37,7 +38,15 @@ class Borrowing(LayerMap):
         """As `base`."""
         return self.base.random
 
+    @property
+    def sites(self) -> Sequence[Site]:
+        return self.base.sites
+
+    def require_pure(self) -> None:
+        self.base.require_pure()
+
     def frozen(self) -> AbstractContextManager[None]:
+        """As `base`."""
         return self.base.frozen()
 
     @property

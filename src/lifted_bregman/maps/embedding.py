@@ -25,6 +25,7 @@ class EmbeddingMap(LayerMap):
     """
 
     affine = True
+    takes_indices = True
 
     def __init__(self, module: nn.Embedding) -> None:
         if type(module) is not nn.Embedding:

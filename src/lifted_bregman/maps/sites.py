@@ -20,13 +20,36 @@ DROPOUT_FUNCTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
 
 
 class Site(nn.Module):
-    """One place of a map whose result depends on more than its input: `frozen` keeps what the last call drew."""
+    """One place of a map whose result depends on more than its input.
+
+    A call in training mode draws a mask or measures the batch, unless what the last call found is `held`.
+    """
 
     frozen = False
+    """Whether every call holds what the last one found."""
+    once = False
+    """Whether calls hold what the first one found, from `begin` on: one step has one energy."""
+    evaluating = False
+    """Whether calls are those of evaluation mode, whatever the mode of the user's module."""
 
     def __init__(self, of: nn.Module) -> None:
         super().__init__()
         self._of = [of]  # in a list: the user's module is no part of this one
+        self._found = False
+
+    def begin(self) -> None:
+        """The next call finds anew: the beginning of a step."""
+        self._found = False
+
+    @property
+    def held(self) -> bool:
+        """Whether a call holds what an earlier one found."""
+        return self.frozen or (self.once and self._found)
+
+    @property
+    def training_mode(self) -> bool:
+        """Whether calls are those of training mode."""
+        return bool(self.of.training) and not self.evaluating
 
     @property
     def of(self) -> nn.Module:
@@ -65,14 +88,16 @@ class DropoutSite(Site):
 
     @property
     def random(self) -> bool:
-        return (self.always or self.of.training) and self.p > 0.0
+        active = (self.always and not self.evaluating) or self.training_mode
+        return active and self.p > 0.0
 
     def forward(self, x: Tensor) -> Tensor:
         """m ⊙ x."""
         if not self.random:
             return x
-        if self.mask is None or not self.frozen:
+        if self.mask is None or not self.held:
             self.mask = self.function(torch.ones_like(x, requires_grad=False).detach(), self.p, True)
+            self._found = True
         if self.mask.shape != x.shape:
             raise TensorError(
                 f"dropout was drawn for {tuple(self.mask.shape)} and is applied to {tuple(x.shape)}; within one step a "
@@ -100,7 +125,7 @@ class NormSite(Site):
     def by_batch(self) -> bool:
         """Whether the statistics are those of the batch, in the present mode."""
         module: Any = self.of
-        return bool(module.training or module.running_mean is None)
+        return self.training_mode or module.running_mean is None
 
     @property
     def couples_samples(self) -> bool:
@@ -113,7 +138,7 @@ class NormSite(Site):
             return self._instance(module, x, weight, bias)
         if not self.by_batch:
             return F.batch_norm(x, module.running_mean, module.running_var, weight, bias, False, 0.0, module.eps)
-        if self.frozen and self.statistics is not None:
+        if self.held and self.statistics is not None:
             return F.batch_norm(x, *self.statistics, weight, bias, False, 0.0, module.eps)
         if x.numel() == x.shape[1]:
             raise TensorError(
@@ -124,17 +149,20 @@ class NormSite(Site):
         mean, variance = x.new_zeros(x.shape[1]), x.new_zeros(x.shape[1])
         z = F.batch_norm(x, mean, variance, weight, bias, True, 1.0, module.eps)
         count = x.numel() // x.shape[1]
-        if not self.frozen and module.running_mean is not None:
+        if not self.held and not self.evaluating and module.running_mean is not None:
             _update(module, mean, variance)
         self.statistics = mean, variance * ((count - 1) / count)
+        self._found = True
         return z
 
     def _instance(self, module: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         if not self.by_batch:
             return F.instance_norm(x, module.running_mean, module.running_var, weight, bias, False, 0.0, module.eps)
-        mean, variance = (None, None) if self.frozen else (module.running_mean, module.running_var)
+        mean, variance = (None, None) if self.held else (module.running_mean, module.running_var)
         momentum = 0.0 if module.momentum is None else module.momentum
-        return F.instance_norm(x, mean, variance, weight, bias, True, momentum, module.eps)
+        self._found = True
+        z: Tensor = F.instance_norm(x, mean, variance, weight, bias, True, momentum, module.eps)
+        return z
 
 
 @torch.no_grad()

@@ -95,6 +95,10 @@ class TracedMap(LayerMap):
         """Whether dropout in it is in training mode now."""
         return any(site.random for site in self._sites)
 
+    @property
+    def sites(self) -> Sequence[Site]:
+        return self._sites
+
     @contextmanager
     def frozen(self) -> Iterator[None]:
         """Within this context masks and batch statistics are those of the last call, and nothing is updated."""

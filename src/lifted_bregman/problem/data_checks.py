@@ -26,17 +26,23 @@ class DataChecks:
         self._tried: set[tuple[torch.Size, tuple[bool, ...]]] = set()
         """Shapes of samples, and modes of the modules in `lb.Map`, with which the maps were tried."""
 
+    def pure(self) -> None:
+        """Every module must be a function of each sample alone, in the mode that it has now."""
+        require_pure(self._network.model)
+
     def inputs(self, X: Tensor) -> None:
         """X: a finite tensor (samples, ...) of the model's dtype, on its device, that fits every layer.
 
-        Every module must be a function of each sample alone, in the mode that it has now.
+        A model that looks up embeddings takes whole numbers.
         """
-        require_pure(self._network.model)
         require_plain(X, "X")
         like = next(self._network.model.parameters())
         require_numbers(like, "the model's parameters are")
         _require_no_autocast(like)
-        if X.dtype != like.dtype:
+        if self._network.takes_indices:
+            if X.is_floating_point():
+                raise TensorError(f"X is {X.dtype} and the model looks up embeddings: use X.long().")
+        elif X.dtype != like.dtype:
             raise TensorError(f"X is {X.dtype} and the model's parameters are {like.dtype}: use X.to({like.dtype}).")
         _require_device(X, "X", like)
         if X.ndim < 2 or X.numel() == 0:
@@ -44,9 +50,14 @@ class DataChecks:
                 f"X has shape {tuple(X.shape)}; it needs at least one sample and at least one feature, (samples, ...): "
                 "a single sample x is given as x.unsqueeze(0)."
             )
-        _require_finite(X, "X")
+        if X.is_floating_point():
+            _require_finite(X, "X")
         self.feature_shapes(X)
         self._try_maps(X)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return next(self._network.model.parameters()).dtype
 
     def targets(self, X: Tensor, Y: Tensor) -> Tensor:
         """Y in the form of the network's outputs (labels become one-hot rows); X must have been checked before."""
@@ -58,7 +69,8 @@ class DataChecks:
         if Y.is_floating_point():
             _require_finite(Y, "Y")
         top = self._network[len(self._network)]
-        like = top.arrange(X.new_empty((len(X), *self.feature_shapes(X)[-1])))
+        made = torch.empty((len(X), *self.feature_shapes(X)[-1]), dtype=self._dtype, device=X.device)
+        like = top.arrange(made)
         return top.restore(self._loss.encode(top.arrange(Y) if Y.ndim == like.ndim else Y, like))
 
     def state(self, state: LiftedState, X: Tensor) -> None:
@@ -72,10 +84,10 @@ class DataChecks:
             )
         for layer, shape in zip(hidden, self.feature_shapes(X), strict=False):
             x, expected = state[layer], (len(X), *shape)
-            if tuple(x.shape) != expected or x.dtype != X.dtype or x.device != X.device:
+            if tuple(x.shape) != expected or x.dtype != self._dtype or x.device != X.device:
                 raise TensorError(
-                    f"x_{layer} is {tuple(x.shape)} of {x.dtype} on {x.device}; expected {expected} of {X.dtype} on "
-                    f"{X.device}, the outputs of {self._network[layer].path} for these samples: make the state from "
+                    f"x_{layer} is {tuple(x.shape)} of {x.dtype} on {x.device}; expected {expected} of {self._dtype} "
+                    f"on {X.device}, the outputs of {self._network[layer].path} for these samples: make the state from "
                     "the same X, or select its samples with state.select(indices)."
                 )
 
@@ -83,7 +95,7 @@ class DataChecks:
         """The shape of one sample at every layer."""
         features = X.shape[1:]
         if features not in self._shapes:
-            with unchanged(self._network.model, X):
+            with unchanged(self._network.model, X), self._network.evaluating():
                 self._shapes[features] = self._probe(X)
         return self._shapes[features]
 
@@ -96,10 +108,11 @@ class DataChecks:
         if not taken or key in self._tried:
             return
         x = [X[:_TRIED_SAMPLES].detach()]
-        for number in range(1, taken[-1] + 1):
-            f, read = maps[number - 1], self._network.read(x, number)
-            z = f.require_one_answer(read) if isinstance(f, TracedMap) else f.apply(read)
-            x.append(self._network[number].activate(z))
+        with self._network.evaluating():
+            for number in range(1, taken[-1] + 1):
+                f, read = maps[number - 1], self._network.read(x, number)
+                z = f.require_one_answer(read) if isinstance(f, TracedMap) else f.apply(read)
+                x.append(self._network[number].activate(z))
         self._tried.add(key)
 
     def _probe(self, X: Tensor) -> tuple[torch.Size, ...]:

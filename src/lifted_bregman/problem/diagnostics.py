@@ -95,7 +95,7 @@ def sparsity(codes: LiftedState | Tensor, layer: int | None = None) -> float:
 
 def _parameter_residual(problem: LiftedProblem, point: Point, layer: int, step: float) -> float:
     gradient = problem.parameter_gradient(point, layer)
-    if layer in problem.parameter_penalties:
+    if problem.has_parameter_prox(layer):
         values = {name: p.detach() for name, p in problem.network[layer].map.parameters.items()}
         moved = problem.parameter_prox(layer, {name: values[name] - step * gradient[name] for name in values}, step)
         gradient = {name: (values[name] - moved[name]) / step for name in values}

@@ -2,6 +2,9 @@
 
 E(Θ, X) = (1/s) Σ_i [ ℓ(y, z_L) + Σ_{l<L} ( λ_l B_l(x_l, z_l) + R_l(x_l) ) ] + Σ_l P_l(Θ_l)          (eq. 13)
 
+plus (τ/2)‖Θ - Θ⁰‖² where the problem is that of an implicit step (`LiftedProblem.anchored`); `objective` has no such
+term.
+
 Where the point has sample weights, every mean (1/s) Σ_i here is (1/s) Σ_i w_i, divided by s whatever the w_i add up to.
 Means are those over the samples of all of the problem's peers.  `layer_energies` and `objective` work where layers are
 shared, too.
@@ -77,7 +80,7 @@ def nonsmooth(problem: LiftedProblem, point: Point, smooth_quadratic: bool) -> T
     value = point.weigh(per_sample).mean()
     problem.peers.mean(value)
     for layer in layers(problem.depth):
-        value = value + _on_parameters(problem, layer)
+        value = value + _on_parameters(problem, layer) + _to_anchors(problem, layer)
     return value
 
 
@@ -105,7 +108,7 @@ def smooth(problem: LiftedProblem, point: Point, smooth_quadratic: bool) -> Tens
 def _parts(problem: LiftedProblem, point: Point, terms: Iterable[int]) -> list[Tensor]:
     """The mean of λ_l B_l + R_l, plus P_l, for each of the layers."""
     means = _means(problem, point, {layer: _term(problem, point, layer) for layer in terms})
-    return [mean + _on_parameters(problem, layer) for layer, mean in means.items()]
+    return [mean + _on_parameters(problem, layer) + _to_anchors(problem, layer) for layer, mean in means.items()]
 
 
 def _objective_parts(problem: LiftedProblem, point: Point) -> list[Tensor]:
@@ -160,3 +163,17 @@ def _on_parameters(problem: LiftedProblem, layer: int) -> Tensor | float:
     f = problem.network[layer].map
     weights = [f.unit_rows(p.detach()) for p in f.parameters.values() if p.ndim > 1]
     return torch.stack([penalty.value(weight).sum() for weight in weights]).sum() if weights else 0.0
+
+
+def quadratic_terms(problem: LiftedProblem) -> Tensor | float:
+    """Σ (τ/2)‖Θ - Θ⁰‖² of all layers here."""
+    return sum((_to_anchors(problem, layer) for layer in problem.span.layers), 0.0)
+
+
+def _to_anchors(problem: LiftedProblem, layer: int) -> Tensor | float:
+    """Σ (τ/2)‖Θ_l - Θ_l⁰‖² over the quadratic terms."""
+    total: Tensor | float = 0.0
+    for centre, tau in problem.anchors:
+        for name, p in problem.network[layer].map.parameters.items():
+            total = total + 0.5 * tau * torch.dist(p.detach(), centre[layer][name]).square()
+    return total

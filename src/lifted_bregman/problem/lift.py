@@ -12,7 +12,6 @@ from lifted_bregman.errors import CompatibilityError, SettingError, TensorError
 from lifted_bregman.graph import Layer, Network, read_network
 from lifted_bregman.losses import BregmanLoss
 from lifted_bregman.maps import Dense
-from lifted_bregman.maps.determinism import require_pure
 from lifted_bregman.penalties import Penalty
 from lifted_bregman.problem.blocks import hidden_layers, layers
 from lifted_bregman.problem.composite import require_composable
@@ -56,7 +55,8 @@ def lift(
         parameter_penalties: P_l on the weights (not the biases), {place: penalty} with layers from 1 to L.
     """
     network = read_network(model, example)
-    require_pure(model)
+    for term in network:
+        term.map.require_pure()
     _require_parameters(network)
     top = replace(network.layers[-1], activation=_output_activation(network, loss))
     network = replace(network, layers=(*network.layers[:-1], top))

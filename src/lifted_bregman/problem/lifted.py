@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lifted_bregman._no_graph import no_graph
+from lifted_bregman.errors import CompatibilityError
 from lifted_bregman.graph import Network
 from lifted_bregman.losses import BregmanLoss
 from lifted_bregman.maps import Borrowing, Dense, PowerIteration
@@ -31,6 +32,9 @@ from lifted_bregman.problem.span import Span, enter
 from lifted_bregman.problem.state import LiftedState
 from lifted_bregman.problem.work import Work
 
+Parameters = dict[int, dict[str, Tensor]]
+"""A tensor for each trained parameter, by layer and name."""
+
 
 @dataclass(frozen=True)
 class Gradients:
@@ -43,12 +47,16 @@ class Gradients:
 class LiftedProblem:
     """min over Θ and x_1 .. x_{L-1} of the lifted energy (eq. 13); made by `lift`, which checks its settings.
 
-        E(Θ, X) = (1/s) Σ_i [ ℓ(y, z_L) + Σ_{l<L} ( λ_l B_l(x_l, z_l) + R_l(x_l) ) ] + Σ_l P_l(Θ_l)
+        E(Θ, X) = (1/s) Σ_i [ ℓ(y, z_L) + Σ_{l<L} ( λ_l B_l(x_l, z_l) + R_l(x_l) ) ] + Σ_l P_l(Θ_l) + Σ (τ/2)‖Θ - Θ⁰‖²
 
     with z_l = f_l(x_u, x_w, ..; Θ_l), f_l(x_{l-1}, Θ_l) in a chain, and the loss ℓ(y, z_L) = B_L(y, z_L).  So term L
     is a term like the others with x_L = y and λ_L = 1.  Terms ("layers") count from 1, in topological order.  The
     parameters are those of the user's model.  Methods that take X and Y check them; inner loops check once with
     `prepare`, and then use `evaluate(..., check=False)` and the methods that take the point it returns.
+
+    Maps may couple the samples of a batch or be random, as batch normalisation and dropout in training mode.  A step of
+    a solver then has one energy: masks are drawn and statistics measured once.  Methods that take a state and check it
+    refuse such maps: call `model.eval()` first.
 
     Samples may have weights w_i > 0, not to be confused with the λ_l: every mean over samples is then (1/s) Σ_i w_i.
     They change the energies and whatever is of Θ.  Given Θ, each sample's variables minimise an energy of their own,
@@ -78,6 +86,10 @@ class LiftedProblem:
         """R_l by layer, on variables."""
         self.parameter_penalties = dict(parameter_penalties)
         """P_l by layer, on weights (parameters of two or more dimensions); biases are free."""
+        self.anchors: tuple[tuple[Parameters, float], ...] = ()
+        """Θ⁰ and τ > 0 of each quadratic term (τ/2)‖Θ - Θ⁰‖², as implicit steps have them; see `anchored`."""
+        self.is_subproblem = False
+        """Whether another solver made this problem by `anchored`, for one of its steps."""
         self._weight = dict(zip(layers(self.depth), (*self.weights, 1.0), strict=True))
         self._checks = DataChecks(network, loss)
         self._power: dict[str, PowerIteration] = {}
@@ -118,8 +130,31 @@ class LiftedProblem:
         """The same problem, on the same parameters, with other λ_1 .. λ_{L-1}."""
         checked = check_weights(weights, self.network)
         other = LiftedProblem(self.network, self.loss, checked, self.penalties, self.parameter_penalties)
-        other.peers, other.span = self.peers, self.span
+        other.peers, other.span, other.anchors = self.peers, self.span, self.anchors
         return other
+
+    def anchored(self, centre: Parameters, weight: float) -> LiftedProblem:
+        """The same problem, with its settings, counters and parameters, plus (τ/2)‖Θ - Θ⁰‖²: that of an implicit step.
+
+        The energies have the term, and `parameter_prox` handles it with the penalties, so that gradients and curvatures
+        are those without.  Power iterations start afresh.
+
+        centre  Θ⁰ by layer and name, not copied
+        weight  τ >= 0
+        """
+        view = copy.copy(self)
+        view.anchors = (*self.anchors, (centre, weight)) if weight else self.anchors
+        view._power, view.is_subproblem = {}, True
+        return view
+
+    @property
+    def anchor_weight(self) -> float:
+        """τ, added up over the quadratic terms."""
+        return sum(tau for _, tau in self.anchors)
+
+    def has_parameter_prox(self, layer: int) -> bool:
+        """Whether a step in Θ_l has a proximal part: a penalty or a quadratic term."""
+        return layer in self.parameter_penalties or bool(self.anchors)
 
     def with_peers(self, peers: Peers) -> LiftedProblem:
         """The same problem, with its settings, counters and parameters, on samples that are shared with `peers`."""
@@ -147,6 +182,7 @@ class LiftedProblem:
     def forward_state(self, X: Tensor, check: bool = True) -> LiftedState:
         """x_l = σ_l(f_l(x_{l-1}, Θ_l)) for l < L: the variables at which every coupling term vanishes."""
         if check:
+            self._checks.pure()
             self._checks.inputs(X)
         if self.span.count > 1:
             return self.forward_point(X, X).state
@@ -169,6 +205,7 @@ class LiftedProblem:
 
     def _point(self, state: LiftedState, X: Tensor, Y: Tensor, weights: Tensor | None, check: bool = True) -> Point:
         if check:
+            self._checks.pure()
             X, Y = self.prepare(X, Y)
             self._checks.state(state, X)
             weights = None if weights is None else sample_weights(weights, X)
@@ -217,12 +254,13 @@ class LiftedProblem:
     def objective(self, X: Tensor, Y: Tensor, *, weights: Tensor | None = None) -> Tensor:
         """The nested network's value: mean loss plus penalties at the forward pass.  Comparable across all methods.
 
-        Constraints on variables (`Box`, `NonNegative`) are left out, which the forward pass need not satisfy.
-        weights: as for `energy`.
+        Batch normalisation and dropout act as in evaluation mode.  Constraints on variables (`Box`, `NonNegative`) are
+        left out, which the forward pass need not satisfy.  weights: as for `energy`.
         """
         X, Y = self.prepare(X, Y)
         weights = None if weights is None else sample_weights(weights, X)
-        return energies.objective(self, self.point(self.forward_state(X, check=False), X, Y, weights))
+        with self.network.evaluating():
+            return energies.objective(self, self.point(self.forward_state(X, check=False), X, Y, weights))
 
     def nonsmooth_energy(
         self,
@@ -398,7 +436,20 @@ class LiftedProblem:
 
     @no_graph
     def parameter_prox(self, layer: int, values: Mapping[str, Tensor], step: float) -> dict[str, Tensor]:
-        """prox_{t P_l} of the weights, as (units, rest) matrices; biases are returned as they are."""
+        """prox_{t(P_l + Σ (τ/2)‖· - Θ⁰‖²)}; P_l acts on the weights, as (units, rest) matrices, and not on biases.
+
+        prox_{tP_l/(1+tτ)}( (v + t Σ τ_i Θ⁰_i) / (1 + tτ) ),   τ = Σ τ_i
+        """
+        if self.anchors:
+            if missing := set(self.anchors[0][0][layer]) - set(values):
+                raise CompatibilityError(
+                    f"the proximal term of layer {layer} acts on {sorted(self.anchors[0][0][layer])}, but the solver "
+                    f"moves {sorted(missing)} without it; take ProximalGradient or CoordinateDescent for the "
+                    "sub-problem."
+                )
+            shrink = 1.0 + step * self.anchor_weight
+            values = {name: self._pulled_to_anchors(layer, name, v, step, shrink) for name, v in values.items()}
+            step /= shrink
         penalty, f = self.parameter_penalties.get(layer), self.network[layer].map
         if penalty is None:
             return dict(values)
@@ -406,6 +457,13 @@ class LiftedProblem:
             name: f.from_unit_rows(penalty.prox(f.unit_rows(v), step), v) if v.ndim > 1 else v
             for name, v in values.items()
         }
+
+    def _pulled_to_anchors(self, layer: int, name: str, v: Tensor, step: float, shrink: float) -> Tensor:
+        """(v + t Σ τ_i Θ⁰_i) / (1 + tτ)."""
+        total = v.clone()
+        for centre, tau in self.anchors:
+            total.add_(centre[layer][name], alpha=step * tau)
+        return total.div_(shrink)
 
     # Diagnostics
 
@@ -427,12 +485,14 @@ class LiftedProblem:
 
         0 where both norms vanish, infinity where only the second does.
         """
+        self._checks.pure()
         self._checks.inputs(X)
         self._checks.state(state, X)
         return diagnostics.consistency(self, state, X)
 
     def linear_units(self, X: Tensor) -> tuple[diagnostics.LinearUnits, ...]:
         """The percentage of units acting linearly in a forward pass (Table 2), for each hidden layer."""
+        self._checks.pure()
         self._checks.inputs(X)
         return diagnostics.linear_units(self, X)
 

@@ -150,6 +150,8 @@ def not_differentiable(problem: LiftedProblem, penalties: bool = True) -> str | 
         return "every parameter has requires_grad=False"
     if not penalties:
         return None
+    if problem.anchors:
+        return "the network's own objective has no proximal term (τ/2)‖Θ - Θ⁰‖²"
     for kind, of in (("penalties", problem.penalties), ("parameter_penalties", problem.parameter_penalties)):
         for layer, penalty in of.items():
             if penalty.constraint:

@@ -114,8 +114,8 @@ def parameter_block(
     A = design(f, inputs)
     on_weight, theta = weight_columns(f, A), packed(f)
     views = unpacked(f, theta)
-    alpha = float(penalty.weight) if isinstance(penalty, SquaredL2) else 0.0
-    copied = penalty is not None and not isinstance(penalty, SquaredL2)
+    alpha = float(penalty.weight) if isinstance(penalty, SquaredL2) and not problem.anchors else 0.0
+    copied = problem.has_parameter_prox(layer) and (problem.anchors or not isinstance(penalty, SquaredL2))
     a = float(A.square().sum(0).mul_(on_weight).sum() / on_weight.sum().clamp(min=1.0)) or 1.0
 
     def factorise(delta: float) -> Ridge:

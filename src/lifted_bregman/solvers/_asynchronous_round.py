@@ -181,7 +181,7 @@ class Round:
             t = self._step(layer, update)
             for name, value in own.items():
                 value.add_(self._sum[layer][name], alpha=-t)
-            if layer in self.problem.parameter_penalties:
+            if self.problem.has_parameter_prox(layer):
                 for name, value in self.problem.parameter_prox(layer, own, t).items():
                     own[name].copy_(value)
 

@@ -42,7 +42,7 @@ def descend(
         return
     t, t_bias, tau, tau_bias = steps
     peers, in_samples = problem.peers, isinstance(f, FactoredDense)
-    if isinstance(f, Dense) and layer not in problem.parameter_penalties and (peers.count == 1 or in_samples):
+    if isinstance(f, Dense) and not problem.has_parameter_prox(layer) and (peers.count == 1 or in_samples):
         problem.work.parameter_gradients += 1
         share, x = problem.weight(layer) / peers.samples(point.samples), point.read(layer)
         d = peers.gather(point.weigh(point.residual(layer)))
@@ -72,7 +72,7 @@ def descend(
             p.mul_(1.0 - pull).add_(apart[name], alpha=t_bias / t)
         if pull > 0.0:
             p.add_(anchor[name], alpha=pull)
-    if layer in problem.parameter_penalties:
+    if problem.has_parameter_prox(layer):
         for name, value in problem.parameter_prox(layer, parameters, t).items():
             parameters[name].copy_(value)
     point.parameters_changed(layer)

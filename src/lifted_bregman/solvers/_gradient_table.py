@@ -101,7 +101,7 @@ def advance(
             _add(parameters, mean, -t * (1.0 - correction))
         _write(problem, layer, (point.read(layer), d), (old.read(layer), state.residuals[layer]), batch, mean)
         _add(parameters, mean, -t * correction)
-        if layer in problem.parameter_penalties:
+        if problem.has_parameter_prox(layer):
             for name, value in problem.parameter_prox(layer, parameters, t).items():
                 parameters[name].copy_(value)
         state.metrics[f"step_{layer}"] = t

@@ -120,6 +120,10 @@ class Solver(ABC, Generic[S]):
     """Whether it minimises the weighted mean of the samples' energies where a batch has weights."""
     data_parallel: ClassVar[bool] = False
     """Whether it takes part of a batch where the problem's peers have the others, with the numbers of one process."""
+    shared_parameters: ClassVar[bool] = False
+    """Whether it trains networks in which a parameter occurs in several terms: tied weights, recurrences."""
+    training_mode: ClassVar[bool] = False
+    """Whether it takes maps that couple samples or are random: batch normalisation, dropout in training mode."""
     counts: ClassVar[tuple[str, ...]] = ()
     """The fields of its state, and metrics, that count something: processes that share the layers add theirs up."""
 

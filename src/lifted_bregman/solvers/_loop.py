@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from enum import Enum
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from lifted_bregman.activations._base import whole
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem, Peers, Span
 from lifted_bregman.problem.blocks import layers
-from lifted_bregman.solvers._batches import epoch_order
+from lifted_bregman.solvers._batches import epoch_order, named_generator
 from lifted_bregman.solvers._by_layer import added_up, collected, own_part
 from lifted_bregman.solvers._callbacks import Callback, callback_error, close_all
 from lifted_bregman.solvers._finite import Diverged, Keeper, require_finite
 from lifted_bregman.solvers._growth import ADVICE, EXPLODED, GOOD, Reference, reference, row_value, zero_loss
 from lifted_bregman.solvers._history import largest_certificate, lifted_energies, measured, require_certificates
-from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking, on_device
+from lifted_bregman.solvers._interface import Batch, Solver, SolverState, on_device
+from lifted_bregman.solvers._requirements import require_compatible
 from lifted_bregman.solvers.agreement import Agreement, Stop
 from lifted_bregman.solvers.outcome import Outcome, Result
 
@@ -106,19 +109,10 @@ class Run:
                 f"batch_size is {batch_size} and there are {len(data)} samples, so that drop_last=True leaves no "
                 "batch: choose a smaller batch_size, or drop_last=False."
             )
-        if data.weights is not None and not solver.weighted:
-            raise lacking(solver, "samples that all count the same", "sample weights were given; leave them out")
         self.peers = problem.peers if peers is None else peers
         self.span = problem.span if span is None else span
         self.agreement = Agreement() if agreement is None else agreement
-        if self.peers.count > 1 and not solver.data_parallel:
-            required = "the whole of each batch in one process"
-            missing = f"{self.peers.count} processes share it; use one, or GramSweep, ImplicitSGD or ProximalGradient"
-            raise lacking(solver, required, missing)
-        if self.span.count > 1 and not solver.layer_parallel:
-            required = "all layers in one process, for it moves them one after another"
-            instead = "GramSweep, PipelinedSweep, or ProximalGradient with Jacobi sweeps"
-            raise lacking(solver, required, f"{self.span.count} processes share them; use one, or {instead}")
+        require_compatible(solver, problem, data, self.peers, self.span)
         self.data, self.epochs, self.seed = data, epochs, seed
         self.batch_size, self.drop_last = batch_size, drop_last
         order = self._order(1)
@@ -152,7 +146,9 @@ class Run:
         self._record_at_stop = False
         solver.require_steps(problem, epochs * len(order))
         problem.work.reset()  # a run counts its own work
-        self.state: SolverState = solver.init(self._shared, self._batch(order, 0).share(self.peers))
+        self._require_two_samples(order)
+        with problem.network.evaluating():
+            self.state: SolverState = solver.init(self._shared, self._batch(order, 0).share(self.peers))
         solver.attach(self._shared, self.state)
         if tolerance is not None:
             require_certificates(solver, self.state, tolerance, whole_set=order == (None,))
@@ -311,7 +307,8 @@ class Run:
         started = time.perf_counter()
         self.phase, self._whole_state = Phase.STEP, None
         batch = self._batch(order, self.batch).share(self.peers)
-        self.state = self.solver.step(self._shared, self.state, batch)
+        with self._one_step():
+            self.state = self.solver.step(self._shared, self.state, batch)
         self.batch += 1
         self.phase = Phase.BETWEEN
         self.seconds += time.perf_counter() - started
@@ -319,6 +316,32 @@ class Run:
             if not math.isfinite(value):
                 raise Diverged(f"{name} is {value} after step {self.state.steps}")
         self._call("stepped")
+
+    @contextmanager
+    def _one_step(self) -> Iterator[None]:
+        """Within a step the maps have one mask and one set of statistics, drawn from the run's seed and the step."""
+        network = self.problem.network
+        if not network.has_sites:
+            yield
+            return
+        with network.one_step():
+            if network.random:
+                device = self.data.X.device
+                with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+                    torch.manual_seed(named_generator(self.seed, "masks", self.state.steps).initial_seed())
+                    yield
+            else:
+                yield
+
+    def _require_two_samples(self, order: Sequence[Tensor | None]) -> None:
+        """An error if batch normalisation would meet a batch of one sample."""
+        sizes = [len(self.data) if places is None else len(places) for places in order]
+        if self.problem.network.couples_samples and min(sizes) == 1:
+            raise SettingError(
+                f"the last batch of an epoch has one sample ({len(self.data)} samples, batch_size {self.batch_size}), "
+                "of which batch normalisation in training mode knows no variance: choose another batch_size, or a "
+                "DataLoader with drop_last=True."
+            )
 
     def _record(self, order: Sequence[Tensor | None], keeper: Keeper) -> None:
         row = self._row(self._batch(order, max(self.batch, 1) - 1))
@@ -345,7 +368,8 @@ class Run:
         """What has been reached; what it costs is not the solver's work, even if it is broken off."""
         own_work, counted = self.problem.work.as_dict(), self._work()
         try:
-            row = self._evaluated(last)
+            with self.problem.network.evaluating():
+                row = self._evaluated(last)
         finally:
             self.problem.work.reset(own_work)
         metrics = self.span.merged(self.state.metrics)

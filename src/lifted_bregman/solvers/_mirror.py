@@ -19,6 +19,7 @@ from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import layers
 from lifted_bregman.problem.subgradients import critical_weights, minimal_subgradient
 from lifted_bregman.solvers._curvature import PowerMemory
+from lifted_bregman.solvers._inner_solver import require_no_anchor
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
 from lifted_bregman.solvers.directions import Direction, LiftedDirection
 from lifted_bregman.solvers.sparsity import TargetSparsity
@@ -71,6 +72,7 @@ class MirrorDescent(Solver[S]):
                 )
 
     def require(self, problem: LiftedProblem) -> None:
+        require_no_anchor(self, problem, "it regularises iteratively; give it to the outer solver instead")
         if problem.parameter_penalties:
             raise lacking(
                 self,

@@ -98,7 +98,7 @@ class ParameterSubproblem(Subproblem):
             for name, view in self._views(self.centre).items():
                 view.copy_(centre[name])
         curvature, x = problem.weight(block.layer) / point.samples, point.read(block.layer)
-        if isinstance(f, Dense) and _quadratic(self.penalty):
+        if isinstance(f, Dense) and _quadratic(self.penalty) and not problem.anchors:
             A = design(f, x)
             self.scale = curvature * norm(A)
             self.ridge = Ridge(A, curvature, weight_columns(f, A) * _modulus(self.penalty) + prox_weight)
@@ -124,7 +124,7 @@ class ParameterSubproblem(Subproblem):
         return self.slope
 
     def prox(self, v: Tensor) -> Tensor:
-        if self.penalty is None:
+        if not self.problem.has_parameter_prox(self.layer):
             return v
         views = self._views(v)
         for name, value in self.problem.parameter_prox(self.layer, views, self.t).items():

@@ -13,8 +13,8 @@ from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import Block, ParameterBlock, terms
 from lifted_bregman.problem.energies import partial_energy
 from lifted_bregman.solvers._admm_blocks import InnerSettings, ResidualBalancing, parameter_block, variable_block
+from lifted_bregman.solvers._inner_solver import require_no_anchor
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
-from lifted_bregman.solvers._proximal_problem import require_no_term
 from lifted_bregman.solvers.block_solvers import minimise_block
 from lifted_bregman.solvers.coordinate_descent import block_name, require_independent
 from lifted_bregman.solvers.steps import block_values, set_block
@@ -86,7 +86,7 @@ class ADMM(Solver[ADMMState]):
         biased = [layer.path for layer in problem.network if "bias" in layer.map.parameters]
         if biased:
             missing = f"the bias of {biased[0]} is moved without it; take CoordinateDescent() or prox_weight=0"
-            require_no_term(self, problem, missing)
+            require_no_anchor(self, problem, missing)
 
     def init(self, problem: LiftedProblem, batch: Batch) -> ADMMState:
         return ADMMState(variables=problem.forward_state(batch.X, check=False))

@@ -136,7 +136,7 @@ class BregmanIterations(Solver[BregmanIterationsState]):
                 recover(f, theta, v[name], self.parameter_penalties[layer], self.scale)
         else:
             problem.accumulate_parameter_gradient(point, layer, parameters, scale=-t)
-            if layer in problem.parameter_penalties:
+            if problem.has_parameter_prox(layer):
                 for name, value in problem.parameter_prox(layer, parameters, t).items():
                     parameters[name].copy_(value)
         point.parameters_changed(layer)

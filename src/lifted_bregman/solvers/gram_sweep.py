@@ -108,6 +108,8 @@ class GramSweep(Solver[GramSweepState]):
     """
 
     minibatch: ClassVar[bool] = True
+    shared_parameters: ClassVar[bool] = True
+    training_mode: ClassVar[bool] = True
     weighted: ClassVar[bool] = True
     counts: ClassVar[tuple[str, ...]] = ("fallbacks",)
 
@@ -176,7 +178,7 @@ class GramSweep(Solver[GramSweepState]):
             if layer in designs:
                 made = self._implicit_move(problem, layer, z[layer], own, designs[layer], factors.get(layer))
             elif gradient := gradients.of(layer):
-                made = GradientMove(gradient, layer in problem.parameter_penalties, problem.peers)
+                made = GradientMove(gradient, problem.has_parameter_prox(layer), problem.peers)
             else:
                 return
             self._take(problem, state, layer, made, sizes[layer])
@@ -297,7 +299,7 @@ class GramSweep(Solver[GramSweepState]):
     def _take(self, problem: LiftedProblem, state: GramSweepState, layer: int, made: Move, size: float) -> None:
         """Gives the units their lengths, and moves V and Θ of a layer; `size` is that of z_l."""
         theta = {name: p.detach() for name, p in problem.network[layer].map.parameters.items()}
-        inputs = max(p.numel() // len(p) for p in theta.values())  # 1 where only a bias is trained
+        inputs = max(p.numel() // _units(p) for p in theta.values())  # 1 where only a bias is trained
         rate = state.distance / math.sqrt(inputs)
         if made.of_parameters:
             size = _rms_of(theta) + rate
@@ -312,7 +314,7 @@ class GramSweep(Solver[GramSweepState]):
             own, fast = list(theta.values()), [V[name] for name in theta]
             torch._foreach_lerp_(own, fast, (beta - 1.0) / beta)  # Θ̄
         made.subtract(V, lengths, rate)
-        if layer in problem.parameter_penalties:
+        if problem.has_parameter_prox(layer):
             step = rate * float(next(iter(lengths.values())))
             for name, value in problem.parameter_prox(layer, V, max(step, _TINY)).items():
                 V[name].copy_(value)
@@ -334,7 +336,7 @@ class GramSweep(Solver[GramSweepState]):
 def _is_implicit(problem: LiftedProblem, layer: int) -> bool:
     """Whether a layer moves in the metric of its inputs: dense, with parameters of its own and without a penalty."""
     f, alone = problem.network[layer].map, len(problem.links.users[layer]) == 1
-    return isinstance(f, Dense) and alone and layer not in problem.parameter_penalties and bool(f.parameters)
+    return isinstance(f, Dense) and alone and not problem.has_parameter_prox(layer) and bool(f.parameters)
 
 
 def _add_up(pulled: dict[int, Tensor], inputs: Sequence[int], below: Inputs, wanted: Sequence[int]) -> None:
@@ -355,7 +357,7 @@ def _look(problem: LiftedProblem, state: GramSweepState) -> None:
     for number, (layer, origin) in enumerate(state.origin.items()):
         if origin:
             away = math.fsum(float(torch.dist(places[layer][name], start)) ** 2 for name, start in origin.items())
-            squares[number] = away / max(len(start) for start in origin.values())
+            squares[number] = away / max(_units(start) for start in origin.values())
     known = [square for square in problem.span.all_layers(squares).tolist() if square != none]
     state.distance = max(state.distance, math.sqrt(math.fsum(known) / max(1, len(known))))
     state.metrics["distance"] = state.distance
@@ -369,6 +371,11 @@ def _with_zeros(W: Tensor, V: Tensor, penalty: Penalty) -> Tensor:
     rank = int(torch.linalg.matrix_rank(V))
     nearest: Tensor = (U[:, :rank] * sigma[:rank]) @ Ut[:rank]
     return nearest
+
+
+def _units(parameter: Tensor) -> int:
+    """Its rows; 1 for a single number."""
+    return len(parameter) if parameter.ndim else 1
 
 
 def _rms_of(parameters: Mapping[str, Tensor]) -> float:

@@ -21,8 +21,8 @@ from lifted_bregman.solvers._batch_memory import BatchMemory, variable_key
 from lifted_bregman.solvers._curvature import PowerMemory
 from lifted_bregman.solvers._descent import ParameterSteps, descend, rms
 from lifted_bregman.solvers._factored_dense import FactoredDense, with_maps
+from lifted_bregman.solvers._inner_solver import require_deterministic, require_solvable, solve
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
-from lifted_bregman.solvers._proximal_problem import ProximalProblem, require_deterministic, require_solvable, solve
 from lifted_bregman.solvers._shares import whole_variables
 from lifted_bregman.solvers.readings import Corrected, LoopOrder, Reading, Sweeps
 from lifted_bregman.solvers.schedules import Schedule, as_schedule, require_numbers
@@ -108,6 +108,8 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
     """
 
     minibatch: ClassVar[bool] = True
+    shared_parameters: ClassVar[bool] = True
+    training_mode: ClassVar[bool] = True
     batch_variables: ClassVar[bool] = True
 
     prox_weight: float | Schedule = 1.0
@@ -166,7 +168,7 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
     def _require_solver(self, problem: LiftedProblem, tau: float) -> None:
         """An error unless the solver of the sub-problems, if one is given, takes those with a term of weight τ."""
         if self.solver is not None:
-            require_solvable(ProximalProblem(problem, live(problem), tau), self.solver, self.inner_steps)
+            require_solvable(problem.anchored(live(problem), tau), self.solver, self.inner_steps)
 
     def init(self, problem: LiftedProblem, batch: Batch) -> ImplicitSGDState:
         explicit = self.parameters is ParameterUpdate.EXPLICIT
@@ -177,7 +179,7 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
         state.metrics = {"prox_weight": tau, "literal": float(self.reading.literal)}
         if self.solver is not None:
             overwrite(state.anchor, live(problem))
-            subproblem = ProximalProblem(problem, state.anchor, tau, batch.weights)
+            subproblem = problem.anchored(state.anchor, tau)
             solved = solve(subproblem, self.solver, batch, self.inner_steps)
             state.variables = solved.variables
             state.metrics |= solved.metrics
@@ -218,7 +220,7 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
         for layer in layers(problem.depth):
             f, inputs = problem.network[layer].map, problem.links.inputs[layer]
             moving = any(v in hidden_layers(problem.depth) for v in inputs)
-            if not isinstance(f, Dense) or "weight" not in f.parameters or layer in problem.parameter_penalties:
+            if not isinstance(f, Dense) or "weight" not in f.parameters or problem.has_parameter_prox(layer):
                 continue
             rows = problem.peers.samples(len(batch)) * (1 if f.flatten else math.prod(batch.X.shape[1:-1]))
             if self.space is Space.SAMPLES or self.reading.in_samples(f, rows, self.inner_steps, moving):

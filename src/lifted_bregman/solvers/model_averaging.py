@@ -13,9 +13,9 @@ from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem, LiftedState
 from lifted_bregman.solvers._anchor import Anchor, accumulate, clear, copied, live, overwrite
 from lifted_bregman.solvers._batches import named_generator
+from lifted_bregman.solvers._inner_solver import require_deterministic, require_solvable, solve
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState
 from lifted_bregman.solvers._persistent import require_count
-from lifted_bregman.solvers._proximal_problem import ProximalProblem, require_deterministic, require_solvable, solve
 from lifted_bregman.solvers.proximal_gradient import ProximalGradient
 from lifted_bregman.solvers.schedules import Schedule, as_schedule
 
@@ -103,7 +103,7 @@ class ModelAveraging(Solver[AveragingState]):
         return self.solver.weighted
 
     def require(self, problem: LiftedProblem) -> None:
-        require_solvable(ProximalProblem(problem, live(problem), 0.0), self.solver, self.local_steps)
+        require_solvable(problem.anchored(live(problem), 0.0), self.solver, self.local_steps)
 
     def planned(self, steps: int) -> Self:
         return self._changed(solver=self.solver.planned(self.local_steps))
@@ -147,7 +147,7 @@ class ImplicitParallel(Solver[AveragingState]):
         return self.solver.weighted
 
     def require(self, problem: LiftedProblem) -> None:
-        require_solvable(ProximalProblem(problem, live(problem), 1.0), self.solver, self.local_steps)
+        require_solvable(problem.anchored(live(problem), 1.0), self.solver, self.local_steps)
 
     def planned(self, steps: int) -> Self:
         return super().planned(steps)._changed(solver=self.solver.planned(self.local_steps))
@@ -171,7 +171,7 @@ def work_alone(
     problem: LiftedProblem, common: Anchor, prox_weight: float, solver: Solver[Any], batch: Batch, steps: int
 ) -> SolverState:
     """What one worker does: it reads the common parameters and its own batch, and changes the live parameters."""
-    return solve(ProximalProblem(problem, common, prox_weight), solver, batch, steps)
+    return solve(problem.anchored(common, prox_weight), solver, batch, steps)
 
 
 def _check(workers: int, solver: Solver[Any], local_steps: int) -> None:

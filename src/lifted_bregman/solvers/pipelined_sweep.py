@@ -148,6 +148,6 @@ def _accumulate(
 def _move(problem: LiftedProblem, layer: int, gradient: Mapping[str, Tensor], t: float) -> None:
     parameters = problem.network[layer].map.parameters
     ahead = {name: p.detach().add_(gradient[name], alpha=-t) for name, p in parameters.items()}
-    if layer in problem.parameter_penalties:
+    if problem.has_parameter_prox(layer):
         for name, value in problem.parameter_prox(layer, ahead, t).items():
             ahead[name].copy_(value)

@@ -46,6 +46,8 @@ class ProximalGradient(Solver[ProximalGradientState]):
     """
 
     weighted: ClassVar[bool] = True
+    shared_parameters: ClassVar[bool] = True
+    training_mode: ClassVar[bool] = True
     data_parallel: ClassVar[bool] = True
 
     sweep: Sweep = field(default_factory=TopDown)

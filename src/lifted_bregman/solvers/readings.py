@@ -163,7 +163,7 @@ class Majorised(Reading):
         anchor: Mapping[str, Tensor],
         memory: BatchMemory,
     ) -> None:
-        if isinstance(problem.network[layer].map, Dense) and layer not in problem.parameter_penalties:
+        if isinstance(problem.network[layer].map, Dense) and not problem.has_parameter_prox(layer):
             majorise(problem, point, layer, prox_weight, anchor, memory)
         else:
             super().move_parameters(problem, point, layer, prox_weight, anchor, memory)

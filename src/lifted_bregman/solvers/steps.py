@@ -199,7 +199,7 @@ class Backtracking(StepRule):
 
 def _smooth(problem: LiftedProblem, block: Block) -> bool:
     """Whether a block has no proximal map, so that it stays where its gradient vanishes."""
-    return isinstance(block, ParameterBlock) and block.layer not in problem.parameter_penalties
+    return isinstance(block, ParameterBlock) and not problem.has_parameter_prox(block.layer)
 
 
 def _promised(problem: LiftedProblem, group: Sequence[Block], promises: Sequence[float]) -> float:
@@ -263,7 +263,7 @@ def _descend_in_place(problem: LiftedProblem, point: Point, block: ParameterBloc
     """The same for a parameter block alone, without any tensor of its size besides the parameters."""
     parameters = problem.network[block.layer].map.parameters
     problem.accumulate_parameter_gradient(point, block.layer, parameters, scale=-t)
-    if block.layer in problem.parameter_penalties:
+    if problem.has_parameter_prox(block.layer):
         values = {name: p.detach() for name, p in parameters.items()}
         set_block(problem, point, block, problem.parameter_prox(block.layer, values, t))
     point.parameters_changed(block.layer)

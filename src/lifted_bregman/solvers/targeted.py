@@ -18,7 +18,6 @@ from lifted_bregman.problem.settings import check_penalties
 from lifted_bregman.problem.subgradients import critical_weights
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
 from lifted_bregman.solvers._mirror import MirrorDescent, require_counted, require_regularisable
-from lifted_bregman.solvers._proximal_problem import ProximalProblem
 from lifted_bregman.solvers.sparsity import TargetSparsity
 
 
@@ -99,7 +98,7 @@ class TargetedPenalties(Solver[TargetedState]):
                 "a solver that handles penalties in the energy",
                 f"{type(self.solver).__name__} regularises iteratively: give the target to its own `penalties`",
             )
-        if self.parameters and isinstance(problem, ProximalProblem):
+        if self.parameters and problem.is_subproblem:
             raise lacking(
                 self, "a problem whose penalties may change", "that of a sub-problem; wrap the outer solver in it"
             )

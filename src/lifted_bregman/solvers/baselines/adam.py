@@ -36,6 +36,8 @@ class Adam(Solver[AdamState]):
     """
 
     minibatch: ClassVar[bool] = True
+    shared_parameters: ClassVar[bool] = True
+    training_mode: ClassVar[bool] = True
     weighted: ClassVar[bool] = True
     data_parallel: ClassVar[bool] = True
 

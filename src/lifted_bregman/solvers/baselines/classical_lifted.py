@@ -10,8 +10,8 @@ from torch import Tensor
 from lifted_bregman.activations import Activation, BallProjection, Box, Identity, ReLU, Sparsemax
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.blocks import hidden_layers
+from lifted_bregman.solvers._inner_solver import require_no_anchor
 from lifted_bregman.solvers._interface import Batch, Solver, lacking
-from lifted_bregman.solvers._proximal_problem import require_no_term
 from lifted_bregman.solvers._shares import own_variables, whole_variables
 from lifted_bregman.solvers.baselines._block_descent import BlockDescentState, descend, require_inner_steps
 from lifted_bregman.solvers.steps import CurvatureStep, StepRule
@@ -56,7 +56,7 @@ class ClassicalLifted(Solver[BlockDescentState]):
     def require(self, problem: LiftedProblem) -> None:
         self.sweep.groups(problem.links)
         missing = "its energy (eq. 7) is made from the penalties alone; take ProximalGradient() or prox_weight=0"
-        require_no_term(self, problem, missing)
+        require_no_anchor(self, problem, missing)
         for layer in hidden_layers(problem.depth):
             own = problem.network[layer]
             if not isinstance(own.activation, PROJECTIONS):

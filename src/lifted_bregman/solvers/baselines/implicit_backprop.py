@@ -46,6 +46,8 @@ class ImplicitBackprop(Solver[ImplicitBackpropState]):
     """
 
     minibatch: ClassVar[bool] = True
+    shared_parameters: ClassVar[bool] = True
+    training_mode: ClassVar[bool] = True
     weighted: ClassVar[bool] = True
     data_parallel: ClassVar[bool] = True
 

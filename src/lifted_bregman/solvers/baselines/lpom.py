@@ -15,6 +15,7 @@ from lifted_bregman.problem.blocks import VariableBlock, hidden_layers, layers, 
 from lifted_bregman.problem.composite import composite_prox
 from lifted_bregman.problem.energies import partial_energy
 from lifted_bregman.solvers._curvature import PowerMemory, step_for, variable_curvature
+from lifted_bregman.solvers._inner_solver import require_no_anchor
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
 from lifted_bregman.solvers._ridge import design, unpacked
 
@@ -82,6 +83,7 @@ class LPOM(Solver[LPOMState]):
                     "dense layers, for the least-squares step in Θ",
                     f"{problem.network[layer].path} (layer {layer}) is none",
                 )
+        require_no_anchor(self, problem, "its step in Θ is a least-squares problem; use ProximalGradient")
         if problem.parameter_penalties:
             raise lacking(
                 self,

@@ -12,8 +12,8 @@ from torch import Tensor
 from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import SettingError
 from lifted_bregman.graph.terms import half_square, sum_features
-from lifted_bregman.problem import LiftedProblem, LiftedState
-from lifted_bregman.problem.blocks import hidden_layers
+from lifted_bregman.problem import LiftedProblem, LiftedState, energies
+from lifted_bregman.problem.blocks import hidden_layers, layers
 from lifted_bregman.problem.nested import (
     differentiable_activation,
     differentiable_loss,
@@ -23,7 +23,6 @@ from lifted_bregman.problem.nested import (
 )
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
 from lifted_bregman.solvers._loop import Stalled
-from lifted_bregman.solvers._proximal_problem import proximal_value
 
 _SMALLEST_STEP, _LARGEST_STEP = 1e-14, 1e8
 
@@ -140,7 +139,7 @@ def _move_parameters(problem: LiftedProblem, state: MACQPState, x: Sequence[Tens
     def attempt(t: float) -> tuple[float, float]:
         torch._foreach_copy_(parameters, state.kept)
         torch._foreach_add_(parameters, gradient, alpha=-t)
-        for layer in problem.parameter_penalties:
+        for layer in filter(problem.has_parameter_prox, layers(problem.depth)):
             own = problem.network[layer].map.parameters
             for name, value in problem.parameter_prox(layer, {n: p.detach() for n, p in own.items()}, t).items():
                 own[name].copy_(value)
@@ -202,9 +201,9 @@ def _backtrack(
 
 
 def _on_parameters(problem: LiftedProblem) -> float:
-    """Σ_l P_l(Θ_l), with the proximal term of a sub-problem."""
+    """Σ_l P_l(Θ_l), with the quadratic terms of a sub-problem."""
     with torch.no_grad():
-        return float(differentiable_parameter_penalty(problem)) + proximal_value(problem)
+        return float(differentiable_parameter_penalty(problem)) + float(energies.quadratic_terms(problem))
 
 
 def _on_variables(problem: LiftedProblem, x: Sequence[Tensor]) -> float:

@@ -53,6 +53,8 @@ class SGD(Solver[SGDState]):
     """
 
     minibatch: ClassVar[bool] = True
+    shared_parameters: ClassVar[bool] = True
+    training_mode: ClassVar[bool] = True
     weighted: ClassVar[bool] = True
     data_parallel: ClassVar[bool] = True
 

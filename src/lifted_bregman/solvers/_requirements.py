@@ -1,0 +1,73 @@
+"""What a solver needs of a problem and its data, checked in one place before work starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lifted_bregman.problem import LiftedProblem, Peers, Span
+from lifted_bregman.solvers._interface import Batch, Solver, lacking
+
+
+def require_compatible(solver: Solver[Any], problem: LiftedProblem, data: Batch, peers: Peers, span: Span) -> None:
+    """Raises `CompatibilityError` with what is required, what is missing, and which solvers would do."""
+    network = problem.network
+    if data.weights is not None and not solver.weighted:
+        raise lacking(solver, "samples that all count the same", "sample weights were given; leave them out")
+    if data.weights is not None and network.couples_samples:
+        raise lacking(
+            solver,
+            "maps that treat each sample alone where samples have weights",
+            f"{_first(problem, 'couples_samples')} couples them; call model.eval(), or leave the weights out",
+        )
+    if network.shared and not solver.shared_parameters:
+        name, terms = next(iter(network.shared.items()))
+        raise lacking(
+            solver,
+            "parameters that occur in one term each",
+            f"{name} occurs in {len(terms)}; use GramSweep, ImplicitSGD, ProximalGradient or a baseline such as AdamW",
+        )
+    if network.skipped_active:
+        raise lacking(
+            solver,
+            "a model in the mode in which it was lifted",
+            "its dropout was left out in evaluation mode and is active now; call model.train() before lift, or "
+            "model.eval() now",
+        )
+    if (network.couples_samples or network.random) and not solver.training_mode:
+        kind = "couples_samples" if network.couples_samples else "random"
+        raise lacking(
+            solver,
+            "maps that are functions of each sample alone",
+            f"{_first(problem, kind)} is none in training mode; call model.eval(), or use GramSweep, ImplicitSGD or "
+            "a baseline such as AdamW",
+        )
+    if peers.count > 1:
+        _require_data_parallel(solver, problem, peers)
+    if span.count > 1:
+        _require_layer_parallel(solver, problem, span)
+
+
+def _require_data_parallel(solver: Solver[Any], problem: LiftedProblem, peers: Peers) -> None:
+    if not solver.data_parallel:
+        required = "the whole of each batch in one process"
+        missing = f"{peers.count} processes share it; use one, or GramSweep, ImplicitSGD or ProximalGradient"
+        raise lacking(solver, required, missing)
+    if problem.network.couples_samples or problem.network.random:
+        kind = "couples_samples" if problem.network.couples_samples else "random"
+        required = "maps that are functions of each sample alone where several processes share a batch"
+        raise lacking(solver, required, f"{_first(problem, kind)} is none; use one process, or call model.eval()")
+
+
+def _require_layer_parallel(solver: Solver[Any], problem: LiftedProblem, span: Span) -> None:
+    if not solver.layer_parallel:
+        required = "all layers in one process, for it moves them one after another"
+        instead = "GramSweep, PipelinedSweep, or ProximalGradient with Jacobi sweeps"
+        raise lacking(solver, required, f"{span.count} processes share them; use one, or {instead}")
+    if not problem.links.is_chain:
+        required = "a chain of layers, where several processes share them"
+        raise lacking(solver, required, "the model is none; use Parallel(data=...) or one process")
+
+
+def _first(problem: LiftedProblem, flag: str) -> str:
+    """The path of the first map that has a flag."""
+    return next((layer.path for layer in problem.network if getattr(layer.map, flag)), "dropout")
