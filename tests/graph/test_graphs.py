@@ -104,6 +104,21 @@ def test_every_parameter_use_is_explained(case):
     assert network.shared == {name: tuple(terms) for name, terms in users.items() if len(terms) > 1}
 
 
+SHARED = {
+    "language model": {"tokens.weight"},
+    "recurrence": {"read.weight", "read.bias", "carry.weight"},
+    "shared block": {"block.0.weight", "block.0.bias"},
+    "gates": {"out.weight"},
+}
+
+
+@pytest.mark.parametrize("name", sorted(set(MODELS) - {"torch's own attention and recurrences"}))
+def test_only_what_the_model_uses_twice_is_in_two_terms(name):
+    """No term repeats a call with parameters of another."""
+    model, inputs = MODELS[name]()
+    assert set(read_network(model, inputs).shared) == SHARED.get(name, set())
+
+
 def test_variables_have_their_samples_first(case):
     _, inputs, network = case
     assert all(len(x) == 5 for x in evaluate(network, inputs).values())
