@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from lifted_bregman import activations as act
 from lifted_bregman.graph import read_network
@@ -151,6 +152,34 @@ def test_the_user_s_model_is_left_as_it_was(case):
     assert attributes == {name: set(module.__dict__) for name, module in model.named_modules()}
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name])
+
+
+class Probability(nn.Module):
+    """Ends with an activation, and with views of it."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.fc, self.function = nn.Linear(3, 2), function
+
+    def forward(self, x):
+        return self.function(self.fc(x)).unsqueeze(1).flatten(1)[:, 0]
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_views_after_the_final_activation_change_places_with_it(given):
+    torch.manual_seed(0)
+    model, x = Probability(torch.sigmoid), torch.randn(4, 3)
+    network = read_network(model, x if given else None)
+    assert network.final_activation == act.Sigmoid()
+    assert len(network) == 1
+    torch.testing.assert_close(evaluate(network, (x,))[1], model(x).detach())
+
+
+def test_views_do_not_change_places_with_a_joint_activation():
+    model, x = Probability(lambda z: z.softmax(-1)), torch.randn(4, 3)
+    network = read_network(model, x)
+    assert network.final_activation is None
+    assert [layer.activation for layer in network] == [act.Softmax(), act.Identity()]
 
 
 def shown(network):

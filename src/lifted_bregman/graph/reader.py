@@ -10,7 +10,7 @@ from torch.nn.parameter import is_lazy
 from lifted_bregman.activations import Activation, Identity
 from lifted_bregman.errors import TensorError, UnsupportedModuleError
 from lifted_bregman.graph.build import build_layer, mark_channels
-from lifted_bregman.graph.cut import Term, cut, find_facts, parameter_names
+from lifted_bregman.graph.cut import Term, activate_last, cut, find_facts, parameter_names
 from lifted_bregman.graph.prepare import prepare
 from lifted_bregman.graph.refusals import require_unwrapped
 from lifted_bregman.graph.terms import Network
@@ -41,6 +41,7 @@ def read_network(model: nn.Module, example: Tensor | tuple[Tensor, ...] | None =
     _require_one_tensor(graph, model)
     skipped = prepare(graph, modules)
     facts = find_facts(graph, modules)
+    activate_last(graph, facts)
     mark_channels(graph, modules)
     last = next(node for node in graph.nodes if node.op == "output").args[0]
     if not facts.from_parameter or last not in facts.from_input:

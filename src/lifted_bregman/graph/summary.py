@@ -85,10 +85,11 @@ def _module_words(module: Any) -> str:
 
 
 def _notes(network: Network) -> list[str]:
-    lifted = [layer for layer in network if not isinstance(layer.activation, Identity)]
-    identities = len(network) - len(lifted) - (network.final_activation is None)
+    hidden = network.layers[:-1]
+    lifted = [layer for layer in hidden if not isinstance(layer.activation, Identity)]
+    identities = len(hidden) - len(lifted)
     notes = [
-        f"Lifted: {len(lifted)} activations are variables; {max(identities, 0)} further variables have the identity.",
+        f"Lifted: {len(lifted)} activations are variables; {identities} further variables have the identity.",
         f"Maps: {sum(not layer.map.affine for layer in network)} of {len(network)} are not known to be affine.",
     ]
     inside = [where for layer in network for where in _activations_inside(layer)]
