@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -317,7 +318,7 @@ def test_whole_weights_are_duplicated_samples(name, inner_steps):
 # Maps that are not dense, and penalties on parameters
 
 
-def test_a_convolution_moves_along_its_gradient():
+def test_a_convolution_of_samples_with_weights_moves_along_its_gradient():
     """By autograd: at the first step each row of each parameter by η in root mean square."""
     torch.manual_seed(6)
     model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(27, 2)).double()
@@ -337,14 +338,57 @@ def test_a_convolution_moves_along_its_gradient():
     torch.testing.assert_close(bias_before - conv.bias.detach(), length * bias_slope.sign(), rtol=1e-5, atol=1e-9)
 
 
-def test_the_trust_limit_of_a_convolution_is_that_of_its_parameters():
+@pytest.mark.parametrize(
+    ("conv", "size"),
+    [
+        (nn.Conv2d(2, 3, 3, padding=1), (5, 5)),
+        (nn.Conv2d(4, 6, 2, stride=2, groups=2, bias=False), (6, 6)),
+        (nn.Conv1d(30, 4, 3), (3,)),  # 91 columns and 6 patches
+    ],
+    ids=["images", "groups", "few patches"],
+)
+def test_a_convolution_moves_in_the_metric_of_its_patches(conv, size):
+    """By NumPy: unit j moves along g_j (AᵀA/m + tI)⁻¹, g by autograd and A by unfolding, η in root mean square."""
+    torch.manual_seed(6)
+    model = nn.Sequential(conv, nn.Tanh(), nn.Flatten(), nn.LazyLinear(2)).double()
+    X, Y = torch.randn(6, conv.in_channels, *size, dtype=F64), torch.randn(6, 2, dtype=F64)
+    model(X)
+    problem = lb.lift(model, loss=lb.SquaredError())
+    batch = solvers.Batch.whole(problem, X, Y)
+    nested_objective(problem, batch.X, batch.Y).backward()
+    parts = [conv.weight.grad.flatten(1)] + ([conv.bias.grad[:, None]] if conv.bias is not None else [])
+    g = torch.cat(parts, 1).numpy()
+    images = X if len(size) == 2 else X[..., None]
+    kernel, stride, padding = ((*k, 1)[:2] for k in (conv.kernel_size, conv.stride, conv.padding))
+    padding = padding if len(size) == 2 else (0, 0)
+    A = torch.nn.functional.unfold(images, kernel, stride=stride, padding=padding).transpose(1, 2).flatten(0, 1)
+    A = A.unflatten(1, (conv.groups, -1)).transpose(0, 1)  # (groups, m, n)
+    if conv.bias is not None:
+        A = torch.cat([A, torch.ones(*A.shape[:2], 1, dtype=F64)], 2)
+    expected = []
+    for rows, slopes in zip(A.numpy(), np.split(g, conv.groups), strict=True):
+        K = rows.T @ rows / len(rows)
+        K += 3.0 * np.trace(K) / len(K) * np.eye(len(K))
+        expected.append(np.linalg.solve(K, slopes.T).T)
+    delta = np.concatenate(expected)
+    before = [p.detach().clone() for p in conv.parameters()]
+    solver = GramSweep(nudge=1e-7, step_size=1e-3, trust=1e6, average=0.0, narrow_damping=3.0)
+    solver.step(problem, solver.init(problem, batch), batch)
+    moved = [old - p.detach() for old, p in zip(before, conv.parameters(), strict=True)]
+    found = torch.cat([m.flatten(1) if m.ndim > 1 else m[:, None] for m in moved], 1).numpy()
+    inputs = conv.weight[0].numel()
+    length = 1e-3 / math.sqrt(inputs) / np.sqrt((delta**2).mean(1, keepdims=True))
+    np.testing.assert_allclose(found, length * delta, rtol=1e-4, atol=1e-9)
+
+
+def test_the_trust_limit_of_a_gradient_move_is_that_of_the_parameters():
     """The change of V has κ times the root mean square of Θ plus r_0/√n, over weight and bias together."""
     torch.manual_seed(7)
     model = nn.Sequential(nn.Conv1d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(9, 2)).double()
     problem = lb.lift(model, loss=lb.SquaredError())
     batch = solvers.Batch.whole(problem, torch.randn(6, 2, 5, dtype=F64), torch.randn(6, 2, dtype=F64))
     before = torch.cat([p.detach().flatten() for p in model[0].parameters()])
-    solver = GramSweep(step_size=0.5, trust=0.05, average=0.0)
+    solver = GramSweep(step_size=0.5, trust=0.05, average=0.0, damping=math.inf)
     solver.step(problem, solver.init(problem, batch), batch)
     move = torch.cat([p.detach().flatten() for p in model[0].parameters()]) - before
     size = float(before.square().mean().sqrt()) + 0.5 / math.sqrt(6.0)

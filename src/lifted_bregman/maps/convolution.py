@@ -23,7 +23,7 @@ from lifted_bregman.maps._patches import (
     squared,
 )
 from lifted_bregman.maps._symbol import symbol_bound
-from lifted_bregman.maps.base import LayerMap
+from lifted_bregman.maps.base import LayerMap, PullBack
 from lifted_bregman.maps.spectral import PowerIteration, Vector, certified_bound, positive_bound
 
 _MATRIX_ENTRIES = 2**22  # a map with at most this many is written out as a matrix for a tight bound
@@ -85,6 +85,16 @@ class Convolution(LayerMap):
     def apply(self, x: Tensor) -> Tensor:
         return self._push(x, self.module.weight, self.module.bias)
 
+    def evaluate(self, x: Tensor) -> Tensor:
+        z: Tensor = self.module(x)
+        return z
+
+    def linearise(self, x: Tensor) -> tuple[Tensor, PullBack]:
+        def pull(d: Tensor, scale: float = 1.0, inputs: bool = True) -> tuple[Any, dict[str, Tensor]]:
+            return self.pull_back(x, d, scale) if inputs else (None, self.pull_back_parameters(x, d, scale))
+
+        return self.apply(x), pull
+
     @no_graph
     def pull_back(self, x: Tensor, d: Tensor, scale: float = 1.0) -> tuple[Tensor, dict[str, Tensor]]:
         """J_xᵀ d and scale·J_Θᵀ d for each name in `parameters`, in one backward convolution."""
@@ -121,6 +131,16 @@ class Convolution(LayerMap):
         """
         A = self._patches_of(x).all(x, self.module.groups)
         return A if self.module.groups > 1 else A[0]
+
+    @no_graph
+    def some_rows(self, x: Tensor, rows: int) -> Tensor:
+        """(groups, r, n): r of the rows of [A 1], what is trained of them, spread evenly (`Patches.some`).
+
+        rows  at least 1; all rows where there are less than twice as many
+        """
+        patches, groups = self._patches_of(x), self.module.groups
+        few = 2 * rows > len(x) * patches.positions
+        return self._trained_columns(patches.all(x, groups) if few else patches.some(x, groups, rows, None))
 
     @no_graph
     def gram(self, x: Tensor, rows: int | None = None, generator: torch.Generator | None = None) -> Tensor:

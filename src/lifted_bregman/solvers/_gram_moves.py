@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from lifted_bregman.maps import Dense
+from lifted_bregman.maps import Convolution, Dense
 from lifted_bregman.problem import Peers
 from lifted_bregman.solvers._gram_design import Design, Metric, blocks_of, damped_inverse, design, metrics
 from lifted_bregman.solvers._ridge import unpacked
@@ -37,6 +37,7 @@ __all__ = [
     "GradientMove",
     "Metric",
     "Move",
+    "PatchMove",
     "PlainMove",
     "SampleMove",
     "WeightMove",
@@ -46,6 +47,8 @@ __all__ = [
     "metrics",
 ]
 
+PATCHES = 512
+"""Rows of a convolution's inputs that its metric is made of, at most."""
 Left = Callable[[Tensor], Tensor]
 """H ↦ E(H), the error signal once the pre-activations have changed by H."""
 Lengths = Mapping[str, Tensor]
@@ -154,6 +157,59 @@ class WeightMove(Move):
     def subtract(self, into: Mapping[str, Tensor], lengths: Lengths, factor: float) -> None:
         for name, part in unpacked(self._f, (self._delta * lengths["unit"]).t()).items():
             into[name].sub_(part, alpha=factor)
+
+
+class PatchMove(Move):
+    """∇ (AᵀA/r + tI)⁻¹ of a convolution, with r of the patches of the batch as the rows A of its inputs.
+
+    ∇ is the gradient AᵀE/m of the whole batch; the metric is that of some patches, evenly spread.  With more columns
+    than rows, ∇ (AᵀA/r + tI)⁻¹ = (∇ - ∇Aᵀ (AAᵀ/r + tI)⁻¹ A/r) / t .
+
+    gradient  J_Θᵀ E/m of one's own samples, by name
+    x         the inputs of the whole batch
+    squares   Σ E² of each channel, over the samples and places of the whole batch
+    places    how many samples and places these are
+    """
+
+    def __init__(
+        self,
+        f: Convolution,
+        gradient: Mapping[str, Tensor],
+        x: Tensor,
+        squares: Tensor,
+        places: int,
+        damping: float,
+    ) -> None:
+        A, (groups, units) = f.some_rows(x, PATCHES), (f.module.groups, len(squares))
+        G = _columns(f, gradient).view(groups, units // groups, -1)
+        r, n = A.shape[1:]
+        if n <= r:
+            inverse, _, self.fallback = damped_inverse((A.mT @ A).div_(r), damping)
+            delta = torch.bmm(G, inverse)
+        else:
+            # The trace of AAᵀ/r is that of AᵀA/r: its mean over n is r/n times its mean over r.
+            inverse, t, self.fallback = damped_inverse((A @ A.mT).div_(r), damping * r / n)
+            delta = torch.baddbmm(G, torch.bmm(torch.bmm(G, A.mT), inverse), A, alpha=-1.0 / r).div_(t)
+        self._f, self._delta, self._squares = f, delta.view(units, n), squares
+        self.units = {"unit": self._delta.square().mean(1)}
+        self._scale = 1.0 / math.sqrt(places * units)
+
+    def size(self, lengths: Lengths) -> float:
+        return _weighted_norm(self._squares, lengths["unit"]) * self._scale
+
+    def subtract(self, into: Mapping[str, Tensor], lengths: Lengths, factor: float) -> None:
+        step = self._delta.mul_(lengths["unit"][:, None])
+        if "weight" in self._f.parameters:
+            columns = step.shape[1] - ("bias" in self._f.parameters)
+            into["weight"].sub_(self._f.from_unit_rows(step[:, :columns], into["weight"]), alpha=factor)
+        if "bias" in self._f.parameters:
+            into["bias"].sub_(step[:, -1], alpha=factor)
+
+
+def _columns(f: Convolution, gradient: Mapping[str, Tensor]) -> Tensor:
+    """The gradient of a convolution as one matrix (units, n), the bias last."""
+    parts = [f.unit_rows(gradient["weight"])] if "weight" in gradient else []
+    return torch.cat([*parts, *([gradient["bias"][:, None]] if "bias" in gradient else [])], 1)
 
 
 class GradientMove(Move):

@@ -14,13 +14,22 @@ from torch import Tensor
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import SettingError
-from lifted_bregman.maps import Dense
+from lifted_bregman.maps import Convolution, Dense
 from lifted_bregman.maps.base import Inputs
 from lifted_bregman.penalties import Nuclear, Penalty
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.blocks import hidden_layers, layers
 from lifted_bregman.solvers._anchor import Anchor, copied, live
-from lifted_bregman.solvers._gram_moves import Design, GradientMove, Metric, Move, dense_move, design, metrics
+from lifted_bregman.solvers._gram_moves import (
+    Design,
+    GradientMove,
+    Metric,
+    Move,
+    PatchMove,
+    dense_move,
+    design,
+    metrics,
+)
 from lifted_bregman.solvers._gram_signals import Gradients, Signal, forward, left_of, nudged, root_mean_squares
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState
 from lifted_bregman.solvers._micro_batches import micro_batches
@@ -60,8 +69,10 @@ class GramSweep(Solver[GramSweepState]):
     differentiated.
 
     A dense layer moves by majorise-minimise steps of its implicit problem, in sample space where it has more inputs
-    than `block`.  The first is Δ = (AᵀA/m + tI)⁻¹ AᵀE_l/m with A = [x_{l-1} 1].  Other maps move along the gradient.
-    So do parameters with a penalty, all of a layer with one length, which is the step of the penalty's proximal map.
+    than `block`.  The first is Δ = (AᵀA/m + tI)⁻¹ AᵀE_l/m with A = [x_{l-1} 1].  A convolution moves by the first step,
+    its rows A being patches; AᵀA/m is the mean over some of them.  Other maps move along the gradient.  So do shared
+    parameters, convolutions of samples with weights, and parameters with a penalty, all of a layer with one length,
+    which is the step of the penalty's proximal map.
 
     Each unit j gets a length that follows from how far units have come and from all of its moves so far,
 
@@ -93,7 +104,8 @@ class GramSweep(Solver[GramSweepState]):
                      blocks count as independent), or of its parameters where it has no metric
     damping          τ > 0, t over the mean eigenvalue of A Aᵀ/m, or of AᵀA/m; the larger, the nearer to the gradient,
                      and inf is the gradient
-    narrow_damping   τ > 0 of layers with no more than `block` inputs, whose AᵀA/m a small batch knows badly
+    narrow_damping   τ > 0 of convolutions, and of layers with no more than `block` inputs, whose AᵀA/m a small batch
+                     knows badly
     nudge            ν > 0, shared by the variables on the longest path, in a chain ν_l = ν/(L-1); less where it would
                      move z_l by 0.3 of its size
     penalised_nudge  ν_l > 0 of layers with a penalty on x_l; a small one keeps their zeros
@@ -177,10 +189,12 @@ class GramSweep(Solver[GramSweepState]):
             own = signals.pop(layer)
             if layer in designs:
                 made = self._implicit_move(problem, layer, z[layer], own, designs[layer], factors.get(layer))
-            elif gradient := gradients.of(layer):
-                made = GradientMove(gradient, problem.has_parameter_prox(layer), problem.peers)
-            else:
+            elif not (gradient := gradients.of(layer)):
                 return
+            elif batch.weights is None and not math.isinf(self.damping) and _is_convolution(problem, layer):
+                made = self._patch_move(problem, layer, x[problem.links.inputs[layer][0]], own, gradient)
+            else:
+                made = GradientMove(gradient, problem.has_parameter_prox(layer), problem.peers)
             self._take(problem, state, layer, made, sizes[layer])
 
         for number, rows in enumerate(parts):
@@ -260,6 +274,23 @@ class GramSweep(Solver[GramSweepState]):
         left = partial(left_of, term, z, signals)
         return dense_move(term.map, own, metric, E, damping, left, self.inner_steps)
 
+    def _patch_move(
+        self,
+        problem: LiftedProblem,
+        layer: int,
+        x: Tensor,
+        signals: list[Signal],
+        gradient: Mapping[str, Tensor],
+    ) -> Move:
+        """Δ_l of a convolution, in the metric of some patches of its inputs."""
+        f, peers = problem.network[layer].map, problem.peers
+        assert isinstance(f, Convolution)
+        squares = sum(signal.E.square().transpose(0, 1).flatten(1).sum(1) for signal in signals)
+        assert isinstance(squares, Tensor)
+        peers.total(squares, *gradient.values())
+        places = peers.samples(len(x)) * math.prod(signals[0].E.shape[2:])
+        return PatchMove(f, gradient, peers.gather(x, keep=True), squares, places, self.narrow_damping)
+
     def _count(self, problem: LiftedProblem, state: GramSweepState, designs: int) -> None:
         """Adds a step of one's own layers to the counters of work."""
         own, hidden, work = len(problem.span.layers), len(problem.span.hidden), problem.work
@@ -337,6 +368,12 @@ def _is_implicit(problem: LiftedProblem, layer: int) -> bool:
     """Whether a layer moves in the metric of its inputs: dense, with parameters of its own and without a penalty."""
     f, alone = problem.network[layer].map, len(problem.links.users[layer]) == 1
     return isinstance(f, Dense) and alone and not problem.has_parameter_prox(layer) and bool(f.parameters)
+
+
+def _is_convolution(problem: LiftedProblem, layer: int) -> bool:
+    """Whether a layer moves in the metric of its patches: a convolution that shares nothing and has no penalty."""
+    alone = len(problem.links.users[layer]) == 1
+    return isinstance(problem.network[layer].map, Convolution) and alone and not problem.has_parameter_prox(layer)
 
 
 def _add_up(pulled: dict[int, Tensor], inputs: Sequence[int], below: Inputs, wanted: Sequence[int]) -> None:
