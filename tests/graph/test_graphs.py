@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from lifted_bregman import activations as act
 from lifted_bregman.graph import read_network
@@ -104,6 +105,21 @@ def test_every_parameter_use_is_explained(case):
     assert network.shared == {name: tuple(terms) for name, terms in users.items() if len(terms) > 1}
 
 
+SHARED = {
+    "language model": {"tokens.weight"},
+    "recurrence": {"read.weight", "read.bias", "carry.weight"},
+    "shared block": {"block.0.weight", "block.0.bias"},
+    "gates": {"out.weight"},
+}
+
+
+@pytest.mark.parametrize("name", sorted(set(MODELS) - {"torch's own attention and recurrences"}))
+def test_only_what_the_model_uses_twice_is_in_two_terms(name):
+    """No term repeats a call with parameters of another."""
+    model, inputs = MODELS[name]()
+    assert set(read_network(model, inputs).shared) == SHARED.get(name, set())
+
+
 def test_variables_have_their_samples_first(case):
     _, inputs, network = case
     assert all(len(x) == 5 for x in evaluate(network, inputs).values())
@@ -136,6 +152,34 @@ def test_the_user_s_model_is_left_as_it_was(case):
     assert attributes == {name: set(module.__dict__) for name, module in model.named_modules()}
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name])
+
+
+class Probability(nn.Module):
+    """Ends with an activation, and with views of it."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.fc, self.function = nn.Linear(3, 2), function
+
+    def forward(self, x):
+        return self.function(self.fc(x)).unsqueeze(1).flatten(1)[:, 0]
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_views_after_the_final_activation_change_places_with_it(given):
+    torch.manual_seed(0)
+    model, x = Probability(torch.sigmoid), torch.randn(4, 3)
+    network = read_network(model, x if given else None)
+    assert network.final_activation == act.Sigmoid()
+    assert len(network) == 1
+    torch.testing.assert_close(evaluate(network, (x,))[1], model(x).detach())
+
+
+def test_views_do_not_change_places_with_a_joint_activation():
+    model, x = Probability(lambda z: z.softmax(-1)), torch.randn(4, 3)
+    network = read_network(model, x)
+    assert network.final_activation is None
+    assert [layer.activation for layer in network] == [act.Softmax(), act.Identity()]
 
 
 def shown(network):

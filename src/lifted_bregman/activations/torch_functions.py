@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache, partial
+from math import isinf
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from lifted_bregman import activations as act
@@ -22,6 +25,8 @@ def read_function(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     Raises `NotLiftableError` for activations that are no proximal maps.
     """
     given = {key: value for key, value in kwargs.items() if key not in ("inplace", "_stacklevel")}
+    if name == "clamp_max":
+        args, given = (), {"max": args[0] if args else given["max"]}
     if name in _CLIPPING:
         return _clip(*args, **given)
     if name in _OWN:
@@ -49,7 +54,15 @@ def _clip(min: Any = None, max: Any = None) -> Read:
         return act.ReLU(), None
     if not low < high:
         raise NotLiftableError(f"it clips to [{low:g}, {high:g}], which is no interval: use min below max")
-    return act.Box(low, high), None
+    if isinf(low) and isinf(high):
+        return act.Identity(), None
+    return (_one_sided(low, high) if isinf(low) or isinf(high) else act.Box(low, high)), None
+
+
+@cache
+def _one_sided(low: float, high: float) -> act.Activation:
+    bounds = f"min={low:g}" if isinf(high) else f"max={high:g}"
+    return act.FromScalar(partial(torch.clamp, min=low, max=high), name=f"clamp, {bounds}")
 
 
 def _softmax(dim: int | None = None, dtype: object = None) -> nn.Module:

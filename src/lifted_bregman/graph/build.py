@@ -20,6 +20,7 @@ from lifted_bregman.graph.match import (
     name_of,
 )
 from lifted_bregman.graph.proxies import value_of
+from lifted_bregman.graph.refusals import refuse_call
 from lifted_bregman.graph.terms import Layer
 from lifted_bregman.maps.base import LayerMap, Map
 from lifted_bregman.maps.convolution import Convolution
@@ -70,7 +71,7 @@ def _known_map(term: Term, modules: Mapping[str, nn.Module]) -> LayerMap | None:
     calls = term.calls
     if len(term.inputs) != 1 or not calls or _layout(term.node) is not None or _layout(term.inputs[0]) is not None:
         return None
-    module = modules.get(str(calls[-1].target)) if calls[-1].op == "call_module" else None
+    module: Any = modules.get(str(calls[-1].target)) if calls[-1].op == "call_module" else None
     if type(module) is nn.Linear and len(calls) <= 2 and all(_flattens_samples(c, modules) for c in calls[:-1]):
         return Dense(module, flatten=len(calls) == 2)
     if len(calls) == 1 and type(module) in CONVOLUTIONS:
@@ -85,14 +86,14 @@ def _known_map(term: Term, modules: Mapping[str, nn.Module]) -> LayerMap | None:
 
 def _flattens_samples(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
     if node.op == "call_module":
-        module = modules[str(node.target)]
-        return type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1)
+        module: Any = modules[str(node.target)]
+        return type(module) is nn.Flatten and bool((module.start_dim, module.end_dim) == (1, -1))
     if node.op not in ("call_function", "call_method"):
         return False
     rest = node.args[1:]
     if name_of(node) == "flatten":
         given = dict(zip(("start_dim", "end_dim"), rest, strict=False)) | dict(node.kwargs)
-        return given.get("start_dim", 0) == 1 and given.get("end_dim", -1) == -1
+        return bool(given.get("start_dim", 0) == 1 and given.get("end_dim", -1) == -1)
     if name_of(node) in ("view", "reshape"):
         size = rest[0] if len(rest) == 1 and isinstance(rest[0], tuple | list) else rest
         return tuple(size) == (BatchSize(1), -1)
@@ -243,8 +244,6 @@ def _layout(node: fx.Node) -> tuple[int, int] | None:
     if shape is None or batch is None or node.op == "placeholder":
         return None
     if len(batch) != 1:
-        from lifted_bregman.graph.trace import refuse_call
-
         what = "no dimension that holds the samples" if not batch else "more than one dimension with the samples"
         refuse_call(
             node.meta["path"], node.meta["owner"], node.meta.get("line"),
@@ -268,7 +267,7 @@ def _channels_first(term: Term) -> bool:
 
 
 def mark_channels(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> None:
-    """Notes for every node whether its features are (channels, ...); unknown before the first convolution or pooling."""
+    """Notes for every node whether its features are (channels, ...); unknown before a convolution or pooling."""
     for node in graph.nodes:
         if node.op in ("placeholder", "get_attr", "output"):
             continue
@@ -305,5 +304,6 @@ def _path(term: Term, modules: Mapping[str, nn.Module]) -> str:
 def _names(term: Term, modules: Mapping[str, nn.Module]) -> tuple[str, ...]:
     """Paths of the term's modules within the model, and the name of its value."""
     nodes = [*term.calls, term.node]
-    paths = [str(n.target).removeprefix("model.") for n in nodes if n.op == "call_module" and not isinstance(modules[str(n.target)], Site)]  # fmt: skip
+    called = [str(n.target) for n in nodes if n.op == "call_module"]
+    paths = [path.removeprefix("model.") for path in called if not isinstance(modules[path], Site)]
     return tuple(dict.fromkeys([*paths, term.node.name.removeprefix("model_")]))

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import fx, nn
 
 from lifted_bregman.activations import Activation, Identity
 from lifted_bregman.graph.match import VIEWS, Matched, match, name_of
 from lifted_bregman.graph.proxies import UNKNOWN, value_of
-from lifted_bregman.graph.trace import refuse, refuse_call
+from lifted_bregman.graph.refusals import refuse_call
+from lifted_bregman.maps.determinism import refuse
 
 _IDENTITY = Identity()
 
@@ -126,6 +128,30 @@ def cut(graph: fx.Graph, facts: Facts) -> list[Term]:
         _collect(term, variables, order)
         terms.append(term)
     return terms
+
+
+def activate_last(graph: fx.Graph, facts: Facts) -> None:
+    """Lets the model end with its activation where only views come after it, as in sigmoid(f(x)).squeeze(-1).
+
+    A separable activation and a call that only arranges numbers may change places.
+    """
+    output = next(node for node in graph.nodes if node.op == "output")
+    views: list[fx.Node] = []
+    node: Any = output.args[0]
+    while node.op in ("call_function", "call_method") and name_of(node) in VIEWS and len(node.all_input_nodes) == 1:
+        views.append(node)
+        node = node.all_input_nodes[0]
+    found = _activation(node, facts)
+    if not views or found is None or found.activation is None or found.activation.joint:
+        return
+    if any(len(n.users) > 1 for n in (node, *views)) or any(_is_tuple(n) for n in views):
+        return
+    first, last = views[-1], views[0]
+    first.replace_input_with(node, node.all_input_nodes[0])
+    output.replace_input_with(last, node)
+    node.replace_input_with(node.all_input_nodes[0], last)
+    last.append(node)
+    node.meta.update({key: last.meta.get(key) for key in ("value", "shape", "batch", "leads")})
 
 
 def _collect(term: Term, variables: set[fx.Node], order: Mapping[fx.Node, int]) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, fx, nn
@@ -17,9 +15,10 @@ from lifted_bregman.activations.torch_functions import is_activation_function, r
 from lifted_bregman.activations.torch_modules import NotLiftableError, _from_function, read_activation
 from lifted_bregman.graph.decompose import normal_cdf
 from lifted_bregman.graph.proxies import UNKNOWN, value_of
-from lifted_bregman.graph.trace import FACTORIES, refuse, refuse_call
+from lifted_bregman.graph.refusals import refuse_call
+from lifted_bregman.graph.trace import FACTORIES
 from lifted_bregman.maps.base import Map
-from lifted_bregman.maps.determinism import BATCH_NORM, DROPOUT, INSTANCE_NORM
+from lifted_bregman.maps.determinism import BATCH_NORM, DROPOUT, INSTANCE_NORM, refuse
 from lifted_bregman.maps.sites import Site
 
 CONVOLUTIONS = (
@@ -60,7 +59,10 @@ VIEWS = frozenset(
     "broadcast_to hsplit vsplit dsplit swapdims moveaxis atleast_2d".split()
 )
 """Calls that only arrange the numbers of one tensor."""
-SUMS = frozenset("add iadd radd sum mean cat concat concatenate stack avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d repeat repeat_interleave tile roll flip index_select".split())  # fmt: skip
+SUMS = frozenset(
+    "add iadd radd sum mean cat concat concatenate stack avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d "
+    "adaptive_avg_pool2d adaptive_avg_pool3d repeat repeat_interleave tile roll flip index_select".split()
+)
 """Further calls that are affine in their tensors, without negative coefficients."""
 _MAPS = VIEWS | SUMS | frozenset(
     "sub isub rsub mul imul rmul multiply div true_divide truediv itruediv rtruediv divide neg pow ipow rpow square "
@@ -72,7 +74,7 @@ _MAPS = VIEWS | SUMS | frozenset(
     "amax amin max min maximum minimum abs dropout dropout1d dropout2d dropout3d embedding interpolate upsample pad "
     "pixel_shuffle pixel_unshuffle unfold fold grid_sample affine_grid masked_fill where tril triu diagonal diag_embed "
     "gather take_along_dim index to float double type_as type half bfloat16 lerp addcmul addcdiv log_softmax "
-    "cosine_similarity scale_dot rot90 fftn rfft irfft identity one_hot meshgrid cdist".split()
+    "cosine_similarity rot90 cdist".split()
 )  # fmt: skip
 _WHOLE = frozenset(
     "eq ne lt le gt ge logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_not and_ or_ not_ "
@@ -98,7 +100,7 @@ class Matched:
 
 def name_of(node: fx.Node) -> str:
     """The plain name of a function or method: "add" for `torch.add`, `Tensor.add_`, `operator.add` and `x + y`."""
-    name = str(getattr(node.target, "__name__", node.target))
+    name = str(getattr(node.target, "__name__", node.target)).removeprefix("special_").removeprefix("linalg_")
     return name.strip("_") if name not in ("and_", "or_", "not_") else name
 
 
@@ -135,11 +137,18 @@ def match(node: fx.Node, modules: Mapping[str, nn.Module], depends: bool, differ
     if name in _NEW and _from_torch(node):
         return Matched(None)
     if name in _WHOLE and _from_torch(node):
-        refuse_at(path, owner, line, f"{_shown(node)} of a variable has no derivative: use an activation such as nn.Sigmoid, or {_WRAP}")  # fmt: skip
+        if node.meta["data_only"]:
+            return Matched(None)
+        refuse_at(
+            path,
+            owner,
+            line,
+            f"{_shown(node)} of a variable has no derivative: use an activation such as nn.Sigmoid, or {_WRAP}",
+        )
     refuse_at(path, owner, line, f"{_shown(node)} is neither an activation nor a map that the reader knows: {_WRAP}")
 
 
-def refuse_at(path: str, owner: nn.Module, line: str | None, reason_and_remedy: str) -> Any:
+def refuse_at(path: str, owner: nn.Module, line: str | None, reason_and_remedy: str) -> NoReturn:
     """The error for a call in a forward method."""
     reason, _, remedy = reason_and_remedy.rpartition(": ")
     refuse_call(path, owner, line, reason, remedy)
@@ -187,7 +196,8 @@ def _joint_dimension(node: fx.Node, activation: Activation, dim: int | None) -> 
             "dimension",
         )
     if shape is None and dim == 0:
-        refuse(node.meta["path"], node.meta["owner"], "dimension 0 holds the samples, which a layer must not couple: use dim=1 or dim=-1")  # fmt: skip
+        reason = "dimension 0 holds the samples, which a layer must not couple: use dim=1 or dim=-1"
+        refuse(node.meta["path"], node.meta["owner"], reason)
     return activation, dim
 
 
@@ -195,34 +205,34 @@ def _require_samples_apart(node: fx.Node, name: str) -> None:
     """An error for sums over samples and the like; where shapes are unknown dimension 0 holds the samples."""
     if name not in _REDUCTIONS and name not in _MIXING:
         return
-    first = node.args[0] if node.args else node.kwargs.get("input")
+    first: Any = node.args[0] if node.args else node.kwargs.get("input", node.kwargs.get("tensors"))
     if isinstance(first, tuple | list):
         first = next((n for n in first if isinstance(n, fx.Node)), None)
-    if not isinstance(first, fx.Node) or (len(node.all_input_nodes) > 1 and name in ("max", "min")):
+    if not isinstance(first, fx.Node) or (name in ("max", "min") and len(node.all_input_nodes) > 1):
         return
-    given = node.kwargs.get("dim", node.kwargs.get("axis", node.args[1] if len(node.args) > 1 else None))
-    if name in ("norm", "vector_norm") and "dim" not in node.kwargs:
-        given = node.args[2] if len(node.args) > 2 else None
-    if name in _MIXING and given is None:
+    place = 2 if name in ("norm", "vector_norm") else 1
+    given: Any = node.args[place] if len(node.args) > place else None
+    given = node.kwargs.get("dim", node.kwargs.get("axis", given))
+    if given is None and name in _MIXING:
         given = 0
+    dims: set[int] | None = None
+    if given is not None and given != ():
+        dims = {given} if isinstance(given, int) else set(given)
     shape, batch = first.meta.get("shape"), first.meta.get("batch")
     if shape is None:
-        dims = (given,) if isinstance(given, int) else given
-        couples = given is None or 0 in dims
-    elif not batch:
-        return
+        couples = dims is None or 0 in dims
+    elif name == "stack":  # which makes a new dimension and mixes none; where it stands is seen in its result
+        couples = False
     else:
-        size = len(shape) + (name == "stack")
-        dims = range(size) if given is None or given == () else (given,) if isinstance(given, int) else given
-        couples = bool({d % size for d in dims} & set(batch)) and not (name == "stack" and given not in (0, -size))
-        if name == "stack" and given is not None:
-            couples = False
+        couples = bool(batch) and (dims is None or bool({d % len(shape) for d in dims} & set(batch or ())))
     if couples:
         refuse_at(
-            node.meta["path"], node.meta["owner"], node.meta.get("line"),
+            node.meta["path"],
+            node.meta["owner"],
+            node.meta.get("line"),
             f"{_shown(node)} runs over the dimension of the samples, which a map must not couple: name the dimensions "
             "of the features",
-        )  # fmt: skip
+        )
 
 
 def _after_tensor(node: fx.Node) -> tuple[Any, ...]:
@@ -243,8 +253,8 @@ def _constant(argument: Any) -> Any:
 def _from_torch(node: fx.Node) -> bool:
     if node.op == "call_method":
         return True
-    home = getattr(node.target, "__module__", None) or ""
-    return home.startswith(("torch", "_operator", "operator", "math")) or getattr(operator, name_of(node), None) is node.target or node.target in FACTORIES or home == "" or getattr(math, name_of(node), None) is node.target  # fmt: skip
+    home = getattr(node.target, "__module__", None) or "torch"  # functions of torch in C have no module
+    return home.startswith(("torch", "_operator")) or node.target in FACTORIES
 
 
 def _is_output(node: fx.Node) -> bool:

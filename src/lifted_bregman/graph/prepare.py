@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from lifted_bregman.graph.agree import Mode
 from lifted_bregman.graph.match import VIEWS, name_of
-from lifted_bregman.graph.trace import refuse, refuse_call
-from lifted_bregman.maps.determinism import DROPOUT, obstacle
+from lifted_bregman.graph.refusals import refuse_call
+from lifted_bregman.maps.determinism import DROPOUT, obstacle, refuse
 from lifted_bregman.maps.sites import DROPOUT_FUNCTIONS, DropoutSite
 
 _OPERATORS = {
@@ -70,13 +70,15 @@ def _out_of_place(graph: fx.Graph, modules: dict[str, nn.Module]) -> None:
         later = [user for m in same for user in m.users if order[user] > order[node]]
         if later:
             module = modules.get(str(node.target)) if node.op == "call_module" else None
-            where = (str(node.target), module) if module is not None else (node.meta["path"], node.meta["owner"])
+            path, owner = (str(node.target), module) if module is not None else (node.meta["path"], node.meta["owner"])
             refuse_call(
-                *where, node.meta.get("line"),
+                path,
+                owner,
+                node.meta.get("line"),
                 f"it changes a tensor in place that {_described(later[0])} reads afterwards, so that both would share "
                 "one variable",
                 "use inplace=False, or the function that returns a new tensor",
-            )  # fmt: skip
+            )
         if node.op == "call_function":
             node.target = _OPERATORS.get(node.target) or _plain_function(node)
         elif node.op == "call_method":
@@ -174,4 +176,6 @@ def _drop(graph: fx.Graph, node: fx.Node) -> None:
 def _described(node: fx.Node) -> str:
     if node.op == "output":
         return "the output"
-    return f"{node.meta['path']} ({type(node.meta['owner']).__name__}), {name_of(node)}" if node.op != "call_module" else str(node.target)  # fmt: skip
+    if node.op == "call_module":
+        return str(node.target)
+    return f"{node.meta['path']} ({type(node.meta['owner']).__name__}), {name_of(node)}"

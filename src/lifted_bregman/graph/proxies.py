@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 UNKNOWN = object()
 """The value of a node whose value is not known, because no example was given."""
-_FACTS = frozenset({"shape", "dtype", "device", "ndim", "layout", "is_cuda", "is_sparse", "is_quantized", "is_nested", "itemsize"})  # fmt: skip
+_FACTS = frozenset("shape dtype device ndim layout is_cuda is_sparse is_quantized is_nested itemsize".split())
 _READINGS = frozenset(
     "size dim ndimension numel nelement is_floating_point is_complex is_contiguous element_size get_device stride "
     "has_names is_same_size".split()
@@ -67,11 +67,14 @@ class Proxy(fx.Proxy):
 
     def __iter__(self) -> Iterator[Any]:
         if isinstance(self.value, Tensor | tuple | list):
-            return (self[i] for i in range(len(self.value)))
+            return (self._part(i) for i in range(len(self.value)))
         unpacked = self.tracer.unpacked_length()
         if unpacked is None:
             self.tracer.ask_for_example("it goes through a tensor in a loop")
-        return (self[i] for i in range(unpacked))
+        return (self._part(i) for i in range(unpacked))
+
+    def _part(self, index: int) -> Any:
+        return self.tracer.create_proxy("call_function", operator.getitem, (self, index), {})
 
     def __len__(self) -> int:
         if self.value is not UNKNOWN:
@@ -95,8 +98,8 @@ class Proxy(fx.Proxy):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self.tracer.refuse_here(
-            "it writes into a part of a tensor, x[...] = y, which changes a variable in place: build the tensor with "
-            "torch.cat, torch.stack or torch.where"
+            "it writes into a part of a tensor, x[...] = y, which changes a variable in place",
+            "build the tensor with torch.cat, torch.stack or torch.where",
         )
 
     def __hash__(self) -> int:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
 from torch import Tensor, fx, nn
 from torch.nn.parameter import is_lazy
 
 from lifted_bregman.activations import Activation, Identity
 from lifted_bregman.errors import TensorError, UnsupportedModuleError
 from lifted_bregman.graph.build import build_layer, mark_channels
-from lifted_bregman.graph.cut import Term, cut, find_facts, parameter_names
-from lifted_bregman.graph.match import name_of
+from lifted_bregman.graph.cut import Term, activate_last, cut, find_facts, parameter_names
 from lifted_bregman.graph.prepare import prepare
-from lifted_bregman.graph.terms import Layer, Network
-from lifted_bregman.graph.trace import refuse, require_unwrapped, trace
+from lifted_bregman.graph.refusals import require_unwrapped
+from lifted_bregman.graph.terms import Network
+from lifted_bregman.graph.trace import trace
 from lifted_bregman.graph.verify import require_same_function
+from lifted_bregman.maps.base import Map
+from lifted_bregman.maps.determinism import refuse
 
 
 def read_network(model: nn.Module, example: Tensor | tuple[Tensor, ...] | None = None) -> Network:
@@ -27,18 +28,20 @@ def read_network(model: nn.Module, example: Tensor | tuple[Tensor, ...] | None =
     example  a few samples, (samples, ...), or a tuple of those where the model takes several tensors.  With it, forward
       may read any shape.  Without it, only the number of samples, x.size(0).
 
-    An activation's output is a variable.  A value that two terms read is one too, with the identity as activation.  Maps
-    without parameters fold into the next map with parameters, or into the one before when an activation or the end
-    comes first.  Dropout that is the identity now is left out; `network.skipped` has it.
+    An activation's output is a variable.  A value that two terms read is one too, with the identity as activation.
+    Maps without parameters fold into the next map with parameters, or into the one before when an activation or the
+    end comes first.  Dropout that is the identity now is left out; `network.skipped` has it.
     """
     _require_module(model)
     given = _as_tuple(example, model)
     _require_parameters(model)
     graph, constants, same_in_both_modes = trace(model, given)
-    modules: dict[str, nn.Module] = {f"model.{name}" if name else "model": m for name, m in model.named_modules(remove_duplicate=False)}  # fmt: skip
+    everything = model.named_modules(remove_duplicate=False)
+    modules: dict[str, nn.Module] = {f"model.{name}" if name else "model": module for name, module in everything}
     _require_one_tensor(graph, model)
     skipped = prepare(graph, modules)
     facts = find_facts(graph, modules)
+    activate_last(graph, facts)
     mark_channels(graph, modules)
     last = next(node for node in graph.nodes if node.op == "output").args[0]
     if not facts.from_parameter or last not in facts.from_input:
@@ -120,8 +123,6 @@ def _require_parameters(model: nn.Module) -> None:
 
 def _refuse_lazy(model: nn.Module, where: str, name: str) -> None:
     """Names the `lb.Map` around a lazy module, or the module itself."""
-    from lifted_bregman.maps.base import Map
-
     parts = where.split(".")
     for count in range(1, len(parts) + 1):
         module = model.get_submodule(".".join(parts[:count]))
@@ -140,18 +141,16 @@ def _require_one_tensor(graph: fx.Graph, model: nn.Module) -> None:
     if isinstance(value, fx.Node):
         inner = value.meta.get("value")
         if isinstance(inner, tuple | list):
-            kind = type(inner).__name__
+            kind = f"a {type(inner).__name__}"
     elif isinstance(value, dict | tuple | list):
-        kind = type(value).__name__
+        kind = f"a {type(value).__name__.removeprefix('immutable_')}"
     else:
-        kind = "None" if value is None else type(value).__name__
+        kind = "None" if value is None else f"a {type(value).__name__}"
     if kind is not None:
         refuse(
             "model",
             model,
-            f"its forward returns a {kind} and not one tensor: return the tensor that the loss takes"
-            if kind != "None"
-            else "its forward returns None and not one tensor: return the tensor that the loss takes",
+            f"its forward returns {kind} and not one tensor: return the tensor that the loss takes",
         )
 
 
@@ -184,6 +183,3 @@ def _parameter_uses(
     shared = {names[key]: tuple(numbers) for key, numbers in uses.items() if len(numbers) > 1}
     unused = tuple(name for key, name in names.items() if key not in uses)
     return shared, unused
-
-
-__all__ = ["Layer", "Network", "name_of", "read_network", "torch"]

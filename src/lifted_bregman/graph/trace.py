@@ -6,12 +6,11 @@ between the two graphs is the number of samples, or follows a module's mode; any
 
 from __future__ import annotations
 
+import dis
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn
 
 import torch
@@ -19,10 +18,20 @@ from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 
 from lifted_bregman.activations import ActivationModule
-from lifted_bregman.errors import LiftedBregmanError, UnsupportedModuleError
+from lifted_bregman.errors import LiftedBregmanError
+from lifted_bregman.graph.agree import agree
 from lifted_bregman.graph.decompose import FUNCTIONS, MODULES
 from lifted_bregman.graph.proxies import UNKNOWN, Proxy, tensors, value_of
+from lifted_bregman.graph.refusals import (
+    current_line,
+    is_users,
+    line_of,
+    refuse_call,
+    require_no_hooks,
+    require_unwrapped,
+)
 from lifted_bregman.maps.base import Map
+from lifted_bregman.maps.determinism import refuse, unchanged
 
 SIZES = (2, 3)
 """Samples in the two traces."""
@@ -34,8 +43,7 @@ _RANDOM = frozenset(
     {torch.rand, torch.randn, torch.randint, torch.randperm, torch.normal, torch.bernoulli, torch.multinomial,
      torch.rand_like, torch.randn_like, torch.randint_like, torch.poisson}
 )  # fmt: skip
-_WRAP = "or wrap it in lb.Map(module) if it is a differentiable map without activation"
-_OWN = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+_WRAP = "wrap it in lb.Map(module) if it is a differentiable map without activation"
 
 
 class _Root(nn.Module):
@@ -89,7 +97,6 @@ class ModelTracer(fx.Tracer):
     def run(self) -> fx.Graph:
         """The graph of the model's forward method."""
         root = _root(len(self.inputs))(self.model)
-        root.train(self.model.training) if False else None
         try:
             with torch.no_grad(), _RecordFactories(self):
                 return self.trace(root)
@@ -113,7 +120,7 @@ class ModelTracer(fx.Tracer):
         proxy = super().create_proxy(kind, target, args, kwargs, *rest, **options)
         node = proxy.node
         path, owner = self._within[-1]
-        node.meta.update(path=path, owner=owner, line=_line(), decomposed=self.decomposing > 0)
+        node.meta.update(path=path, owner=owner, line=current_line(), decomposed=self.decomposing > 0)
         if kind == "placeholder":
             example = self.inputs[self._placed]
             node.meta.update(value=UNKNOWN if example is None else example, leads=True)
@@ -124,7 +131,7 @@ class ModelTracer(fx.Tracer):
         if value is UNKNOWN or isinstance(value, Tensor) or tensors(value):
             return proxy
         self.graph.erase_node(node)
-        if isinstance(value, bool) and kind != "get_attr" and str(getattr(target, "__name__", target)) in ("equal", "allclose", "is_nonzero"):  # fmt: skip
+        if isinstance(value, bool) and str(getattr(target, "__name__", target)) in ("equal", "allclose", "is_nonzero"):
             self.refuse_here("its control flow depends on the numbers in a tensor")
         return value
 
@@ -136,15 +143,15 @@ class ModelTracer(fx.Tracer):
             name = self._names.get(id(a))
             if name is None and isinstance(a, nn.Parameter):
                 self.refuse_here(
-                    "it uses a parameter that model.parameters() does not list: assign it to an attribute of a module, "
-                    "or to nn.ParameterList"
+                    "it uses a parameter that model.parameters() does not list",
+                    "assign it to an attribute of a module or to nn.ParameterList",
                 )
             target = f"model.{name}" if name is not None else f"_constant{len(self.constants)}"
             if name is None:
                 self.constants[target] = a.detach()
             node = self.create_node("get_attr", target, (), {})
             node.meta.update(
-                path=self._within[-1][0], owner=self._within[-1][1], line=_line(), value=a, decomposed=False
+                path=self._within[-1][0], owner=self._within[-1][1], line=current_line(), value=a, decomposed=False
             )
             return node
         if isinstance(a, torch.Size):
@@ -214,7 +221,7 @@ class ModelTracer(fx.Tracer):
             if node.op == "get_attr":
                 return _attribute(self.root, str(node.target), self.constants)
             if node.op == "call_function":
-                return _out_of_place_function(node.target)(*_cloned(node, args), **kwargs)
+                return node.target(*_cloned(node, args), **kwargs)  # type: ignore[operator]
             if node.op == "call_method":
                 return getattr(_cloned(node, args)[0], str(node.target))(*args[1:], **kwargs)
             module = self.root.get_submodule(str(node.target))
@@ -226,8 +233,8 @@ class ModelTracer(fx.Tracer):
         """The numbers of a constant; those of a tensor that depends on inputs or parameters are not read."""
         if proxy.value is UNKNOWN or _depends(proxy.node):
             self.refuse_here(
-                f"its control flow depends on the numbers in a tensor ({what}), which the traced terms would not "
-                "follow: choose by settings or shapes, by torch.where with a constant mask,"
+                f"its control flow depends on the numbers in a tensor ({what}), which the terms would not follow",
+                "let settings or shapes decide",
             )
         return proxy.value
 
@@ -239,46 +246,46 @@ class ModelTracer(fx.Tracer):
 
     def unpacked_length(self) -> int | None:
         """How many names stand on the left of a, b, c = tensor."""
-        import dis
-
         frame = sys._getframe(2)
-        while frame is not None and frame.f_code.co_filename.startswith(_OWN):
+        while frame is not None and not is_users(frame.f_code.co_filename):
             frame = frame.f_back  # type: ignore[assignment]
         if frame is None:
             return None
-        found = next((i for i in dis.get_instructions(frame.f_code) if i.offset > frame.f_lasti and i.opname != "CACHE"), None)  # fmt: skip
-        here = next((i for i in dis.get_instructions(frame.f_code) if i.offset == frame.f_lasti), None)
-        for instruction in (here, found):
-            if instruction is not None and instruction.opname == "UNPACK_SEQUENCE":
+        instructions = [i for i in dis.get_instructions(frame.f_code) if i.opname != "CACHE"]
+        here = next((place for place, i in enumerate(instructions) if i.offset >= frame.f_lasti), len(instructions))
+        for instruction in instructions[here : here + 2]:
+            if instruction.opname == "UNPACK_SEQUENCE":
                 return int(instruction.argval)
         return None
 
     # Refusals
 
-    def refuse_here(self, reason: str) -> NoReturn:
+    def refuse_here(self, reason: str, remedy: str | None = None) -> NoReturn:
         """An error that names the module whose forward runs now, and the line."""
         path, owner = self._within[-1]
-        refuse_call(path, owner, _line(), reason, f"{_WRAP}")
+        refuse_call(path, owner, current_line(), reason, _WRAP if remedy is None else f"{remedy}, or {_WRAP}")
 
     def refuse_random(self, function: Any) -> NoReturn:
         """An error for random numbers in a forward method."""
         path, owner = self._within[-1]
-        refuse_call(path, owner, _line(), f"it draws random numbers by torch.{function.__name__}",
-                    "use nn.Dropout, or give the numbers as an input of the model")  # fmt: skip
+        reason = f"it draws random numbers by torch.{function.__name__}"
+        refuse_call(path, owner, current_line(), reason, "use nn.Dropout, or give the numbers as an input of the model")
 
     def ask_for_example(self, reason: str) -> NoReturn:
         """An error that asks for a few samples."""
         path, owner = self._within[-1]
-        refuse_call(path, owner, _line(), f"{reason}, which depends on the data", "give a few samples, example=X[:2]")
+        refuse_call(
+            path, owner, current_line(), f"{reason}, which depends on the data", "give a few samples, example=X[:2]"
+        )
 
     def _explain(self, error: Exception) -> NoReturn:
         path, owner = self._failed or ("model", self.model)
         said = str(error).strip().splitlines()
         reason = f"its forward cannot be traced: {type(error).__name__}: {said[0] if said else ''}".rstrip(". :")
-        remedy = f"write it with torch functions on tensors, {_WRAP}"
+        remedy = f"write it with torch functions on tensors, or {_WRAP}"
         if all(x is None for x in self.inputs):
-            remedy = f"give a few samples, example=X[:2], {_WRAP}"
-        refuse_call(path, owner, _line_of(error.__traceback__), reason, remedy, error)
+            remedy = f"give a few samples, example=X[:2], or {_WRAP}"
+        refuse_call(path, owner, line_of(error.__traceback__), reason, remedy, error)
 
 
 def trace(model: nn.Module, example: tuple[Tensor, ...] | None) -> tuple[fx.Graph, dict[str, Tensor], bool]:
@@ -290,8 +297,6 @@ def trace(model: nn.Module, example: tuple[Tensor, ...] | None) -> tuple[fx.Grap
     modes = {module: module.training for module in model.modules()}
     state = {module: (dict(module.__dict__), _registered(module)) for module in model.modules()}
     like = next((p for p in model.parameters()), torch.zeros(()))
-    from lifted_bregman.graph.agree import agree
-    from lifted_bregman.maps.determinism import unchanged
 
     def run(samples: int, training: bool | None) -> ModelTracer:
         for module, mode in modes.items():
@@ -335,58 +340,12 @@ def required_inputs(model: nn.Module) -> int:
         parameters = list(inspect.signature(model.forward).parameters.values())
     except (TypeError, ValueError):
         return 1
-    needed = [p.name for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]  # fmt: skip
+    places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind in places]
     if len(needed) > 1:
-        refuse(
-            "model",
-            model,
-            f"its forward takes {', '.join(needed)}: give an example of each, example=({', '.join(needed)})",
-        )
+        names = ", ".join(needed)
+        refuse("model", model, f"its forward takes {names}: give an example of each, example=({names})")
     return 1
-
-
-def refuse(path: str, module: nn.Module, reason_and_remedy: str) -> NoReturn:
-    """The error for a module that cannot be lifted."""
-    raise UnsupportedModuleError(f"{path} ({type(module).__name__}) cannot be lifted: {reason_and_remedy}.")
-
-
-def refuse_call(
-    path: str, module: nn.Module, line: str | None, reason: str, remedy: str, error: Exception | None = None
-) -> NoReturn:
-    """The error for a line of a forward method that cannot be lifted."""
-    where = f", at {line}" if line else ""
-    raise UnsupportedModuleError(
-        f"{path} ({type(module).__name__}) cannot be lifted{where}: {reason}: {remedy}."
-    ) from error
-
-
-def require_unwrapped(path: str, module: nn.Module) -> None:
-    """An error for compiled and parallel modules, which names the module inside."""
-    if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-        refuse(
-            path,
-            module,
-            f"it spreads batches over devices, which fit does by itself: give lift the model inside, {path}.module, "
-            "and fit parallel=lb.Parallel(data=...)",
-        )
-    if isinstance(module, nn.Module) and "_orig_mod" in module._modules:
-        refuse(
-            path,
-            module,
-            f"it is compiled, and its layers cannot be read: use the module inside, {path}._orig_mod, which shares its "
-            "parameters with the compiled one",
-        )
-
-
-def require_no_hooks(path: str, module: nn.Module) -> None:
-    """An error for a module with forward hooks."""
-    if module._forward_hooks or module._forward_pre_hooks:
-        refuse(
-            path,
-            module,
-            "it has forward hooks (weight or spectral normalisation, for example), which lifted training would not "
-            "run: remove them first",
-        )
 
 
 def _samples(x: Tensor, count: int) -> Tensor:
@@ -453,34 +412,3 @@ def _cloned(node: fx.Node, args: Any) -> Any:
 
 
 _IN_PLACE = frozenset({"iadd", "isub", "imul", "itruediv", "ipow", "imatmul"})
-
-
-def _out_of_place_function(target: Any) -> Any:
-    return target
-
-
-def _line() -> str | None:
-    """The line of the user's code that runs now."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        if not frame.f_code.co_filename.startswith(_OWN) and frame.f_code.co_filename != "<string>":
-            return _shown(frame.f_code.co_filename, frame.f_lineno) if frame.f_code.co_name == "forward" else None
-        frame = frame.f_back  # type: ignore[assignment]
-    return None
-
-
-def _line_of(traceback: TracebackType | None) -> str | None:
-    found = None
-    while traceback is not None:
-        filename = traceback.tb_frame.f_code.co_filename
-        if not filename.startswith(_OWN) and filename != "<string>":
-            found = _shown(filename, traceback.tb_lineno)
-        traceback = traceback.tb_next
-    return found
-
-
-def _shown(filename: str, line: int) -> str:
-    import linecache
-
-    text = linecache.getline(filename, line).strip()
-    return f"{Path(filename).name}:{line}, `{text}`" if text else f"{Path(filename).name}:{line}"

@@ -322,7 +322,7 @@ def trace_chain(*modules: nn.Module, affine: bool = False, channels_first: bool 
 
 
 def samples_first(z: Tensor, dim: int, multiple: int, samples: int) -> Tensor:
-    """z with its samples in dimension 0: dimension `dim` holds `multiple` rows of each sample, one sample after another."""
+    """z with its samples in dimension 0: `dim` holds `multiple` rows of each sample, one sample after another."""
     if multiple > 1:
         z = z.unflatten(dim, (samples, multiple))
     return z.movedim(dim, 0)

@@ -1,0 +1,89 @@
+"""Sentences for what cannot be lifted: which module, which line of its forward method, why, and what to do."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import NoReturn
+
+import torch
+from torch import nn
+
+from lifted_bregman.errors import UnsupportedModuleError
+from lifted_bregman.maps.determinism import refuse
+
+_TRACER = str(Path(__file__).with_name("trace.py"))
+_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+
+
+def refuse_call(
+    path: str, module: nn.Module, line: str | None, reason: str, remedy: str, error: Exception | None = None
+) -> NoReturn:
+    """The error for a line of a forward method that cannot be lifted."""
+    where = f", at {line}" if line else ""
+    raise UnsupportedModuleError(
+        f"{path} ({type(module).__name__}) cannot be lifted{where}: {reason}: {remedy}."
+    ) from error
+
+
+def require_unwrapped(path: str, module: nn.Module) -> None:
+    """An error for compiled and parallel modules, which names the module inside."""
+    if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        refuse(
+            path,
+            module,
+            f"it spreads batches over devices, which fit does by itself: give lift the model inside, {path}.module, "
+            "and fit parallel=lb.Parallel(data=...)",
+        )
+    if isinstance(module, nn.Module) and "_orig_mod" in module._modules:
+        refuse(
+            path,
+            module,
+            f"it is compiled, and its layers cannot be read: use the module inside, {path}._orig_mod, which shares its "
+            "parameters with the compiled one",
+        )
+
+
+def require_no_hooks(path: str, module: nn.Module) -> None:
+    """An error for a module with forward hooks."""
+    if module._forward_hooks or module._forward_pre_hooks:
+        refuse(
+            path,
+            module,
+            "it has forward hooks (weight or spectral normalisation, for example), which lifted training would not "
+            "run: remove them first",
+        )
+
+
+def is_users(filename: str) -> bool:
+    """Whether a source file is neither torch's nor this library's."""
+    return not filename.startswith(_LIBRARIES) and filename != "<string>"
+
+
+def current_line() -> str | None:
+    """The line of a forward method of the user that runs now; None where only torch's own run."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not (frame.f_code.co_name == "run" and frame.f_code.co_filename == _TRACER):
+        if is_users(frame.f_code.co_filename):
+            return _shown(frame.f_code.co_filename, frame.f_lineno)
+        frame = frame.f_back
+    return None
+
+
+def line_of(traceback: TracebackType | None) -> str | None:
+    """The last line of a forward method of the user in a traceback."""
+    found, tracing = None, False
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        tracing = tracing or (code.co_name == "run" and code.co_filename == _TRACER)
+        if tracing and is_users(code.co_filename):
+            found = _shown(code.co_filename, traceback.tb_lineno)
+        traceback = traceback.tb_next
+    return found
+
+
+def _shown(filename: str, line: int) -> str:
+    text = linecache.getline(filename, line).strip()
+    return f"{Path(filename).name}:{line}, `{text}`" if text else f"{Path(filename).name}:{line}"
