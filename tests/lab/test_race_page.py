@@ -17,8 +17,9 @@ from lifted_bregman_lab.race.charts import BandChart
 from lifted_bregman_lab.race.page import race_page
 from lifted_bregman_lab.race.results import Race
 from lifted_bregman_lab.race.rules import rules
-from lifted_bregman_lab.race.tables import best_rows, frontier_rows, halves, overview, plain_table, target_rows
+from lifted_bregman_lab.race.tables import best_rows, frontier_rows, halves, overview, target_rows
 from lifted_bregman_lab.reports import write_report
+from lifted_bregman_lab.text import plain_table
 from tests.lab.races import by_hand
 from tests.reports.svg import read_chart
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from lifted_bregman_lab.race import analysis
 from lifted_bregman_lab.race.analysis import SPREAD
 from lifted_bregman_lab.race.results import ProblemRecord, Race
-
-Rows = tuple[tuple[str, ...], list[tuple[str, ...]]]
-"""A header, and rows as long as it."""
+from lifted_bregman_lab.text import Rows
 
 
 def overview(race: Race) -> Rows:
@@ -75,18 +72,6 @@ def frontier_rows(race: Race, problem: ProblemRecord) -> Rows:
         )
         for at in analysis.frontier(race, problem).itertuples()
     ]
-
-
-def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of text with aligned columns: words to the left, numbers to the right."""
-    columns = list(zip(header, *rows, strict=True))
-    widths = [max(map(len, column)) for column in columns]
-    words = [not any(cell[:1].isdigit() for cell in column[1:]) for column in columns]
-    lines = []
-    for line in (header, *rows):
-        cells = zip(line, widths, words, strict=True)
-        lines.append("  ".join(c.ljust(width) if left else c.rjust(width) for c, width, left in cells).rstrip())
-    return lines
 
 
 def _seconds(value: float) -> str:
