@@ -12,6 +12,7 @@ from typing import Any
 
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments._write import write_whole
+from lifted_bregman_lab.decoding import decode
 from lifted_bregman_lab.race.competitors import Competitor
 from lifted_bregman_lab.race.problems import RaceProblem
 
@@ -74,13 +75,9 @@ def read_rates(path: Path | None = None) -> Rates:
         entries = json.loads(place.read_text(encoding="utf-8"))
         if entries["kind"] != KIND:
             raise ValueError(f"it is of the kind {entries['kind']!r}")
-        chosen = {
-            problem: {
-                name: {criterion: Choice(**choices[criterion]) for criterion in CRITERIA}
-                for name, choices in competitors.items()
-            }
-            for problem, competitors in entries["problems"].items()
-        }
-        return Rates(chosen, dict(entries["provenance"]))
+        rates: Rates = decode({"chosen": entries["problems"], "provenance": entries["provenance"]}, Rates)
+        if any(set(choices) != set(CRITERIA) for by_name in rates.chosen.values() for choices in by_name.values()):
+            raise ValueError(f"a competitor has other criteria than {' and '.join(CRITERIA)}")
+        return rates
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise SettingError(f"{path} is no file of rates ({error}): make one with `lifted bench tune`.") from error

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from types import UnionType
-from typing import Any, TypedDict, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, TypedDict
 
 import pandas as pd
 
 from lifted_bregman.errors import CheckpointError
 from lifted_bregman.experiments._write import write_whole
+from lifted_bregman_lab.decoding import decode
 
 KIND = "lifted race, format 1"
 NUMBERS = ("step", "epoch", "seconds", "objective", "validation_error")
 """The numbers that every row has."""
-_PROVENANCE: dict[str, Any] = {"epochs": dict, "environment": dict, "budget": float}  # types, where they are stored
+_PROVENANCE: dict[str, Any] = {"epochs": dict[str, Any], "environment": dict[str, Any], "budget": float}  # of `tune`
 
 
 class RunRecord(TypedDict):
@@ -181,7 +180,7 @@ def read_race(path: Path) -> Race:
         entries = json.loads(path.read_text(encoding="utf-8"))
         if entries.pop("kind") != KIND:
             raise ValueError("it is of another kind or version")
-        race: Race = _decode(entries | {"repetitions": entries.pop("heats")}, Race)
+        race: Race = decode(entries | {"repetitions": entries.pop("heats")}, Race)
         _require_consistent(race)
         return race
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -199,31 +198,10 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _decode(value: Any, hint: Any, name: str = "the race") -> Any:
-    """A value of JSON as the type `hint`; ValueError with its name where it is of another type."""
-    options = get_args(hint)
-    kind = get_origin(hint) or hint
-    if is_dataclass(hint) and isinstance(hint, type):
-        types = get_type_hints(hint)
-        return hint(**{key: _decode(entry, types[key], key) for key, entry in value.items()})
-    if is_typeddict(hint):
-        return value | {key: _decode(value[key], part, key) for key, part in get_type_hints(hint).items()}
-    if kind is UnionType:  # a type or None
-        return None if value is None else _decode(value, options[0], name)
-    if kind in (tuple, list) and isinstance(value, list):
-        return kind(_decode(entry, options[0], name) for entry in value)
-    if kind in (dict, Mapping) and isinstance(value, dict):
-        return {key: _decode(entry, options[1] if options else Any, key) for key, entry in value.items()}
-    number = kind is float and type(value) in (int, float) and abs(value) <= sys.float_info.max
-    if number or kind is Any or (kind is not float and type(value) is kind):
-        return value
-    raise ValueError(f"'{name}' is {str(value)[:50]!r}")
-
-
 def _require_consistent(race: Race) -> None:
     """ValueError unless problems, entries and repetitions belong together."""
     for name in _PROVENANCE.keys() & race.provenance.keys():
-        _decode(race.provenance[name], _PROVENANCE[name], name)
+        decode(race.provenance[name], _PROVENANCE[name], name)
     for problem in race.problems:
         if problem.reference not in [entry.competitor for entry in problem.entries]:
             raise ValueError(f"the reference of '{problem.name}' is '{problem.reference}', which has no entry")
