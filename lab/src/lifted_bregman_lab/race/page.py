@@ -17,11 +17,11 @@ _POINTS = 60  # of a curve
 
 
 class _Numbers(Table):
-    """A table in which a dash stands for a number."""
+    """A table whose columns of numbers may hold dashes."""
 
     def is_numeric(self, column: int) -> bool:
-        told = [row for row in self.rows if row[column] not in ("-", "")]
-        return Table(self.header, told, self.caption).is_numeric(column)
+        numbers = [row for row in self.rows if row[column] not in ("-", "")]
+        return Table(self.header, numbers, self.caption).is_numeric(column)
 
 
 def race_page(race: Race) -> Page:
@@ -60,10 +60,10 @@ def _overview(race: Race) -> list[Block]:
     if not race.problems:
         return [Text("Nothing was finished.")]
     used = {target for problem in race.problems for target in analysis.targets_of(problem)}
-    told = "; ".join(f"{key}: {words.format('the reference')}" for key, words in TARGETS.items() if key in used)
+    targets = "; ".join(f"{key}: {words.format('the reference')}" for key, words in TARGETS.items() if key in used)
     caption = (
         "Time to each target over the time of the reference, medians over the repetitions; below 1 is faster, and a "
-        f"dash was not reached. Targets: {told}."
+        f"dash was not reached. Targets: {targets}."
     )
     return [_Numbers(*overview(race), caption)]
 
@@ -137,14 +137,14 @@ def _grid(entry: Entry) -> str:
 
 
 def _provenance(race: Race) -> str:
-    told = race.provenance
-    if "seed" not in told:
-        return f"How the rates were found: {told.get('note', 'not recorded')}."
-    epochs = ", ".join(f"{name} {count}" for name, count in dict(told.get("epochs", {})).items())
-    versions = ", ".join(f"{name} {value}" for name, value in dict(told.get("environment", {})).items())
+    found = race.provenance
+    if "seed" not in found:
+        return f"How the rates were found: {found.get('note', 'not recorded')}."
+    epochs = ", ".join(f"{name} {number}" for name, number in dict(found.get("epochs", {})).items())
+    versions = ", ".join(f"{name} {value}" for name, value in dict(found.get("environment", {})).items())
     return (
-        f"The rates were found by `lifted bench tune` with seed {told['seed']}, one run for each point of a grid, in "
-        f"these epochs: {epochs}. Runs ended at {told.get('budget', 1.5):g} times the reference's median time at the "
+        f"The rates were found by `lifted bench tune` with seed {found['seed']}, one run for each point of a grid, in "
+        f"these epochs: {epochs}. Runs ended at {found.get('budget', 1.5):g} times the reference's median time at the "
         f"latest. {versions}."
     )
 

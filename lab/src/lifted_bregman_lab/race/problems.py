@@ -24,8 +24,8 @@ class RaceProblem:
     """One problem of the race.
 
     Args:
-        name: as it is chosen on the command line.
-        title: as people read it.
+        name: for the command line.
+        title: for readers.
         settings: data, network, batch size and epochs, as for `lifted train`; solver and seed are the race's.
         validation_samples: the first so many of the test part, >= 1; None for all.
         rows: evaluations in the time that the reference takes, >= 1.

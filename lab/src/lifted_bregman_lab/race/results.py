@@ -51,17 +51,17 @@ class Entry:
     """A competitor with the setting it runs with on one problem.
 
     Args:
-        name: unlike that of any other entry on the problem.
-        competitor: its name.
-        title: as people read it.
+        name: different for every entry of a problem.
+        competitor: name of the competitor.
+        title: for readers.
         kind: "lifted" or "back-propagation".
         chosen_by: "objective", "validation", both, or none where nothing is tuned.
-        solver: the solver with all its settings, as text.
+        solver: repr of the solver with all its settings.
         batch_size: samples of a step.
-        tuned: the setting that was chosen from a grid; empty where nothing is tuned.
+        tuned: name of the setting that was chosen from a grid; empty where nothing is tuned.
         value: of that setting; None where nothing is tuned.
-        grid: the values that were tried.
-        batch_sizes: the batch sizes that were tried.
+        grid: values of that setting to choose from.
+        batch_sizes: batch sizes to choose from.
     """
 
     name: str
@@ -82,18 +82,18 @@ class ProblemRecord:
     """A problem as a race keeps it, with the entries that ran on it.
 
     Args:
-        name: as it is chosen on the command line.
-        title: as people read it.
-        classify: whether the validation error is that of classes.
-        epochs: passes over the data, unless the time is over before.
-        batch_size: samples of a step, unless an entry says otherwise.
-        samples: to train on.
-        validation_samples: to be judged by.
+        name: for the command line.
+        title: for readers.
+        classify: whether the validation error is the fraction of wrong classes; else it is a mean squared error.
+        epochs: passes over the data, unless the budget ends a run before.
+        batch_size: samples of a step, unless an entry has its own.
+        samples: number of training samples.
+        validation_samples: number of validation samples.
         source: where the samples came from.
-        settings: data and network, by name.
-        reference: the competitor whose results are the targets.
+        settings: of data and network, by name.
+        reference: name of the competitor that sets the targets.
         entries: in the order of their runs.
-        rows: evaluations in the time that the reference takes; 0 where a file does not say.
+        rows: evaluations in the time that the reference takes; 0 in files without it.
     """
 
     name: str

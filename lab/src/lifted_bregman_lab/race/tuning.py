@@ -146,11 +146,11 @@ def choose_rates(runs: Iterable[GridRun]) -> dict[str, dict[str, dict[str, Choic
 
 
 def _next_place(visited: dict[_Place, GridRun], competitor: Competitor, problem: RaceProblem) -> _Place | None:
-    """The next point of a walk; None where it ends.  From points that all diverged it goes to smaller values."""
+    """The next point of a walk; None at its end.  Where all points diverged, the next one has a smaller value."""
     sizes = competitor.batch_sizes(problem)
     if not visited:
-        own = min(range(len(sizes)), key=lambda place: abs(math.log(sizes[place] / problem.batch_size)))
-        return (len(competitor.grid) - 1) // 2, own
+        nearest = min(range(len(sizes)), key=lambda place: abs(math.log(sizes[place] / problem.batch_size)))
+        return (len(competitor.grid) - 1) // 2, nearest
     finite = {place: run for place, run in visited.items() if run["outcome"] != Outcome.DIVERGED.name}
     if not finite:
         value, size = min(visited)
@@ -188,18 +188,18 @@ def _key(run: GridRun) -> tuple[object, ...]:
 def _median_seconds(runs: Iterable[GridRun], problem: RaceProblem, reference: str) -> float:
     """The median of the reference's finished runs at the problem's own batch size; infinite before they were run."""
     rows = pd.DataFrame(runs, columns=[*_POINT, *_RESULT])
-    own = (rows["problem"] == problem.name) & (rows["competitor"] == reference) & (rows["outcome"] == "FINISHED")
-    seconds = rows["seconds"][own & (rows["batch_size"] == problem.batch_size)]
+    point = {"problem": problem.name, "competitor": reference, "batch_size": problem.batch_size, "outcome": "FINISHED"}
+    seconds = rows["seconds"][(rows[list(point)] == pd.Series(point)).all(axis="columns")]
     return float(seconds.median()) if len(seconds) else math.inf
 
 
 def _read(log: Path) -> list[GridRun]:
-    """The runs in a log, from which a line that was cut is removed."""
+    """The runs in a log.  A last line that a killed process left unfinished is removed from the file."""
     if not log.exists():
         return []
     try:
         *lines, cut = log.read_text(encoding="utf-8").split("\n")
-        if cut:  # the last line of a process that was killed
+        if cut:
             write_whole(log, "".join(f"{line}\n" for line in lines).encode())
         runs: list[GridRun] = [json.loads(line) for line in lines]
         if any(set(run) != {*_POINT, *_RESULT} for run in runs):
