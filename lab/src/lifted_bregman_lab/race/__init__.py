@@ -3,7 +3,7 @@
 from lifted_bregman_lab.race.competitors import COMPETITORS, Competitor, choose_competitors
 from lifted_bregman_lab.race.problems import PROBLEMS, RaceProblem, choose_problems, quick_problems
 from lifted_bregman_lab.race.rates import Choice, Rates, read_rates
-from lifted_bregman_lab.race.results import Race, read_race, write_race
+from lifted_bregman_lab.race.results import Race, Repetition, RunRecord, read_race, write_race
 from lifted_bregman_lab.race.running import RaceSettings, run_race
 from lifted_bregman_lab.race.tuning import TuneSettings, tune
 
@@ -16,6 +16,8 @@ __all__ = [
     "RaceProblem",
     "RaceSettings",
     "Rates",
+    "Repetition",
+    "RunRecord",
     "TuneSettings",
     "choose_competitors",
     "choose_problems",
