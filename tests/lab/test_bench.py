@@ -79,7 +79,7 @@ def test_a_tiny_race_of_everybody(tiny: Path, tmp_path: Path, capsys: Capture) -
 
 def test_names_are_refused_before_any_work(tmp_path: Path, capsys: Capture, monkeypatch: Any) -> None:
     monkeypatch.setattr(race, "run_race", lambda *_, **__: pytest.fail("work was done"))
-    monkeypatch.setattr(race, "fetch_missing", lambda *_: pytest.fail("work was done"))
+    monkeypatch.setattr(bench, "fetch_missing", lambda *_: pytest.fail("work was done"))
     monkeypatch.setattr(race, "tune", lambda *_, **__: pytest.fail("work was done"))
     for options, words in (
         (("race", "--problems", "mnist-1k,nope"), ("'nope'", "fashion-10k", "deep-narrow")),
@@ -104,7 +104,7 @@ def test_the_quick_race_is_2_problems_4_competitors_3_repetitions(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr(race, "fetch_missing", lambda *_: None)
+    monkeypatch.setattr(bench, "fetch_missing", lambda *_: None)
     monkeypatch.setattr(race, "run_race", lambda *arguments, **_: (seen.append(arguments), by_hand())[1])
     monkeypatch.setattr(bench, "load_average", lambda: 3.0)
     called = call(capsys, "bench", "race", "--quick", "--data-dir", tmp_path)
@@ -144,7 +144,7 @@ def test_tuning_writes_rates_that_the_race_takes(tiny: Path, tmp_path: Path, cap
 
 
 def test_a_tuning_that_is_interrupted_says_how_to_go_on(capsys: Capture, monkeypatch: Any, tmp_path: Path) -> None:
-    monkeypatch.setattr(race, "fetch_missing", lambda *_: None)
+    monkeypatch.setattr(bench, "fetch_missing", lambda *_: None)
     monkeypatch.setattr(race, "tune", lambda *_, **__: None)
     called = call(capsys, "bench", "tune", "--out", tmp_path / "rates.json")
     assert called.code == 130 and "the same command goes on" in called.err and not (tmp_path / "rates.json").exists()

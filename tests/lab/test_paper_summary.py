@@ -19,7 +19,6 @@ from lifted_bregman_lab.reproduction.report.summary import (
     END,
     between_marks,
     headline,
-    headline_recipes,
     markdown_table,
     require_place,
     summary,
@@ -28,7 +27,7 @@ from lifted_bregman_lab.reproduction.report.summary import (
 )
 from tests.cli.program import PATIENCE, call
 from tests.lab import paper_stores as stores
-from tests.lab.paper_stores import PAPER, codes_run, digits_run, every_run, spoil_hash, write_store
+from tests.lab.paper_stores import PAPER, TABLE, codes_run, digits_run, every_run, spoil_hash, write_store
 
 Capture = pytest.CaptureFixture[str]
 FULL = stores.results(*every_run())
@@ -115,7 +114,7 @@ def test_the_headline_is_the_marked_tables_and_the_count() -> None:
     text = headline(FULL)
     assert tables(text) == [tables(section(summary(FULL), "Table 1: digits"))[0]]
     assert text.endswith("\n\n6 claims: 3 reproduced, 1 not reproduced, 1 not applicable, 1 not run yet.")
-    assert headline_recipes(FULL) == ("tiny-digits", "tiny-other")
+    assert TABLE.headline and TABLE.recipes == ("tiny-digits", "tiny-other")
 
 
 def test_the_headline_goes_between_the_marks_and_nowhere_else(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from lifted_bregman.experiments.build import build_problem
 from lifted_bregman.penalties import L1
 from lifted_bregman.solvers import ImplicitSGD, baselines
 from lifted_bregman.training import default_solver
+from lifted_bregman_lab.datasets import fetch_missing
 from lifted_bregman_lab.race import (
     COMPETITORS,
     PROBLEMS,
@@ -26,7 +27,6 @@ from lifted_bregman_lab.race import (
     TuneSettings,
     choose_competitors,
     choose_problems,
-    fetch_missing,
     quick_problems,
     read_rates,
     tune,
@@ -104,7 +104,7 @@ def test_the_quick_race(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("lifted_bregman.data._places.SYSTEM_FOLDERS", ())
     autoencoder, classifier = quick_problems()
     assert autoencoder.name == "mnist-1k" and autoencoder.settings.hidden == (784, 784, 784)
-    assert classifier.settings.data == "mnist-10k" and classifier.rates_name == "mnist-classify"
+    assert classifier.settings.data == "mnist-10k" and classifier.tuned_as == "mnist-classify"
     assert autoencoder.epochs < 50 and classifier.epochs < 20
     folder = tmp_path / "fashion-mnist"
     folder.mkdir()
@@ -136,7 +136,8 @@ def test_sets_that_are_here_are_not_fetched(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setattr("lifted_bregman.data.load", lambda name, **options: asked.append((name, options["data_dir"])))
     monkeypatch.setenv("LIFTED_BREGMAN_DATA", str(tmp_path))
     monkeypatch.setattr("lifted_bregman.data._places.SYSTEM_FOLDERS", ())
-    fetch_missing([CLASSIFIER, PROBLEMS["fashion-1k"], PROBLEMS["mnist-classify"]], tmp_path)
+    sets = (problem.settings.data for problem in (CLASSIFIER, PROBLEMS["fashion-1k"], PROBLEMS["mnist-classify"]))
+    fetch_missing(sets, tmp_path)
     assert asked == [("fashion-mnist-1k", tmp_path), ("mnist", tmp_path)]
 
 

@@ -16,7 +16,7 @@ from lifted_bregman_lab.reproduction import Evidence, Priority
 from lifted_bregman_lab.reproduction.exhibits import Drawing, ShownCharts, ShownImages, ShownTable
 from lifted_bregman_lab.reproduction.report.charts import images_block
 from lifted_bregman_lab.reproduction.report.results import Results, load_results
-from lifted_bregman_lab.reproduction.report.summary import BEGIN, between_marks, headline, headline_recipes, summary
+from lifted_bregman_lab.reproduction.report.summary import BEGIN, between_marks, headline, summary
 from lifted_bregman_lab.reproduction.report.tables import shown_rows
 from tests.lab.paper.worlds import ROWS
 from tests.lab.paper.worlds import stored as world_run
@@ -245,7 +245,8 @@ def test_the_readme_says_what_the_stored_rows_say() -> None:
 def full_world() -> Results:
     """The runs that the claims need, and those that stand beside them in the headline."""
     results = whole_world(PAPER)
-    left = [name for name in headline_recipes(results) if not results.evidence.runs(name)]
+    shown = [one for exhibit in PAPER.exhibits for one in exhibit.shown if isinstance(one, ShownTable) and one.headline]
+    left = dict.fromkeys(name for table in shown for name in table.recipes if not results.evidence.runs(name))
     return replace(results, evidence=Evidence((*results.evidence.found, *(world_run(PAPER, name) for name in left))))
 
 

@@ -19,13 +19,15 @@ from lifted_bregman.training.signals import Signals
 from lifted_bregman_lab import race
 from lifted_bregman_lab.commands import bench_scale
 from lifted_bregman_lab.commands._bar import bar
+from lifted_bregman_lab.datasets import fetch_missing
 from lifted_bregman_lab.race import tables
 from lifted_bregman_lab.race.analysis import TARGETS, reference_entry, targets_of
 from lifted_bregman_lab.race.competitors import QUICK
-from lifted_bregman_lab.race.continuing import require_part
+from lifted_bregman_lab.race.entries import plan_race, require_part
 from lifted_bregman_lab.race.page import race_page
 from lifted_bregman_lab.race.running import IDLE
 from lifted_bregman_lab.reports import RACE
+from lifted_bregman_lab.text import Rows, plain_table
 
 app = typer.Typer(
     name="bench", help="Benchmarks: the race, its rates, its page; several processes.", no_args_is_help=True
@@ -79,7 +81,8 @@ def run(
         require_drawing()
     files = [path for path in (json, None if out is None else out / RACE) if path is not None]
     _require_writable(*files)
-    stored = None if fresh else _stored(files, lambda held: require_part(held, raced, chosen, found, settings))
+    planned = plan_race(raced, chosen, found, settings)
+    stored = None if fresh else _stored(files, lambda held: require_part(held, planned, settings.seeds))
     wanted = len(raced) * count
     done = 0 if stored is None else len(stored.whole)
     if done == wanted:
@@ -92,7 +95,7 @@ def run(
             sentence = f"the machine is not idle (load {load:.2f}): times will be longer, and ratios less sure."
             _console.say("warning", sentence, "bold yellow")
         with _console.downloads() as progress:
-            race.fetch_missing(raced, data_dir, progress)
+            fetch_missing((problem.settings.data for problem in raced), data_dir, progress)
 
     def keep(result: race.Race) -> None:
         for path in files:
@@ -148,7 +151,7 @@ def tune(
     log = out.with_suffix(".jsonl")
     _require_writable(out)
     with _console.downloads() as progress:
-        race.fetch_missing(raced, data_dir, progress)
+        fetch_missing((problem.settings.data for problem in raced), data_dir, progress)
     with Signals(terminate=True) as signals, bar() as watch:
         rates = race.tune(raced, chosen, settings, log, watch, signals=signals)
     if rates is None:
@@ -178,8 +181,8 @@ def _show(result: race.Race, out: Path | None) -> None:
         console.print(f"page: {race_page(result).write(out / PAGE)}")
 
 
-def _print(table: tables.Rows) -> None:
-    for line in tables.plain_table(*table):
+def _print(table: Rows) -> None:
+    for line in plain_table(*table):
         _console.output().print(line)
 
 

@@ -12,9 +12,9 @@ from lifted_bregman.cli._errors import ExitCode
 from lifted_bregman.experiments.environment import load_average
 from lifted_bregman_lab import scale
 from lifted_bregman_lab.commands._bar import bar
-from lifted_bregman_lab.race import tables as race_tables
 from lifted_bregman_lab.race.running import IDLE
 from lifted_bregman_lab.scale import tables as scale_tables
+from lifted_bregman_lab.text import plain_table
 
 STORED, TABLES = "scale.json", "scale.inc"
 _QUICK_ROUNDS = 3
@@ -85,7 +85,7 @@ def _show(found: scale.Scale, out: Path | None) -> None:
     for title, table in tables.items():
         if table[1]:
             console.print(f"{title}\n")
-            for line in race_tables.plain_table(*table):
+            for line in plain_table(*table):
                 console.print(line)
             console.print("")
     if out is not None:

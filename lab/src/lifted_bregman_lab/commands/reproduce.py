@@ -10,12 +10,12 @@ from typing import Annotated
 
 import typer
 
-from lifted_bregman import data
 from lifted_bregman.activations._base import positive
 from lifted_bregman.cli import _console
 from lifted_bregman.cli._errors import ExitCode
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments._typed import unknown
+from lifted_bregman_lab.datasets import fetch_missing
 from lifted_bregman_lab.reproduction import (
     Deadline,
     Job,
@@ -32,7 +32,6 @@ from lifted_bregman_lab.reproduction import (
     work_through,
 )
 from lifted_bregman_lab.reproduction.paper import ALL
-from lifted_bregman_lab.reproduction.recipe import is_here
 
 _FULL = Places(Path("results"), Path("out/reproduce"))
 _SMOKE = Places(Path("out/smoke/results"), Path("out/smoke/runs"))
@@ -94,9 +93,7 @@ def _work(jobs: Sequence[Job], places: Places, deadline: Deadline, data_dir: Pat
     for path, reason in store.ignored.items():
         _console.say("warning", f"{path}: {reason}", "bold yellow")
     with _console.downloads() as progress:
-        for name in dict.fromkeys(job.settings.data for job in missing):
-            if not is_here(name, data_dir):
-                data.load(name, data_dir=data_dir, progress=progress)
+        fetch_missing((job.settings.data for job in missing), data_dir, progress)
 
     def begun(job: Job) -> None:
         number = missing.index(job) + 1

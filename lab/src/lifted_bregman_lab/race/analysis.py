@@ -1,7 +1,7 @@
-"""From the rows of a race to its results: time and epochs to targets, what was reached by when, what was best.
+"""From the rows of a race to its results: time and epochs to targets, values at fractions of time, best values.
 
-A target is reached at the first row that shows it, and at a time the last row up to it counts: nothing is interpolated,
-except in the curves that are drawn.
+A run reaches a target at its first row that shows it.  At a time the last row up to it counts.  Only the drawn curves
+are interpolated.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import pandas as pd
 from lifted_bregman_lab.race.results import ProblemRecord, Race
 
 FRACTIONS = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5)
-"""Of the reference's time, at which the frontier is shown."""
+"""The fractions of the reference's time at which the frontier is shown."""
 TARGETS = {
     "objective": "the last training objective of {}",
     "validation": "the lowest validation error of {}, at no lower sparsity",
     "accuracy": "the best test accuracy of {}",
 }
 SPREAD = ["median", "min", "max"]
-"""Over the repetitions; infinite for what was not reached."""
+"""Statistics over the repetitions; a target that was not reached counts as ∞."""
 _RUN = ["entry", "seed"]
 
 
@@ -32,32 +32,34 @@ def targets_of(problem: ProblemRecord) -> tuple[str, ...]:
 
 
 def reference_entry(problem: ProblemRecord, target: str) -> str:
-    """The entry of the reference that sets a target: the one that was tuned for it."""
-    own = [entry for entry in problem.entries if entry.competitor == problem.reference]
+    """The entry of the reference that was tuned for a target, and sets it."""
+    entries = [entry for entry in problem.entries if entry.competitor == problem.reference]
     criterion = "objective" if target == "objective" else "validation"
-    return next((entry.name for entry in own if criterion in entry.chosen_by), own[0].name)
+    return next((entry.name for entry in entries if criterion in entry.chosen_by), entries[0].name)
 
 
 def times_to_target(race: Race, problem: ProblemRecord, target: str) -> pd.DataFrame:
     """The spread of "seconds", "epoch" and "ratio" (to the reference's seconds) until each entry reached a target.
 
     The reference sets the target of each repetition.  The column "reached" counts the repetitions in which an entry
-    came there.
+    reached it.
     """
     rows, reference = race.rows_of(problem.name), reference_entry(problem, target)
-    own = rows[rows["entry"] == reference]
+    # The row of the reference that sets the target of each seed, and the rows that reach it.
+    leading = rows[rows["entry"] == reference]
     if target == "objective":
-        aim = _last(own).set_index("seed")
+        aim = _last(leading).set_index("seed")
         reaches = rows["objective"] <= rows["seed"].map(aim["objective"])
     else:
-        aim = _lowest_error(own).set_index("seed")
+        aim = _lowest_error(leading).set_index("seed")
         reaches = rows["validation_error"] <= rows["seed"].map(aim["validation_error"])
         if target == "validation":
             zeros = aim["sparsity"].fillna(0.0)
             reaches &= rows["sparsity"].fillna(0.0) >= rows["seed"].map(zeros)
+    # The first such row of each run; ∞ where there is none.
     runs = pd.MultiIndex.from_frame(rows[_RUN].drop_duplicates())
     first = rows[reaches].groupby(_RUN)[["seconds", "epoch"]].first().reindex(runs, fill_value=math.inf)
-    # 0 / 0: both start at the target.
+    # 0 / 0 is 1: both start at the target.
     first["ratio"] = first["seconds"].div(first.loc[reference, "seconds"], level="seed").fillna(1.0)
     found = first.groupby("entry", sort=False).agg(SPREAD)
     found["reached", ""] = first["seconds"].lt(math.inf).groupby("entry", sort=False).sum()
@@ -65,7 +67,7 @@ def times_to_target(race: Race, problem: ProblemRecord, target: str) -> pd.DataF
 
 
 def frontier(race: Race, problem: ProblemRecord) -> pd.DataFrame:
-    """What each entry had reached at `FRACTIONS` of the time that the reference took for all its epochs: medians.
+    """The medians of each entry at `FRACTIONS` of the time that the reference took for all its epochs.
 
     Columns: "entry", "fraction", "seconds" (that time), "epoch", "objective", "validation_error", "sparsity".
     """
@@ -83,10 +85,10 @@ def frontier(race: Race, problem: ProblemRecord) -> pd.DataFrame:
 
 
 def bests(race: Race, problem: ProblemRecord) -> pd.DataFrame:
-    """What each entry reached at all.
+    """The best values of each entry.
 
-    The spread of "epoch", "seconds" and "objective" in its last row, of its lowest "validation_error" and of "sparsity"
-    in the row that has it.  The column "diverged" counts the repetitions in which it did.
+    The spread of "epoch", "seconds" and "objective" in the last rows, and of "validation_error" and "sparsity" in the
+    rows with the lowest validation error.  The column "diverged" counts the repetitions that diverged.
     """
     rows = race.rows_of(problem.name)
     ends, best = _last(rows).set_index("entry"), _lowest_error(rows).set_index("entry")
@@ -98,7 +100,7 @@ def bests(race: Race, problem: ProblemRecord) -> pd.DataFrame:
 
 
 def curve(rows: pd.DataFrame, entry: str, name: str, times: Sequence[float]) -> pd.DataFrame:
-    """The spread of a column at times, straight between rows; a run that has ended keeps its last value."""
+    """The spread of a column at `times`, linear between rows and constant after the last row of a run."""
     runs = rows[rows["entry"] == entry].groupby("seed")
     at = pd.DataFrame({seed: np.interp(times, run["seconds"], run[name]) for seed, run in runs}, index=times)
     return at.agg(SPREAD, axis="columns")
@@ -110,5 +112,5 @@ def _last(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _lowest_error(rows: pd.DataFrame) -> pd.DataFrame:
-    """The first row of each run that has its lowest validation error."""
+    """The first row of each run with its lowest validation error."""
     return rows.loc[rows.groupby(_RUN, sort=False)["validation_error"].idxmin()]

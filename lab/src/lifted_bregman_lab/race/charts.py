@@ -1,4 +1,4 @@
-"""Charts of the race: the median over the repetitions as a line, from the least to the most as a band around it."""
+"""Charts with bands: a median or mean as a line, from the least to the most as a band around it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class BandChart(Chart):
             raise SettingError(f"the chart '{self.title}' needs a band for each curve, of as many points.")
 
     def legend(self) -> list[tuple[str, int, str]]:
-        """(name, number of the colour, kind of line) of each curve; no two of the first eighteen look alike."""
+        """(name, number of the colour, kind of line) of each curve; the first eighteen pairs differ."""
         colours, kinds = len(LIGHT.curves), list(_DASHES)
         return [
             (curve.name, 1 + place % colours, kinds[(place + place // colours) % len(kinds)])
@@ -57,6 +57,6 @@ class BandChart(Chart):
         return inline_svg(figure, f"{self.title} {self.x_label}")
 
     def _with_edges(self) -> Chart:
-        """A chart whose curves reach as far as the bands, for the limits of the axes."""
+        """The chart with the edges of the bands as curves, from which the limits of the axes follow."""
         edges = [Curve("", curve.x, side) for curve, band in zip(self.curves, self.bands, strict=True) for side in band]
         return Chart(self.title, [*self.curves, *edges], self.x_label, self.alt, self.logarithmic, self.fraction)

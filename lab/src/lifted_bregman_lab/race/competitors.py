@@ -23,13 +23,13 @@ class Competitor:
     """One way to train.
 
     Args:
-        name: as it is chosen on the command line.
-        title: as people read it.
+        name: for the command line.
+        title: for readers.
         kind: "lifted" or "back-propagation".
-        make: the solver for a value of the tuned setting; the value is NaN where nothing is tuned.
-        tuned: the setting that is chosen from the grid, None for a competitor that takes its defaults everywhere.
-        grid: the values that are tried, each above 0; empty where nothing is tuned.
-        batch_factors: the multiples of the problem's batch size that are tried.
+        make: makes the solver from a value of the tuned setting; the value is NaN where nothing is tuned.
+        tuned: name of the setting that is chosen from the grid; None where nothing is tuned.
+        grid: values > 0 of that setting to try; empty where nothing is tuned.
+        batch_factors: multiples > 0 of the problem's batch size to try.
     """
 
     name: str
@@ -47,12 +47,12 @@ class Competitor:
             raise SettingError(f"the grids of the competitor '{self.name}' must hold numbers above 0.")
 
     def batch_sizes(self, problem: RaceProblem) -> tuple[int, ...]:
-        """The batch sizes that are tried on a problem."""
+        """The batch sizes to try on a problem."""
         return tuple(dict.fromkeys(max(1, round(factor * problem.batch_size)) for factor in self.batch_factors))
 
 
 def _algorithm_1(prox_weight: float) -> Solver[Any]:
-    # The step printed for classification.  That for autoencoders, |B| times as long, diverges within a few batches.
+    # The step size printed for classification.  The one for autoencoders is |B| times as long and diverges at once.
     return ImplicitSGD(prox_weight, _INNER_STEPS, reading=Printed(), coupling=Coupling.BEFORE)
 
 
@@ -97,7 +97,5 @@ def choose_competitors(names: Sequence[str]) -> tuple[Competitor, ...]:
 
 
 def reference_of(competitors: Sequence[Competitor]) -> str:
-    """Adam where it takes part, else the first that uses back-propagation, else the first."""
-    names = [competitor.name for competitor in competitors]
-    other = [competitor.name for competitor in competitors if competitor.kind == "back-propagation"]
-    return REFERENCE if REFERENCE in names else (other or names)[0]
+    """The name of Adam where it takes part, else of the first that uses back-propagation, else of the first."""
+    return min(competitors, key=lambda one: (one.name != REFERENCE, one.kind != "back-propagation")).name

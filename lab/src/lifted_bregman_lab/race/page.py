@@ -11,33 +11,39 @@ from lifted_bregman_lab.race.results import Entry, ProblemRecord, Race
 from lifted_bregman_lab.race.rules import rules
 from lifted_bregman_lab.race.running import IDLE
 from lifted_bregman_lab.race.tables import best_rows, frontier_rows, overview, target_rows
+from lifted_bregman_lab.text import count
 
 _POINTS = 60  # of a curve
 
 
 class _Numbers(Table):
-    """A table in which a dash stands for a number."""
+    """A table whose columns of numbers may hold dashes."""
 
     def is_numeric(self, column: int) -> bool:
-        told = [row for row in self.rows if row[column] not in ("-", "")]
-        return Table(self.header, told, self.caption).is_numeric(column)
+        numbers = [row for row in self.rows if row[column] not in ("-", "")]
+        return Table(self.header, numbers, self.caption).is_numeric(column)
 
 
 def race_page(race: Race) -> Page:
     """The page with the verdict, curves and frontiers, the rules and the grids."""
     repetitions = max((race.count(problem.name) for problem in race.problems), default=0)
-    counted = f"{_count(len(race.problems), 'problem')}, {_count(repetitions, 'repetition')} each"
     summary = (
-        f"{counted}. All competitors start from the same weights, see the same samples in the same order, and take "
-        "turns. Times are compared inside a repetition only, as ratios."
+        f"{count(len(race.problems), 'problem')}, {count(repetitions, 'repetition')} each. All competitors start from "
+        "the same weights, see the same samples in the same order, and take turns. Times are compared inside a "
+        "repetition only, as ratios."
     )
     if race.interrupted:
         summary += " The race was ended early; what was done by then is shown."
+    result = _overview(race)
+    if race.load_before is not None and race.load_before > IDLE:
+        result.append(
+            Text(f"The machine was not idle before the race (load {race.load_before:.2f}): repeat it when it is.")
+        )
     return Page(
         title="The race: lifted training against back-propagation",
         summary=summary,
         sections=[
-            Section("Result", [*_overview(race), *_warning(race)]),
+            Section("Result", result),
             *(Section(problem.title, _problem(race, problem)) for problem in race.problems),
             Section("Rules", [Text(rule) for rule in rules(race)]),
             Section(
@@ -53,22 +59,13 @@ def race_page(race: Race) -> Page:
 def _overview(race: Race) -> list[Block]:
     if not race.problems:
         return [Text("Nothing was finished.")]
-    header, rows = overview(race)
     used = {target for problem in race.problems for target in analysis.targets_of(problem)}
-    told = "; ".join(f"{key}: {words.format('the reference')}" for key, words in TARGETS.items() if key in used)
+    targets = "; ".join(f"{key}: {words.format('the reference')}" for key, words in TARGETS.items() if key in used)
     caption = (
         "Time to each target over the time of the reference, medians over the repetitions; below 1 is faster, and a "
-        f"dash was not reached. Targets: {told}."
+        f"dash was not reached. Targets: {targets}."
     )
-    turned = list(zip(header, *rows, strict=True))  # one row for each entry: telephones are narrow
-    names = [f"{problem} {target}" for problem, target in zip(turned[0][1:], turned[1][1:], strict=True)]
-    return [_Numbers(("", *names), turned[2:], caption)]
-
-
-def _warning(race: Race) -> list[Block]:
-    if race.load_before is None or race.load_before <= IDLE:
-        return []
-    return [Text(f"The machine was not idle before the race (load {race.load_before:.2f}): repeat it when it is.")]
+    return [_Numbers(*overview(race), caption)]
 
 
 def _problem(race: Race, problem: ProblemRecord) -> list[Block]:
@@ -94,10 +91,10 @@ def _problem(race: Race, problem: ProblemRecord) -> list[Block]:
 
 def _charts(race: Race, problem: ProblemRecord) -> Charts:
     rows = race.rows_of(problem.name)
-    shown = [("Training objective", "objective", True)]
-    shown.append(("Test error" if problem.classify else "Validation error", "validation_error", True))
+    error, layer = ("Test", "middle layer") if problem.classify else ("Validation", "code")
+    shown = [("Training objective", "objective", True), (f"{error} error", "validation_error", True)]
     if rows["sparsity"].notna().all():
-        shown.append(("Zeros in the middle layer" if problem.classify else "Zeros in the code", "sparsity", False))
+        shown.append((f"Zeros in the {layer}", "sparsity", False))
     ends = rows.groupby(["entry", "seed"])["seconds"].max().groupby("entry").min()
     charts = []
     for title, name, log in shown:
@@ -105,6 +102,7 @@ def _charts(race: Race, problem: ProblemRecord) -> Charts:
         for entry in problem.entries:
             end = ends[entry.name]
             times = [end * number / _POINTS for number in range(_POINTS + 1)] if end > 0.0 else [0.0]
+            # The median is the line; least and most are the edges of the band.
             spread = analysis.curve(rows, entry.name, name, times)
             curves.append(Curve(entry.name, times, list(spread["median"])))
             bands.append((list(spread["min"]), list(spread["max"])))
@@ -119,16 +117,11 @@ def _charts(race: Race, problem: ProblemRecord) -> Charts:
 
 
 def _choices(problem: ProblemRecord) -> list[Block]:
-    chosen = [
-        (
-            entry.name,
-            f"{entry.tuned} = {entry.value:g}" if entry.value is not None else "not tuned",
-            f"{entry.batch_size}",
-            " and ".join(entry.chosen_by) or "-",
-        )
-        for entry in problem.entries
-    ]
-    grids = [(entry.name, entry.title, _grid(entry)) for entry in problem.entries]
+    chosen, grids = [], []
+    for entry in problem.entries:
+        rate = f"{entry.tuned} = {entry.value:g}" if entry.value is not None else "not tuned"
+        chosen.append((entry.name, rate, str(entry.batch_size), " and ".join(entry.chosen_by) or "-"))
+        grids.append((entry.name, entry.title, _grid(entry)))
     return [
         Table(("entry", "rate", "batch", "chosen by"), chosen, f"{problem.title}: what was chosen."),
         Table(("entry", "what", "grid"), grids, f"{problem.title}: what it was chosen from."),
@@ -144,14 +137,14 @@ def _grid(entry: Entry) -> str:
 
 
 def _provenance(race: Race) -> str:
-    told = race.provenance
-    if "seed" not in told:
-        return f"How the rates were found: {told.get('note', 'not recorded')}."
-    epochs = ", ".join(f"{name} {count}" for name, count in dict(told.get("epochs", {})).items())
-    versions = ", ".join(f"{name} {value}" for name, value in dict(told.get("environment", {})).items())
+    found = race.provenance
+    if "seed" not in found:
+        return f"How the rates were found: {found.get('note', 'not recorded')}."
+    epochs = ", ".join(f"{name} {number}" for name, number in dict(found.get("epochs", {})).items())
+    versions = ", ".join(f"{name} {value}" for name, value in dict(found.get("environment", {})).items())
     return (
-        f"The rates were found by `lifted bench tune` with seed {told['seed']}, one run for each point of a grid, in "
-        f"these epochs: {epochs}. Runs ended at {told.get('budget', 1.5):g} times the reference's median time at the "
+        f"The rates were found by `lifted bench tune` with seed {found['seed']}, one run for each point of a grid, in "
+        f"these epochs: {epochs}. Runs ended at {found.get('budget', 1.5):g} times the reference's median time at the "
         f"latest. {versions}."
     )
 
@@ -190,14 +183,8 @@ def _commands(race: Race) -> list[Block]:
 
 def _chosen(race: Race) -> str:
     """The options that choose the race's problems, and their epochs where those are not their own."""
-    listed = f"--problems {','.join(problem.name for problem in race.problems)}"
-    quick = quick_problems()[1]
-    options = "--quick" if quick.name in [problem.name for problem in race.problems] else listed
-    own = {**PROBLEMS, quick.name: quick}
-    changed = any(p.name in own and p.epochs != own[p.name].epochs for p in race.problems)
-    epochs = {problem.epochs for problem in race.problems}
-    return f"{options} --epochs {epochs.pop()}" if changed and len(epochs) == 1 else options
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    epochs, quick = {problem.name: problem.epochs for problem in race.problems}, quick_problems()[1]
+    options = "--quick" if quick.name in epochs else f"--problems {','.join(epochs)}"
+    known = {**PROBLEMS, quick.name: quick}
+    changed = any(name in known and number != known[name].epochs for name, number in epochs.items())
+    return f"{options} --epochs {race.problems[0].epochs}" if changed and len({*epochs.values()}) == 1 else options

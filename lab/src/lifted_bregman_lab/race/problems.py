@@ -7,15 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from lifted_bregman import data
 from lifted_bregman.activations._base import whole
-from lifted_bregman.data.naming import parse
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments._typed import unknown
 from lifted_bregman.experiments.build import build_problem
 from lifted_bregman.experiments.run_data import RunData, load_data
 from lifted_bregman.experiments.settings import Settings
 from lifted_bregman.problem import LiftedProblem
+from lifted_bregman_lab.datasets import is_here
 
 T = TypeVar("T")
 
@@ -25,12 +24,12 @@ class RaceProblem:
     """One problem of the race.
 
     Args:
-        name: as it is chosen on the command line.
-        title: as people read it.
-        settings: data, network, batch size and epochs, as `lifted train` takes them; solver and seed are the race's.
+        name: for the command line.
+        title: for readers.
+        settings: data, network, batch size and epochs, as for `lifted train`; solver and seed are the race's.
         validation_samples: the first so many of the test part, >= 1; None for all.
         rows: evaluations in the time that the reference takes, >= 1.
-        tuned_as: the problem whose rates are taken; its own if None.
+        tuned_as: the name of the problem whose rates are taken; None for its own.
     """
 
     name: str
@@ -63,17 +62,12 @@ class RaceProblem:
         """Whether the validation error is that of classes; otherwise it is the mean squared error of the outputs."""
         return self.settings.task == "classify"
 
-    @property
-    def rates_name(self) -> str:
-        """The name under which its rates are found."""
-        return self.tuned_as or self.name
-
     def with_epochs(self, epochs: int) -> RaceProblem:
         """The same problem with another number of epochs."""
         return replace(self, settings=replace(self.settings, epochs=epochs))
 
     def load(self, seed: int, data_dir: Path | None = None) -> RunData:
-        """The samples of the repetition with this seed, which draws subsets; there is a validation part."""
+        """The samples for this seed, which draws subsets; SettingError unless there are validation samples."""
         loaded = load_data(self._resolved(seed, data_dir))
         if loaded.validation is None:
             raise SettingError(f"'{self.name}' has no validation samples: leave validation at 'test'.")
@@ -116,7 +110,7 @@ PROBLEMS: dict[str, RaceProblem] = {
 
 
 def choose(names: Sequence[str], known: Mapping[str, T], what: str) -> tuple[T, ...]:
-    """Those of these names, in this order; all if there are none.  An unknown name is a SettingError."""
+    """The values of these names, in this order; all if there are none.  SettingError for an unknown name."""
     for name in names:
         if name not in known:
             raise SettingError(unknown(what, name, known))
@@ -129,18 +123,9 @@ def choose_problems(names: Sequence[str], epochs: int | None = None) -> tuple[Ra
     return chosen if epochs is None else tuple(problem.with_epochs(epochs) for problem in chosen)
 
 
-def fetch_missing(
-    problems: Sequence[RaceProblem], data_dir: Path | None = None, progress: data.Progress | None = None
-) -> None:
-    """Download the data sets that are not on this machine."""
-    for name in dict.fromkeys(problem.settings.data for problem in problems):
-        if not _is_here(name, data_dir):
-            data.load(name, data_dir=data_dir, progress=progress)
-
-
 def quick_problems(data_dir: Path | None = None) -> tuple[RaceProblem, RaceProblem]:
-    """An autoencoder of 1,000 images, of clothes if they are on this machine, and a classifier of 10,000 digits."""
-    autoencoder = PROBLEMS["fashion-1k" if _is_here("fashion-mnist", data_dir) else "mnist-1k"]
+    """An autoencoder of 1,000 images (Fashion-MNIST if it is on this machine) and a classifier of 10,000 digits."""
+    autoencoder = PROBLEMS["fashion-1k" if is_here("fashion-mnist", data_dir) else "mnist-1k"]
     classifier = PROBLEMS["mnist-classify"]
     return (
         replace(autoencoder.with_epochs(15), rows=15),
@@ -153,8 +138,3 @@ def quick_problems(data_dir: Path | None = None) -> tuple[RaceProblem, RaceProbl
             tuned_as=classifier.name,
         ),
     )
-
-
-def _is_here(name: str, data_dir: Path | None) -> bool:
-    info, _ = parse(name)
-    return data.whereabouts(info, data_dir).startswith("in ")

@@ -12,12 +12,13 @@ from typing import Any
 
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments._write import write_whole
+from lifted_bregman_lab.decoding import decode
 from lifted_bregman_lab.race.competitors import Competitor
 from lifted_bregman_lab.race.problems import RaceProblem
 
 KIND = "lifted race rates, format 1"
 CRITERIA: tuple[str, ...] = ("objective", "validation")
-"""What a value is chosen by: the last training objective, and the lowest validation error."""
+"""The measures by which a value is chosen: the last training objective, and the lowest validation error."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,12 @@ class Rates:
 
     def of(self, problem: RaceProblem, competitor: Competitor) -> Mapping[str, Choice]:
         """The choice by each criterion; SettingError where there is none."""
-        found = self.chosen.get(problem.rates_name, {}).get(competitor.name)
+        name = problem.tuned_as or problem.name
+        found = self.chosen.get(name, {}).get(competitor.name)
         if found is None:
             raise SettingError(
-                f"there is no rate of '{competitor.name}' for '{problem.rates_name}': find one with `lifted bench tune "
-                f"--problems {problem.rates_name} --competitors {competitor.name}`, and give its file as --rates."
+                f"there is no rate of '{competitor.name}' for '{name}': find one with `lifted bench tune --problems "
+                f"{name} --competitors {competitor.name}`, and give its file as --rates."
             )
         return found
 
@@ -67,19 +69,15 @@ class Rates:
 
 
 def read_rates(path: Path | None = None) -> Rates:
-    """The rates in a file; those that come with the lab if there is none."""
+    """The rates in a file; those that come with the lab if it is None."""
     try:
         place = files(__package__) / "rates.json" if path is None else path
         entries = json.loads(place.read_text(encoding="utf-8"))
         if entries["kind"] != KIND:
             raise ValueError(f"it is of the kind {entries['kind']!r}")
-        chosen = {
-            problem: {
-                name: {criterion: Choice(**choices[criterion]) for criterion in CRITERIA}
-                for name, choices in competitors.items()
-            }
-            for problem, competitors in entries["problems"].items()
-        }
-        return Rates(chosen, dict(entries["provenance"]))
+        rates: Rates = decode({"chosen": entries["problems"], "provenance": entries["provenance"]}, Rates)
+        if any(set(choices) != set(CRITERIA) for by_name in rates.chosen.values() for choices in by_name.values()):
+            raise ValueError(f"a competitor has other criteria than {' and '.join(CRITERIA)}")
+        return rates
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise SettingError(f"{path} is no file of rates ({error}): make one with `lifted bench tune`.") from error

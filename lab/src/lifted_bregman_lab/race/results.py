@@ -4,26 +4,46 @@ from __future__ import annotations
 
 import json
 import math
-import sys
-from collections import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, TypedDict
 
 import pandas as pd
 
 from lifted_bregman.errors import CheckpointError
 from lifted_bregman.experiments._write import write_whole
+from lifted_bregman_lab.decoding import decode
 
 KIND = "lifted race, format 1"
 NUMBERS = ("step", "epoch", "seconds", "objective", "validation_error")
-"""What every evaluation has."""
-_REPETITION: dict[str, Any] = {"problem": str, "seed": int, "whole": bool, "load": float | None}
-_RUN: dict[str, Any] = {"entry": str, "outcome": str, "message": str}
-"""The types of what a repetition and a run have beside their runs and rows."""
+"""The numbers that every row has."""
+_PROVENANCE: dict[str, Any] = {"epochs": dict[str, Any], "environment": dict[str, Any], "budget": float}  # of `tune`
+
+
+class RunRecord(TypedDict):
+    """The run of one entry in a repetition, as the file stores it."""
+
+    entry: str
+    rows: list[dict[str, float]]
+    outcome: str
+    message: str
+
+
+class Repetition(TypedDict):
+    """One repetition on one problem, as the file stores it.
+
+    whole   whether all its runs ended
+    load    load average of the machine at its end; None where it is unknown
+    traces  one run for each entry, in their order
+    """
+
+    problem: str
+    seed: int
+    whole: bool
+    load: float | None
+    traces: list[RunRecord]
 
 
 @dataclass(frozen=True)
@@ -31,17 +51,17 @@ class Entry:
     """A competitor with the setting it runs with on one problem.
 
     Args:
-        name: unlike that of any other entry on the problem.
-        competitor: its name.
-        title: as people read it.
+        name: different for every entry of a problem.
+        competitor: name of the competitor.
+        title: for readers.
         kind: "lifted" or "back-propagation".
         chosen_by: "objective", "validation", both, or none where nothing is tuned.
-        solver: the solver with all its settings, as text.
+        solver: repr of the solver with all its settings.
         batch_size: samples of a step.
-        tuned: the setting that was chosen from a grid; empty where nothing is tuned.
+        tuned: name of the setting that was chosen from a grid; empty where nothing is tuned.
         value: of that setting; None where nothing is tuned.
-        grid: the values that were tried.
-        batch_sizes: the batch sizes that were tried.
+        grid: values of that setting to choose from.
+        batch_sizes: batch sizes to choose from.
     """
 
     name: str
@@ -62,18 +82,18 @@ class ProblemRecord:
     """A problem as a race keeps it, with the entries that ran on it.
 
     Args:
-        name: as it is chosen on the command line.
-        title: as people read it.
-        classify: whether the validation error is that of classes.
-        epochs: passes over the data, unless the time is over before.
-        batch_size: samples of a step, unless an entry says otherwise.
-        samples: to train on.
-        validation_samples: to be judged by.
+        name: for the command line.
+        title: for readers.
+        classify: whether the validation error is the fraction of wrong classes; else it is a mean squared error.
+        epochs: passes over the data, unless the budget ends a run before.
+        batch_size: samples of a step, unless an entry has its own.
+        samples: number of training samples.
+        validation_samples: number of validation samples.
         source: where the samples came from.
-        settings: data and network, by name.
-        reference: the competitor whose results are the targets.
+        settings: of data and network, by name.
+        reference: name of the competitor that sets the targets.
         entries: in the order of their runs.
-        rows: evaluations in the time that the reference takes; 0 where a file does not say.
+        rows: evaluations in the time that the reference takes; 0 in files without it.
     """
 
     name: str
@@ -96,18 +116,16 @@ class Race:
 
     Args:
         problems: in the order in which they were run.
-        repetitions: as the file has them.  Each is a mapping with "problem", "seed", "whole" (whether all its runs came
-            to their end), "load" (of the machine at its end, None where it is not known) and "traces": the runs of the
-            entries in their order, mappings with "entry", "outcome", "message" and "rows", the evaluations.
+        repetitions: in the order of problems and seeds.
         environment: versions, threads, hardware.
-        load_before: processes that wanted to run in the minute before, on average; None where it is not known.
-        budget: the most time of a run, as a multiple of the reference's.
+        load_before: load average of the machine before the race; None where it is unknown.
+        budget: the longest time of a run, as a multiple of the reference's.
         interrupted: whether repetitions are missing or cut.
         provenance: how the rates were found.
     """
 
     problems: tuple[ProblemRecord, ...]
-    repetitions: tuple[Mapping[str, Any], ...]
+    repetitions: tuple[Repetition, ...]
     environment: Mapping[str, str]
     load_before: float | None
     budget: float
@@ -116,20 +134,21 @@ class Race:
 
     @cached_property
     def rows(self) -> pd.DataFrame:
-        """One line for each evaluation, in the order of repetitions, entries and steps.
+        """One row for each evaluation, in the order of repetitions, entries and steps.
 
-        "problem", "seed", "whole", "load", "entry", "outcome" and "message" are those of `repetitions`.  Numbers are
-        "step", "epoch", "seconds" (in steps), "objective" (training), "validation_error", "sparsity" (of the middle
-        layer) and, for classes, "accuracy", "validation" and "validation_accuracy".  The first line of a run is from
+        "problem", "seed", "whole", "load", "entry", "outcome" and "message" are those of repetition and run.  Numbers
+        are "step", "epoch", "seconds" (in steps), "objective" (training), "validation_error", "sparsity" (of the middle
+        layer) and, for classes, "accuracy", "validation" and "validation_accuracy".  The first row of a run is from
         before training.
         """
+        names = ["problem", "seed", "whole", "load", "entry", "outcome", "message"]
         lines = [
-            {name: repetition[name] for name in _REPETITION} | {name: run[name] for name in _RUN} | dict(row)
+            {name: {**repetition, **run}[name] for name in names} | row
             for repetition in self.repetitions
             for run in repetition["traces"]
             for row in run["rows"]
         ]
-        rows = pd.DataFrame(lines, columns=None if lines else [*_REPETITION, *_RUN, *NUMBERS])
+        rows = pd.DataFrame(lines, columns=None if lines else [*names, *NUMBERS])
         return rows if "sparsity" in rows else rows.assign(sparsity=math.nan)
 
     def rows_of(self, problem: str) -> pd.DataFrame:
@@ -142,8 +161,8 @@ class Race:
         return int(self.rows_of(problem)["seed"].nunique())
 
     @property
-    def whole(self) -> tuple[Mapping[str, Any], ...]:
-        """The repetitions whose runs all came to their end."""
+    def whole(self) -> tuple[Repetition, ...]:
+        """The repetitions whose runs all ended."""
         return tuple(repetition for repetition in self.repetitions if repetition["whole"])
 
 
@@ -161,8 +180,7 @@ def read_race(path: Path) -> Race:
         entries = json.loads(path.read_text(encoding="utf-8"))
         if entries.pop("kind") != KIND:
             raise ValueError("it is of another kind or version")
-        problems = tuple(map(_problem, entries.pop("problems")))
-        race = Race(problems, tuple(entries.pop("heats")), **entries)
+        race: Race = decode(entries | {"repetitions": entries.pop("heats")}, Race)
         _require_consistent(race)
         return race
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -180,56 +198,22 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _problem(record: dict[str, Any]) -> ProblemRecord:
-    tuples: list[dict[str, Any]] = [
-        {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
-        for entry in record["entries"]
-    ]
-    return ProblemRecord(**(record | {"entries": tuple(Entry(**entry) for entry in tuples)}))
-
-
 def _require_consistent(race: Race) -> None:
-    """ValueError unless every field is of its type, and problems, entries and repetitions belong together."""
-    for record in (race, *race.problems, *(entry for problem in race.problems for entry in problem.entries)):
-        _require_types(vars(record), get_type_hints(type(record)))
-    kinds = {"epochs": dict, "environment": dict, "budget": float}
-    _require_types(race.provenance, {name: kind for name, kind in kinds.items() if name in race.provenance})
-    known = {problem.name: [entry.name for entry in problem.entries] for problem in race.problems}
+    """ValueError unless problems, entries and repetitions belong together."""
+    for name in _PROVENANCE.keys() & race.provenance.keys():
+        decode(race.provenance[name], _PROVENANCE[name], name)
     for problem in race.problems:
         if problem.reference not in [entry.competitor for entry in problem.entries]:
             raise ValueError(f"the reference of '{problem.name}' is '{problem.reference}', which has no entry")
         if problem.name not in [repetition["problem"] for repetition in race.repetitions]:
             raise ValueError(f"'{problem.name}' has no repetition")
+    known = {problem.name: [entry.name for entry in problem.entries] for problem in race.problems}
     for repetition in race.repetitions:
-        _require_types(repetition, _REPETITION)
-        if [run["entry"] for run in repetition["traces"]] != known[repetition["problem"]]:
-            raise ValueError(f"a repetition of '{repetition['problem']}' has other entries than the problem")
-        for run in repetition["traces"]:
-            _require_types(run, _RUN)
-            if not run["rows"]:
-                raise ValueError(f"a run of '{repetition['problem']}' has no rows")
-            for row in run["rows"]:
-                for name in (*NUMBERS, *row):
-                    if not _fits(row[name], float):
-                        raise ValueError(f"a row holds '{name}' that is no number")
-
-
-def _require_types(record: Mapping[str, Any], types: Mapping[str, Any]) -> None:
-    for name, hint in types.items():
-        if not _fits(record[name], hint):
-            raise ValueError(f"'{name}' is {str(record[name])[:50]!r}")
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of a type: a number that is finite, text, a bool, a record, a tuple or mapping of those."""
-    if hint is float:
-        return type(value) in (int, float) and abs(value) <= sys.float_info.max
-    if hint in (int, str, bool):
-        return type(value) is hint
-    if get_origin(hint) is tuple:
-        return isinstance(value, tuple) and all(_fits(entry, get_args(hint)[0]) for entry in value)
-    if get_origin(hint) is UnionType:
-        return any(_fits(value, option) for option in get_args(hint))
-    if get_origin(hint) is abc.Mapping:
-        return isinstance(value, dict) and all(_fits(entry, get_args(hint)[1]) for entry in value.values())
-    return hint is Any or isinstance(value, hint)
+        name, runs = repetition["problem"], repetition["traces"]
+        if [run["entry"] for run in runs] != known[name]:
+            raise ValueError(f"a repetition of '{name}' has other entries than the problem")
+        if not all(run["rows"] for run in runs):
+            raise ValueError(f"a run of '{name}' has no rows")
+        missing = [number for run in runs for row in run["rows"] for number in NUMBERS if number not in row]
+        if missing:
+            raise ValueError(f"a row of '{name}' has no '{missing[0]}'")

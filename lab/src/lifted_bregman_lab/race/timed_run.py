@@ -1,4 +1,4 @@
-"""One run of a race or of its tuning, in turns: it pauses after each and resumes.  Only steps are timed."""
+"""One run of a race or of its tuning, which pauses and resumes.  Only steps are timed."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class TimedRun:
     """A run on a problem, from the initial weights of its seed.
 
     Args:
-        problem: with its epochs.
+        problem: gives network and epochs.
         solver: one that takes batches.
-        samples: training and validation part.
+        samples: training and validation samples.
         batch_size: samples of a step, >= 1.
         seed: of the weights and of the order of the samples.
         callbacks: called after every step.
@@ -49,25 +49,25 @@ class TimedRun:
         )
         self._order = self.run._order(1)
         self.steps = problem.epochs * len(self._order)
-        """Of the whole run."""
+        """Number of steps of the whole run."""
         self.rows: list[dict[str, float]] = []
         """One for each evaluation."""
         self.outcome = ""
-        """The name of the `Outcome`; empty while the run is not over."""
+        """The name of the `Outcome`; empty before the run has ended."""
         self.message = ""
 
     @property
     def seconds(self) -> float:
-        """In steps, evaluation aside."""
+        """Seconds in steps so far, without evaluation."""
         return self.run.seconds
 
     @property
     def fraction(self) -> float:
-        """The part of the steps that is done."""
+        """The fraction of the steps that is done."""
         return self.run.state.steps / self.steps
 
     def advance(self, *, seconds: float = math.inf, steps: float = math.inf) -> None:
-        """Take steps, at least one, until the clock shows `seconds`, `steps` are taken or the run is over."""
+        """Take at least one step, until the clock shows `seconds`, `steps` are taken or the run has ended."""
         run, last = self.run, min(steps, self.steps)
         try:
             require_finite(run)
@@ -88,12 +88,12 @@ class TimedRun:
             self.end(run.outcome, run.message)
 
     def end(self, outcome: Outcome, message: str) -> None:
-        """Set how the run ended, unless it is over already."""
+        """Set outcome and message, unless the run has ended already."""
         if not self.outcome:
             self.outcome, self.message = outcome.name, message
 
     def record(self) -> None:
-        """Add a row, unless the last one is of the same step; a row that is not finite ends the run as diverged."""
+        """Add a row, unless this step has one; a row that is not finite ends the run as diverged."""
         if self.outcome == Outcome.DIVERGED.name or (self.rows and self.rows[-1]["step"] == self.run.state.steps):
             return
         row = {
@@ -113,10 +113,9 @@ class TimedRun:
         """The fraction of wrong classes, or the mean squared error of the outputs, on the validation samples."""
         problem, held_out = self.run.problem, self._validation
         if self._classify:
-            reached = measured(problem, held_out, True)
-            accuracy = reached["accuracy"]
-            named = {"validation": reached["objective"], "validation_accuracy": accuracy}
-            return named | {"validation_error": 1.0 - accuracy}
+            found = measured(problem, held_out, True)
+            right = found["accuracy"]
+            return {"validation": found["objective"], "validation_accuracy": right, "validation_error": 1.0 - right}
         total = 0.0
         with torch.no_grad():
             for start in range(0, len(held_out), _AT_ONCE):

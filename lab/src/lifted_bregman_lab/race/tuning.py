@@ -1,13 +1,12 @@
-"""Tuning: runs that walk over a grid until no neighbour is better; the best of them gives the race's rate.
+"""Tuning: walks over a grid until no neighbour is better; the best run gives the race's rate.
 
-Finished runs are kept in a file of JSON lines, so that a tuning that was ended resumes there.
+Finished runs are appended to a file of JSON lines, from which an interrupted tuning resumes.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import statistics
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -30,13 +29,13 @@ from lifted_bregman_lab.race.running import Watch, check_limits
 from lifted_bregman_lab.race.timed_run import TimedRun
 
 GridRun = dict[str, Any]
-"""A run at one point of a grid, a line of the log: `_POINT` and `_RESULT`, by name."""
+"""A run at one point of a grid, a row of the log: the entries `_POINT` and `_RESULT`."""
 _POINT = ("problem", "competitor", "solver", "value", "batch_size", "epochs", "seed")  # value: of the tuned setting
 _RESULT = ("objective", "validation_error", "seconds", "outcome")  # the last objective, the lowest error
 _MEASURES = dict(zip(CRITERIA, ("objective", "validation_error"), strict=True))
-_ROWS = 20  # evaluations of a run: its lowest validation error is that of one of them
-_Place = tuple[int, int]  # in the lists of values and of batch sizes
-# Larger batches want larger rates, so that the diagonal along which both grow belongs to it.
+_ROWS = 20  # evaluations of a run, among which the lowest validation error is looked up
+_Place = tuple[int, int]  # indices of the value and of the batch size
+# The diagonal belongs to it because larger batches want larger rates.
 _NEIGHBOURS: tuple[_Place, ...] = ((-1, 0), (1, 0), (0, -1), (0, 1), (-1, -1), (1, 1))
 
 
@@ -45,9 +44,9 @@ class TuneSettings:
     """The settings of a tuning.
 
     Args:
-        seed: of samples, weights and order, >= 0; not one of the race's, so that nothing is tuned to its repetitions.
+        seed: of samples, weights and order, >= 0; not one of the race's seeds.
         threads: of torch, >= 1; None for torch's own choice.
-        budget: the most time of a run, as a multiple of the reference's median, >= 1.
+        budget: the longest time of a run, as a multiple of the reference's median, >= 1.
         data_dir: a folder that holds data sets; None for the cache.
     """
 
@@ -66,7 +65,7 @@ def tune(
     competitors: Sequence[Competitor],
     settings: TuneSettings,
     log: Path,
-    watch: Watch | None = None,
+    watch: Watch = lambda what, part: None,
     *,
     signals: Signals | None = None,
 ) -> Rates | None:
@@ -84,8 +83,8 @@ def tune(
         competitors: those without a grid are left out.
         settings: seed, threads, budget.
         log: a file of JSON lines; created if it is missing, continued otherwise.
-        watch: called before every run with its name, and the part of the walks that is done.
-        signals: those that end it after the present step, already listened to; Ctrl-C if None.
+        watch: called before every run with its name and the fraction of the walks that is done.
+        signals: an entered `Signals` that ends the tuning after the present step; Ctrl-C if None.
     """
     tuned = [competitor for competitor in competitors if competitor.tuned is not None]
     if not problems or not tuned:
@@ -96,31 +95,23 @@ def tune(
     runs: list[GridRun] = []
     walks = [(problem, competitor) for problem in problems for competitor in tuned]
     samples: dict[str, RunData] = {}
-    listening = Signals() if signals is None else nullcontext(signals)
-    with listening as signals, threads(settings.threads):
+    with Signals() if signals is None else nullcontext(signals) as signals, threads(settings.threads):
         for number, (problem, competitor) in enumerate(walks):
             limit = settings.budget * _median_seconds(runs, problem, reference)
             visited: dict[_Place, GridRun] = {}
             while (place := _next_place(visited, competitor, problem)) is not None:
                 value, size = competitor.grid[place[0]], competitor.batch_sizes(problem)[place[1]]
                 solver = competitor.make(value)
-                who = (problem.name, competitor.name, repr(solver), value, size, problem.epochs, settings.seed)
-                run: GridRun = dict(zip(_POINT, who, strict=True))
+                point = (problem.name, competitor.name, repr(solver), value, size, problem.epochs, settings.seed)
+                run: GridRun = dict(zip(_POINT, point, strict=True))
                 if _key(run) not in finished:
-                    if watch is not None:
-                        setting = f"{competitor.tuned} {value:g}, batches of {size}"
-                        watch(f"{problem.name}, {competitor.name}, {setting}", number / len(walks))
-                    if problem.name not in samples:
+                    setting = f"{competitor.tuned} {value:g}, batches of {size}"
+                    watch(f"{problem.name}, {competitor.name}, {setting}", number / len(walks))
+                    if problem.name not in samples:  # samples of one problem at a time are in memory
                         samples = {problem.name: problem.load(settings.seed, settings.data_dir)}
-                    own = TimedRun(
-                        problem,
-                        solver,
-                        samples[problem.name],
-                        batch_size=size,
-                        seed=settings.seed,
-                        callbacks=[signals],
-                    )
-                    run |= _run_to_end(own, limit, signals)
+                    options: Any = {"batch_size": size, "seed": settings.seed, "callbacks": [signals]}
+                    timed = TimedRun(problem, solver, samples[problem.name], **options)
+                    run |= _run_to_end(timed, limit, signals)
                     if signals.received is not None:
                         return None
                     finished[_key(run)] = run
@@ -148,18 +139,18 @@ def choose_rates(runs: Iterable[GridRun]) -> dict[str, dict[str, dict[str, Choic
             raise SettingError(
                 f"'{competitor}' diverged on '{problem}' at every point of its grid: give it smaller values."
             )
-        best = {criterion: finite.loc[finite[name].idxmin()] for criterion, name in _MEASURES.items()}
-        choices = {criterion: Choice(float(run["value"]), int(run["batch_size"])) for criterion, run in best.items()}
-        chosen.setdefault(problem, {})[competitor] = choices
+        best = finite.loc[[finite[name].idxmin() for name in _MEASURES.values()]]
+        choices = map(Choice, best["value"].astype(float).tolist(), best["batch_size"].tolist())
+        chosen.setdefault(problem, {})[competitor] = dict(zip(_MEASURES, choices, strict=True))
     return chosen
 
 
 def _next_place(visited: dict[_Place, GridRun], competitor: Competitor, problem: RaceProblem) -> _Place | None:
-    """The next point of a walk; None where it ends.  From points that all diverged it goes to smaller values."""
+    """The next point of a walk; None at its end.  Where all points diverged, the next one has a smaller value."""
     sizes = competitor.batch_sizes(problem)
     if not visited:
-        own = min(range(len(sizes)), key=lambda place: abs(math.log(sizes[place] / problem.batch_size)))
-        return (len(competitor.grid) - 1) // 2, own
+        nearest = min(range(len(sizes)), key=lambda place: abs(math.log(sizes[place] / problem.batch_size)))
+        return (len(competitor.grid) - 1) // 2, nearest
     finite = {place: run for place, run in visited.items() if run["outcome"] != Outcome.DIVERGED.name}
     if not finite:
         value, size = min(visited)
@@ -195,20 +186,20 @@ def _key(run: GridRun) -> tuple[object, ...]:
 
 
 def _median_seconds(runs: Iterable[GridRun], problem: RaceProblem, reference: str) -> float:
-    """Of the reference's runs with the problem's own batch size; infinite before they were run."""
-    own = (problem.name, reference, problem.batch_size, Outcome.FINISHED.name)
-    names = ("problem", "competitor", "batch_size", "outcome")
-    found = [run["seconds"] for run in runs if tuple(run[name] for name in names) == own]
-    return statistics.median(found) if found else math.inf
+    """The median of the reference's finished runs at the problem's own batch size; infinite before they were run."""
+    rows = pd.DataFrame(runs, columns=[*_POINT, *_RESULT])
+    point = {"problem": problem.name, "competitor": reference, "batch_size": problem.batch_size, "outcome": "FINISHED"}
+    seconds = rows["seconds"][(rows[list(point)] == pd.Series(point)).all(axis="columns")]
+    return float(seconds.median()) if len(seconds) else math.inf
 
 
 def _read(log: Path) -> list[GridRun]:
-    """The runs in a log, from which a line that was cut is removed."""
+    """The runs in a log.  A last line that a killed process left unfinished is removed from the file."""
     if not log.exists():
         return []
     try:
         *lines, cut = log.read_text(encoding="utf-8").split("\n")
-        if cut:  # the last line of a process that was killed
+        if cut:
             write_whole(log, "".join(f"{line}\n" for line in lines).encode())
         runs: list[GridRun] = [json.loads(line) for line in lines]
         if any(set(run) != {*_POINT, *_RESULT} for run in runs):

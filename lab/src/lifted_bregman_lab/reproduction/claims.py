@@ -12,6 +12,7 @@ import pandas as pd
 from lifted_bregman.errors import SettingError
 from lifted_bregman_lab.reproduction.quantities import Missing, Quantity, ReadsRuns, RunDiverged, paired, spread
 from lifted_bregman_lab.reproduction.store import Evidence
+from lifted_bregman_lab.text import count
 
 
 class Status(Enum):
@@ -81,8 +82,8 @@ class Near(Rule):
 
     def judge(self, evidence: Evidence) -> Verdict:
         values = self.quantity.values(evidence)
-        good = abs(values.mean() - self.value) <= self.tolerance
-        return _verdict(good, values, f"; published {self.value:g}, allowed ±{self.tolerance:g}")
+        brief, good = _mean(values), abs(values.mean() - self.value) <= self.tolerance
+        return _verdict(good, values, f"{brief}; published {self.value:g}, allowed ±{self.tolerance:g}", brief)
 
 
 @dataclass(frozen=True)
@@ -108,9 +109,9 @@ class Between(Rule):
 
     def judge(self, evidence: Evidence) -> Verdict:
         values = self.quantity.values(evidence)
-        low, high, found = self.low, self.high, values.mean()
-        good = (low is None or found >= low) and (high is None or found <= high)
-        return _verdict(good, values, f", and has to be {self.required}", f"{self.what} is ")
+        low, high, mean = self.low, self.high, values.mean()
+        brief, good = _mean(values), (low is None or mean >= low) and (high is None or mean <= high)
+        return _verdict(good, values, f"{self.what} is {brief}, and has to be {self.required}", brief)
 
 
 @dataclass(frozen=True)
@@ -131,9 +132,8 @@ class Less(Rule):
 
     def judge(self, evidence: Evidence) -> Verdict:
         left, right = paired(self.left, self.right, evidence)
-        one, other, good = _numbers(left), _numbers(right), left.mean() < right.mean()
-        sentence = f"{self.left_name} {one}, {self.right_name} {other}; {_seeds(len(left))}"
-        return Verdict(_status(good), sentence, f"{one} against {other}", left.mean(), spread(left), len(left))
+        one, other, good = _mean(left), _mean(right), left.mean() < right.mean()
+        return _verdict(good, left, f"{self.left_name} {one}, {self.right_name} {other}", f"{one} against {other}")
 
 
 @dataclass(frozen=True)
@@ -150,12 +150,12 @@ class All(Rule):
 
     def judge(self, evidence: Evidence) -> Verdict:
         verdicts = [rule.judge(evidence) for rule in self.rules]
-        said: dict[str, list[str]] = {"does not hold": [], "holds": []}
-        for verdict in verdicts:
-            said["holds" if verdict.status is Status.REPRODUCED else "does not hold"].append(verdict.sentence)
-        sentence = ". ".join(f"{word}: {'. '.join(sentences)}" for word, sentences in said.items() if sentences)
-        brief = f"{len(said['holds'])} of {len(verdicts)} hold"
-        return Verdict(_status(not said["does not hold"]), sentence, brief, seeds=min(one.seeds for one in verdicts))
+        holds = [verdict.sentence for verdict in verdicts if verdict.status is Status.REPRODUCED]
+        fails = [verdict.sentence for verdict in verdicts if verdict.status is not Status.REPRODUCED]
+        listed = (("does not hold", fails), ("holds", holds))
+        sentence = ". ".join(f"{word}: {'. '.join(sentences)}" for word, sentences in listed if sentences)
+        seeds = min(verdict.seeds for verdict in verdicts)
+        return Verdict(_status(not fails), sentence, f"{len(holds)} of {len(verdicts)} hold", seeds=seeds)
 
 
 @dataclass(frozen=True)
@@ -231,28 +231,25 @@ class Claim(ReadsRuns):
             return Verdict(Status.NOT_RUN, f"there is no finished run of {missing}")
 
 
-def _verdict(good: bool, values: pd.Series, bounds: str, before: str = "") -> Verdict:
-    brief = _numbers(values)
-    sentence = f"{before}{brief}{bounds}; {_seeds(len(values))}"
-    return Verdict(_status(good), sentence, brief, values.mean(), spread(values), len(values))
+def _verdict(good: bool, values: pd.Series, sentence: str, brief: str) -> Verdict:
+    """The verdict by the mean of `values`, one for each seed; the sentence ends with the number of seeds."""
+    seeds = len(values)
+    return Verdict(_status(good), f"{sentence}; {count(seeds, 'seed')}", brief, values.mean(), spread(values), seeds)
 
 
 def _status(good: bool) -> Status:
     return Status.REPRODUCED if good else Status.NOT_REPRODUCED
 
 
-def _numbers(values: pd.Series) -> str:
-    lost = int(np.isinf(values).sum())
-    if lost:
-        return "diverged" if lost == len(values) else f"diverged with {lost} of {_seeds(len(values))}"
+def _mean(values: pd.Series) -> str:
+    """Mean and spread in words; the number of seeds whose run diverged, where there are any."""
+    diverged = int(np.isinf(values).sum())
+    if diverged:
+        return "diverged" if diverged == len(values) else f"diverged with {diverged} of {count(len(values), 'seed')}"
     return with_spread(values.mean(), spread(values))
 
 
 def with_spread(value: float, deviation: float | None, digits: int | None = None) -> str:
-    """A mean and its standard deviation, with so many digits after the point; None for four that count."""
+    """A mean ± its standard deviation, with so many digits after the point; None for four significant digits."""
     first, second = (".4g", ".2g") if digits is None else (f".{digits}f", f".{digits}f")
     return f"{value:{first}}" if deviation is None else f"{value:{first}} ± {deviation:{second}}"
-
-
-def _seeds(count: int) -> str:
-    return "1 seed" if count == 1 else f"{count} seeds"

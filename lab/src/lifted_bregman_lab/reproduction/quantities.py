@@ -1,4 +1,4 @@
-"""Quantities: one number for each seed of a recipe, or of two recipes with the same seed."""
+"""Quantities: one number for each seed, read off the stored runs of one recipe or of two."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ROUNDING = 4.0 * sys.float_info.epsilon  # relative; the error of the mean of e
 
 
 class Missing(Exception):
-    """A recipe has no stored run, or none with a seed in common with another; the message is its name."""
+    """A recipe has no stored run, or shares no seed with another; the message is its name."""
 
 
 class RunDiverged(Exception):
@@ -160,7 +160,7 @@ class SecondsPerEpoch(OfRun):
 
 @dataclass(frozen=True)
 class OrInfinite(Quantity):
-    """A number of one stored run, and ∞ for a run that diverged: above that of any run that did not."""
+    """A number of one stored run; ∞ for a run that diverged, which is above that of every other run."""
 
     quantity: OfRun
 
@@ -170,23 +170,23 @@ class OrInfinite(Quantity):
 
 
 @dataclass(frozen=True)
-class Pair(Quantity, ABC):
-    """A number computed from two quantities of the same seed."""
+class Difference(Quantity):
+    """first - second, of the same seed."""
 
     first: Quantity
     second: Quantity
-
-
-class Difference(Pair):
-    """first - second."""
 
     def values(self, evidence: Evidence) -> pd.Series:
         first, second = paired(self.first, self.second, evidence)
         return first - second
 
 
-class Ratio(Pair):
-    """first / second."""
+@dataclass(frozen=True)
+class Ratio(Quantity):
+    """first / second, of the same seed."""
+
+    first: Quantity
+    second: Quantity
 
     def values(self, evidence: Evidence) -> pd.Series:
         first, second = paired(self.first, self.second, evidence)
@@ -214,7 +214,7 @@ def paired(first: Quantity, second: Quantity, evidence: Evidence) -> tuple[pd.Se
 
 
 def spread(values: pd.Series) -> float | None:
-    """The standard deviation (n - 1), 0 if it is no more than rounding; None for one value, or if one is ∞."""
+    """The standard deviation (n - 1), 0 if it is only rounding; None for one value, or if one is ∞."""
     if len(values) < 2 or not np.isfinite(values).all():
         return None
     found = float(values.std())

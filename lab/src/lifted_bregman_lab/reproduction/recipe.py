@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 
-from lifted_bregman import data
 from lifted_bregman.data.naming import parse
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments.settings import Settings
 from lifted_bregman.problem import LiftedProblem
+from lifted_bregman_lab.datasets import is_here
 
 SMOKE_SET = "digits"  # comes with scikit-learn; taken where the set itself is not on this machine
 _SHORT = 600.0  # seconds; what takes less is run with more seeds
@@ -117,8 +117,3 @@ class Job:
             name = f"{SMOKE_SET}-{parse(name)[1] or 200}"
         folder = None if self.data_dir is None else str(self.data_dir)
         return replace(chosen, data=name, seed=self.seed, data_dir=folder, threads=self.threads).resolved()
-
-
-def is_here(name: str, data_dir: Path | None) -> bool:
-    """Whether a data set is on this machine."""
-    return data.whereabouts(parse(name)[0], data_dir).startswith("in ")

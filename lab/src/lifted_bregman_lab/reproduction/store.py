@@ -1,16 +1,15 @@
-"""The store of a reproduction: one file of rows for each recipe and seed, which is checked when it is read.
+"""The store of a reproduction: one file of rows for each recipe and seed.  Reading checks every value.
 
 `results/<recipe>/<seed>.jsonl` has a line with settings, data and versions, a line for each row, and a last line with
-the outcome.  It is written when the run is over, whole or not at all.
+the outcome.  It is written when the run has ended, whole or not at all.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,12 @@ from lifted_bregman.errors import CheckpointError
 from lifted_bregman.experiments._write import write_whole
 from lifted_bregman.experiments.settings_file import to_entries
 from lifted_bregman.solvers import Outcome
+from lifted_bregman_lab.decoding import decode
 from lifted_bregman_lab.reproduction.packing import require_shown
 from lifted_bregman_lab.reproduction.recipe import Job
 
 KIND = "lifted reproduction, format 1"
-# Where a run took place and how it was saved: no part of the hash.
+# Where a run took place and how it was saved is not part of the hash: any machine may run a recipe.
 _NOT_HASHED = ("data_dir", "threads", "checkpoint_epochs", "checkpoint_steps", "checkpoint_seconds")
 _MOST_BYTES = 1 << 24
 
@@ -37,7 +37,7 @@ class RecipeRun:
     """One stored run.
 
     Args:
-        recipe: its name.
+        recipe: name of the recipe.
         seed: of samples, weights, order and noise.
         settings: the resolved settings, as plain entries.
         environment: versions, threads, hardware, commit.
@@ -69,7 +69,7 @@ class RecipeRun:
 
     @property
     def reason(self) -> str:
-        """The sentence of `message` after that of the outcome, or that one where it is alone; without the full stop."""
+        """The second sentence of `message`, or its only one, without the full stop."""
         sentences = self.message.split(". ")
         return sentences[min(1, len(sentences) - 1)].removesuffix(".")
 
@@ -135,7 +135,7 @@ class ResultStore:
     def write(self, job: Job, run: RecipeRun) -> Path:
         """Store a finished run; the file is written whole or not at all."""
         header = {"kind": KIND, "recipe": run.recipe, "seed": run.seed, "hash": settings_hash(run.settings)}
-        header |= {name: to(getattr(run, name)) for name, to in _HEADER.items()}
+        header |= {name: dict(getattr(run, name)) for name in ("settings", "environment", "data")}
         ending = {"outcome": run.outcome, "message": run.message, "seconds": run.seconds, "rows": len(run.rows)}
         ending |= {"measures": dict(run.measures), "pictures": dict(run.pictures)}
         lines = [header, *map(dict, run.rows), {"end": ending}]
@@ -150,19 +150,19 @@ class Evidence:
     """Stored runs, by recipe and seed.
 
     found      the runs
-    stand_ins  the recipe whose runs are found under the name of another; None if each is found under its own
+    stand_ins  name of a recipe -> name of the recipe whose runs take its place; None for no replacement
     """
 
     found: tuple[RecipeRun, ...]
     stand_ins: Mapping[str, str] | None = None
 
     def runs(self, recipe: str) -> dict[int, RecipeRun]:
-        """The runs of a recipe, or of the one that stands for it, by seed and in the order of the seeds."""
+        """The runs of a recipe, or of the recipe that takes its place, by seed and in the order of the seeds."""
         name = recipe if self.stand_ins is None else self.stand_ins.get(recipe)
         return {run.seed: run for run in sorted(self.found, key=lambda run: run.seed) if run.recipe == name}
 
     def standing_for(self, recipes: Mapping[str, str]) -> Evidence:
-        """Under each of these names, and no other, the runs of the recipe that is given for it."""
+        """The same runs, where each key of `recipes` reads the runs of its value, and other names have no runs."""
         return replace(self, stand_ins=recipes)
 
 
@@ -184,8 +184,9 @@ def read_run(path: Path) -> RecipeRun:
         if header["hash"] != settings_hash(header["settings"]):
             raise ValueError("its hash is not that of its settings")
         require_shown(ending["pictures"])
-        first = {name: to(header[name]) for name, to in _HEADER.items()}
-        return RecipeRun(**first, rows=tuple(map(_row, rows)), **{name: to(ending[name]) for name, to in _END.items()})
+        entries = {**header, **ending, "rows": rows}
+        run: RecipeRun = decode({field.name: entries[field.name] for field in fields(RecipeRun)}, RecipeRun)
+        return run
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path} holds no finished run ({error}): it is ignored; run it again.") from error
 
@@ -211,19 +212,3 @@ def _require_same(run: RecipeRun, job: Job) -> None:
 def _require_entry(name: str, entries: Iterable[str], where: str) -> None:
     if name not in entries:
         raise CheckpointError(f"{where} have no '{name}', only {', '.join(sorted(entries))}: run it again.")
-
-
-def _row(entries: Any) -> dict[str, float]:
-    for name, value in entries.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise ValueError(f"'{name}' is no number")
-    return dict(entries)
-
-
-# The entries of the first and the last line, and their types.
-_HEADER: dict[str, Callable[[Any], Any]] = {
-    "recipe": str, "seed": int, "settings": dict, "environment": dict, "data": dict,
-}  # fmt: skip
-_END: dict[str, Callable[[Any], Any]] = {
-    "outcome": str, "message": str, "seconds": float, "measures": _row, "pictures": dict,
-}  # fmt: skip

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from statistics import median
 
-from lifted_bregman_lab.race.tables import Rows
 from lifted_bregman_lab.scale.cases import Case
 from lifted_bregman_lab.scale.measuring import ALONE, BESIDE, SHARED
 from lifted_bregman_lab.scale.results import Measured, Scale
 from lifted_bregman_lab.scale.target import OBJECTIVE
+from lifted_bregman_lab.text import Rows
 
 NUMBER = 4
 """The bytes of a number."""

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from lifted_bregman.reports.charts import Charts, Curve
 from lifted_bregman.reports.page import Block, Text
@@ -22,7 +21,7 @@ _OVER_SEEDS = "Lines are means over seeds, and bands go from the least to the mo
 
 
 def charts_block(results: Results, shown: ShownCharts) -> Block:
-    """The charts, with what is missing or diverged named below them; a sentence where nothing was run."""
+    """The charts, with the runs that diverged named below them; a sentence where no run is stored."""
     drawn = [chart for chart in (_chart(results, one) for one in shown.charts) if chart is not None]
     if not drawn:
         return Text(f"{shown.caption} {_diverged(results, shown.recipes) or 'None of these runs is stored yet.'}")
@@ -32,37 +31,30 @@ def charts_block(results: Results, shown: ShownCharts) -> Block:
 
 
 def images_block(results: Results, shown: ShownImages) -> Block:
-    """Rows of images of seed 0, what should come out first."""
-    runs, caption = _pictured(results, shown.recipes), _with_missing(results, shown.caption, shown.outputs)
-    if not runs:
+    """Rows of images of the first seed: targets, inputs if they are shown, and the outputs of each recipe."""
+    pictured, caption = _pictured(results, shown.caption, shown.outputs)
+    if not pictured:
         return Text(caption)
-    first = next(iter(runs.values()))
-    strips = [Strip("original", _grey(first, f"{shown.part}_target"))]
-    if shown.inputs:
-        strips.append(Strip("input", _grey(first, f"{shown.part}_input")))
-    strips += [
-        Strip(label, _grey(runs[recipe], f"{shown.part}_output")) for label, recipe in shown.outputs if recipe in runs
-    ]
+    first = pictured[0][1]
+    rows = [("original", first, "target"), *([("input", first, "input")] if shown.inputs else [])]
+    rows += [(label, run, "output") for label, run in pictured]
+    strips = [Strip(label, unpack(run.pictures[f"{shown.part}_{name}"]) / 255.0) for label, run, name in rows]
     return Strips(strips, caption, "a row of small images")
 
 
 def codes_block(results: Results, shown: ShownCodes) -> Block:
     """One row of coloured pixels for each code."""
-    runs, caption = _pictured(results, shown.recipes), _with_missing(results, shown.caption, shown.codes)
-    if not runs:
-        return Text(caption)
+    pictured, caption = _pictured(results, shown.caption, shown.codes)
     strips = []
-    for label, recipe in shown.codes:
-        if recipe not in runs:
-            continue
-        code = unpack_code(runs[recipe].pictures[CODE])
+    for label, run in pictured:
+        code = unpack_code(run.pictures[CODE])
         size = f"{np.count_nonzero(code)} of {len(code)}, up to {np.abs(code).max():.3g}"
         strips.append(Strip(f"{label}: {size}", code.reshape(1, _height(len(code)), -1), signed=True))
-    return Strips(strips, caption, "a code, mostly zeros")
+    return Strips(strips, caption, "a code, mostly zeros") if strips else Text(caption)
 
 
 def curve_of(results: Results, shown: ShownCurve, against: str) -> tuple[Curve, Band]:
-    """The mean over seeds where all of them have a row, and from the least to the most; empty where none is stored."""
+    """Mean, and least and most, over seeds at every x that all seeds have; empty where no run is stored."""
     runs = results.evidence.runs(shown.recipe)
     if not runs:
         return Curve(f"{shown.name} (not run)", [], []), ([], [])
@@ -87,41 +79,34 @@ def _chart(results: Results, shown: ShownChart) -> BandChart | None:
 
 
 def _stretched(curve: Curve, band: Band, reach: Sequence[float]) -> tuple[Curve, Band]:
-    """A single point as a line over the whole chart."""
+    """A single point as a horizontal line over the whole chart."""
     ends = [min(reach), max(reach)]
     return Curve(curve.name, ends, [*curve.y, *curve.y]), ([*band[0], *band[0]], [*band[1], *band[1]])
 
 
 def _diverged(results: Results, recipes: Sequence[str]) -> str:
     runs = [run for name in recipes for run in results.evidence.runs(name).values()]
-    told = [f"{run.recipe} with seed {run.seed}" for run in runs if run.diverged]
-    return f"Diverged, and shown as far as it went: {', '.join(told)}." if told else ""
+    names = [f"{run.recipe} with seed {run.seed}" for run in runs if run.diverged]
+    return f"Diverged, and shown as far as it went: {', '.join(names)}." if names else ""
 
 
-def _pictured(results: Results, recipes: Sequence[str]) -> dict[str, RecipeRun]:
-    """The runs with pictures, by recipe; those of the first seed."""
-    first = {name: next(iter(results.evidence.runs(name).values()), None) for name in recipes}
-    return {name: run for name, run in first.items() if run is not None and run.pictures}
-
-
-def _grey(run: RecipeRun, name: str) -> NDArray[np.float64]:
-    return unpack(run.pictures[name]) / 255.0
-
-
-def _with_missing(results: Results, caption: str, rows: Sequence[tuple[str, str]]) -> str:
-    """The caption with the rows that have no pictures, and why: they were not run, or diverged."""
-    found = _pictured(results, [recipe for _, recipe in rows])
-    left = [(label, results.evidence.runs(recipe)) for label, recipe in rows if recipe not in found]
-    diverged = [label for label, runs in left if any(run.diverged for run in runs.values())]
-    missing = [label for label, _ in left if label not in diverged]
-    if len(missing) == len(rows):
-        return f"{caption} None of these runs is stored yet."
-    words = (("Not run yet", missing), ("Diverged, and left no picture", diverged))
-    return " ".join([caption, *(f"{said}: {', '.join(labels)}." for said, labels in words if labels)])
+def _pictured(
+    results: Results, caption: str, labelled: Sequence[tuple[str, str]]
+) -> tuple[list[tuple[str, RecipeRun]], str]:
+    """(label, run of the first seed) of each recipe with stored pictures; and the caption, which names the others."""
+    pictured, diverged, missing = list[tuple[str, RecipeRun]](), list[str](), list[str]()
+    for label, recipe in labelled:
+        runs = list(results.evidence.runs(recipe).values())
+        if runs and runs[0].pictures:
+            pictured.append((label, runs[0]))
+        else:
+            (diverged if any(run.diverged for run in runs) else missing).append(label)
+    if len(missing) == len(labelled):
+        return [], f"{caption} None of these runs is stored yet."
+    notes = (("Not run yet", missing), ("Diverged, and left no picture", diverged))
+    return pictured, " ".join([caption, *(f"{note}: {', '.join(labels)}." for note, labels in notes if labels)])
 
 
 def _height(width: int) -> int:
-    """The largest divisor for which rows are at least four times as long as high, or 1."""
-    return max(
-        height for height in range(1, width + 1) if width % height == 0 and (4 * height**2 <= width or height == 1)
-    )
+    """The largest divisor h of `width` with width / h >= 4 h, or 1."""
+    return max((height for height in range(1, width + 1) if width % height == 0 and 4 * height**2 <= width), default=1)

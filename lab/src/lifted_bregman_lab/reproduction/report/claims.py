@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from lifted_bregman.reports.page import Block, Finding, Heading, Text
 from lifted_bregman_lab.reproduction import All, Claim, Status, Verdict
 from lifted_bregman_lab.reproduction.report.results import Results
-from lifted_bregman_lab.reproduction.report.tables import MARKS, told
+from lifted_bregman_lab.reproduction.report.tables import MARKS, marked
 
 _COLOURS = dict(zip(Status, ("curve-3", "curve-2", "curve-5", "rule"), strict=True))
 _APART = "--out out/again"  # a stored run is not run again
@@ -26,10 +26,11 @@ def claim_block(results: Results, claim: Claim) -> Finding:
     lines = re.split(r"(?<=\.) ", found) if isinstance(claim.rule, All) else [found]
     lines += [line for line in (f"Judged by: {sentence(claim.why)}", tried(results, claim)) if line]
     others = _judged_otherwise(results, claim)
-    read = [f"With {title}, {told(other.status)}: {sentence(other.sentence)}" for title, other in others]
+    read = [f"With {title}, {marked(other.status)}: {sentence(other.sentence)}" for title, other in others]
     command = f"lifted reproduce {claim.name} {_APART}" if claim.recipes else "lifted report results"
     more = (readings_in_brief(results, claim), read) if read else None
-    return Finding(told(verdict.status), claim.statement, _COLOURS[verdict.status], lines, (claim.name, command), more)
+    code = (claim.name, command)
+    return Finding(marked(verdict.status), claim.statement, _COLOURS[verdict.status], lines, code, more)
 
 
 def failures(results: Results) -> dict[str, dict[Claim, list[str]]]:
@@ -66,8 +67,8 @@ def failure_blocks(results: Results) -> list[Block]:
 def readings_in_brief(results: Results, claim: Claim) -> str:
     """The verdicts of other readings of the text on a claim; empty where none judges it."""
     found = _judged_otherwise(results, claim)
-    said = [f"{title} ({verdict.brief}\N{NO-BREAK SPACE}{MARKS[verdict.status]})" for title, verdict in found]
-    return f"Read otherwise: {', '.join(said)}." if said else ""
+    brief = [f"{title} ({verdict.brief}\N{NO-BREAK SPACE}{MARKS[verdict.status]})" for title, verdict in found]
+    return f"Read otherwise: {', '.join(brief)}." if brief else ""
 
 
 def _judged_otherwise(results: Results, claim: Claim) -> list[tuple[str, Verdict]]:

@@ -10,6 +10,7 @@ from lifted_bregman_lab.reproduction import Near
 from lifted_bregman_lab.reproduction.exhibits import Drawing, Exhibit, Shown, ShownCharts, ShownImages, ShownTable
 from lifted_bregman_lab.reproduction.report import charts, claims, tables
 from lifted_bregman_lab.reproduction.report.results import Results
+from lifted_bregman_lab.text import Rows, count
 
 SPREAD = "Means over seeds, ± their standard deviation."
 SECONDS = (
@@ -30,8 +31,8 @@ FAILURES = (
     "claim. A number without ± is that of one seed."
 )
 NONE_IGNORED = "None: every file holds a finished run, with the hash of its settings and those of its recipe."
-_TOGETHER = 20  # characters of a cell that are never broken: a column of words is at least so wide
-_MANY = 6  # numbers of one figure that are better read as a table
+_TOGETHER = 20  # characters of a cell that stay on one line, which gives a column of words its width
+_MANY = 6  # from so many numbers on, a figure shows them as a table
 AGAIN = (
     "A run that is stored is not run again: --out names another folder. A claim or a run can be named in place of a "
     "table or figure. The last command makes this page and the summary from what is stored, without training."
@@ -74,8 +75,8 @@ def paper_page(results: Results, scratch: Path) -> Page:
     return Page(
         title=f"Reproduction: {paper.title}",
         summary=(
-            f"{tables.counted(results)} They rest on {_count(len(found), 'stored run')} of "
-            f"{_count(len(paper.recipes), 'recipe')}, with up to {_count(seeds, 'seed')}."
+            f"{tables.counted(results)} They rest on {count(len(found), 'stored run')} of "
+            f"{count(len(paper.recipes), 'recipe')}, with up to {count(seeds, 'seed')}."
         ),
         sections=[
             Section("Verdicts", verdicts),
@@ -135,16 +136,14 @@ def table_caption(results: Results, table: ShownTable) -> str:
     return f"{table.caption} {SPREAD}{f' {tables.MARKED}' if tables.has_published(results, table) else ''}"
 
 
-def together(table: tables.Rows, *columns: int) -> tables.Rows:
-    """The table with no line breaks in these columns except between groups of at most `_TOGETHER` characters.
-
-    Words that are not too long are not broken at their hyphens either.
-    """
+def together(table: Rows, *columns: int) -> Rows:
+    """The table where lines in these columns break only between groups of words of up to `_TOGETHER` characters."""
     header, rows = table
     return header, [tuple(_joined(cell) if n in columns else cell for n, cell in enumerate(row)) for row in rows]
 
 
 def _joined(text: str) -> str:
+    """The text with no-break spaces inside a group of words, and no break at the hyphens of a short group."""
     pieces: list[str] = []
     for word in text.split(" "):
         if pieces and len(pieces[-1]) + len(word) < _TOGETHER:
@@ -162,7 +161,3 @@ def missing_sentence(results: Results) -> str:
         return f"{done}."
     hours = sum(job.recipe.seconds for job in left) / 3600
     return f"{done}; the other {len(left)} would take about {hours:.1f} hours on one thread."
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -13,6 +13,7 @@ from lifted_bregman_lab.reproduction.exhibits import Exhibit, ShownTable
 from lifted_bregman_lab.reproduction.report import page, tables
 from lifted_bregman_lab.reproduction.report.claims import command_of_all, failures, reasons
 from lifted_bregman_lab.reproduction.report.results import Results
+from lifted_bregman_lab.text import count
 
 BEGIN, END = "<!-- headline of the reproduction: begin -->", "<!-- headline of the reproduction: end -->"
 """The lines between which `write_headline` puts its table."""
@@ -43,18 +44,9 @@ def summary(results: Results) -> str:
 
 def headline(results: Results) -> str:
     """The headline tables as Markdown, and the verdicts in a sentence."""
-    shown = [_table(results, table) for table in _headline_tables(results)]
-    return "\n\n".join([*shown, _text(tables.counted(results))])
-
-
-def headline_recipes(results: Results) -> tuple[str, ...]:
-    """The recipes that the headline tables are read off."""
-    return tuple(dict.fromkeys(name for table in _headline_tables(results) for name in table.recipes))
-
-
-def _headline_tables(results: Results) -> list[ShownTable]:
-    shown = (one for exhibit in results.paper.exhibits for one in exhibit.shown)
-    return [one for one in shown if isinstance(one, ShownTable) and one.headline]
+    shown = [one for exhibit in results.paper.exhibits for one in exhibit.shown]
+    headlines = [_table(results, one) for one in shown if isinstance(one, ShownTable) and one.headline]
+    return "\n\n".join([*headlines, _text(tables.counted(results))])
 
 
 def between_marks(text: str) -> str | None:
@@ -89,9 +81,9 @@ def write_headline(results: Results, path: Path) -> Path:
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], words: int | None = None) -> str:
     """A table of Markdown; columns after the first `words` are aligned to the right, none if it is None."""
     left = len(header) if words is None else words
-    lines = [header, ["---" if place < left else "---:" for place in range(len(header))], *rows]
-    cells = ([cell if number == 1 else _text(cell) for cell in line] for number, line in enumerate(lines))
-    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+    first, *others = (map(_text, line) for line in (header, *rows))
+    rule = ("---" if place < left else "---:" for place in range(len(header)))
+    return "\n".join(f"| {' | '.join(line)} |" for line in (first, rule, *others))
 
 
 def _exhibit(results: Results, exhibit: Exhibit) -> list[str]:
@@ -113,8 +105,8 @@ def _claims(results: Results, claims: Sequence[Claim]) -> list[str]:
     rows = []
     for claim in claims:
         verdict = results.verdicts[claim.name]
-        found, told = _found(claim, verdict), tables.told(verdict.status)
-        rows.append((claim.name, claim.statement, claim.rule.required, found, told))
+        judged = (_found(claim, verdict), tables.marked(verdict.status))
+        rows.append((claim.name, claim.statement, claim.rule.required, *judged))
     header = ("claim", "the paper says", "required", "found", "verdict")
     listed = [
         f"- {_text(why)} ({_text(names[0])}{f' and {len(names) - 1} more' if len(names) > 1 else ''})"
@@ -140,7 +132,7 @@ def _found(claim: Claim, verdict: Verdict) -> str:
     """The measured number with its seeds where the rule is about one; else the verdict's own sentence."""
     if not isinstance(claim.rule, Near) or verdict.measured is None:
         return verdict.sentence
-    return verdict.sentence.partition(";")[0] + f"; {verdict.seeds} seed{'' if verdict.seeds == 1 else 's'}"
+    return f"{verdict.sentence.partition(';')[0]}; {count(verdict.seeds, 'seed')}"
 
 
 def _table(results: Results, table: ShownTable) -> str:

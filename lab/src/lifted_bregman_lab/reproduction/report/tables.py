@@ -10,9 +10,7 @@ from lifted_bregman_lab.reproduction.claims import with_spread
 from lifted_bregman_lab.reproduction.exhibits import ShownRow, ShownTable
 from lifted_bregman_lab.reproduction.quantities import Missing, Quantity, RunDiverged, spread
 from lifted_bregman_lab.reproduction.report.results import Results
-
-Rows = tuple[tuple[str, ...], list[tuple[str, ...]]]
-"""A header, and rows as long as it."""
+from lifted_bregman_lab.text import Rows
 
 NOT_RUN, DIVERGED = "not run", "diverged"
 MARKS = dict(zip(Status, "✓✗–○", strict=True))
@@ -56,11 +54,11 @@ def number_rows(results: Results, claims: Sequence[Claim]) -> Rows:
         verdict = results.verdicts[claim.name]
         here = "-" if verdict.measured is None else with_spread(verdict.measured, verdict.spread)
         required = (claim.name, claim.statement, claim.rule.required)
-        rows.append((*required, here, str(verdict.seeds), told(verdict.status)))
+        rows.append((*required, here, str(verdict.seeds), marked(verdict.status)))
     return ("claim", "the paper says", "allowed", "here", "seeds", "verdict"), rows
 
 
-def told(status: Status) -> str:
+def marked(status: Status) -> str:
     """A status with its mark."""
     return f"{MARKS[status]} {status.value}"
 
@@ -104,8 +102,8 @@ def run_rows(results: Results) -> Rows:
         what = f"{recipe.title}; {recipe.reading}" if recipe.reading else recipe.title
         seconds = f"{sum(run.seconds for run in runs) / len(runs):,.0f}" if runs else "-"
         ended = Counter(run.outcome.lower().replace("_", " ") for run in runs)
-        told = ", ".join(word if count == len(runs) else f"{count} {word}" for word, count in sorted(ended.items()))
-        rows.append((recipe.name, what, f"{len(runs)} of {len(recipe.seeds)}", seconds, told or NOT_RUN))
+        outcomes = ", ".join(word if n == len(runs) else f"{n} {word}" for word, n in sorted(ended.items()))
+        rows.append((recipe.name, what, f"{len(runs)} of {len(recipe.seeds)}", seconds, outcomes or NOT_RUN))
     return ("recipe", "what", "seeds", "seconds a run", "ended"), rows
 
 
@@ -114,16 +112,16 @@ def machine_rows(results: Results) -> Rows:
     runs, rows = results.evidence.found, list[tuple[str, ...]]()
     for name in dict.fromkeys(name for run in runs for name in run.environment):
         values = Counter(run.environment.get(name, "unknown") for run in runs)
-        told = [value if len(values) == 1 else f"{value} ({count} runs)" for value, count in values.most_common()]
-        rows.append((name, ", ".join(told)))
+        shown = [value if len(values) == 1 else f"{value} ({number} runs)" for value, number in values.most_common()]
+        rows.append((name, ", ".join(shown)))
     total = f"{sum(run.seconds for run in runs):,.0f}"
     return ("what", "value"), [*rows, ("runs", str(len(runs))), ("seconds in steps", total)]
 
 
 def counted(results: Results) -> str:
     """The verdicts in a sentence."""
-    told = ", ".join(f"{results.counts[status]} {status.value}" for status in Status if results.counts[status])
-    return f"{len(results.paper.claims)} claims: {told}."
+    counts = ", ".join(f"{results.counts[status]} {status.value}" for status in Status if results.counts[status])
+    return f"{len(results.paper.claims)} claims: {counts}."
 
 
 def _published(results: Results, quantity: Quantity | None) -> str:

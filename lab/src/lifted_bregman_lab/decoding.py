@@ -1,0 +1,35 @@
+"""Records from JSON: dataclasses and typed dicts, with every value checked against its type."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
+
+
+def decode(value: Any, hint: Any, name: str = "the file") -> Any:
+    """A value of JSON as the type `hint`; ValueError with its name where it is of another type.
+
+    Types are dataclasses, TypedDicts, tuples, lists and mappings of one type, "a type or None", Any, str, int, bool,
+    and float, for which whole numbers count and NaN and ∞ do not.
+    """
+    kind, options = get_origin(hint) or hint, get_args(hint)
+    if isinstance(hint, type) and is_dataclass(hint):
+        types = get_type_hints(hint)
+        return hint(**{key: decode(entry, types[key], key) for key, entry in value.items()})
+    if is_typeddict(hint):
+        return value | {key: decode(value[key], entry, key) for key, entry in get_type_hints(hint).items()}
+    if kind is UnionType:
+        return None if value is None else decode(value, options[0], name)
+    if kind in (tuple, list) and isinstance(value, list):
+        return kind(decode(entry, options[0], name) for entry in value)
+    if kind in (dict, Mapping) and isinstance(value, dict):
+        return {key: decode(entry, options[1], key) for key, entry in value.items()}
+    if kind is float:
+        if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:
+            raise ValueError(f"'{name}' is no number")
+    elif kind is not Any and type(value) is not kind:
+        raise ValueError(f"'{name}' is {str(value)[:50]!r}")
+    return value
