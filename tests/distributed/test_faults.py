@@ -142,7 +142,7 @@ def disturb(table: Path, out: Path, kills: int, seed: int) -> list[float]:
 
 
 def test_killed_workers_do_not_change_the_run(table: Path, tmp_path: Path) -> None:
-    disturb(table, tmp_path / "run", kills=3, seed=1)
+    disturb(table, tmp_path / "run", kills=2, seed=1)
     require_undisturbed(tmp_path / "run", table)
 
 
