@@ -124,8 +124,9 @@ def children_of(pid: int) -> list[int]:
 
 
 def children_here() -> list[int]:
-    """The children of this process, without the crew that waits for other tests."""
-    return [pid for pid in children_of(os.getpid()) if b"tests.distributed.crew" not in _command(pid)]
+    """The children of this process, without those that wait for other tests."""
+    waiting = (b"tests.distributed.crew", b"tests.fresh")
+    return [pid for pid in children_of(os.getpid()) if not any(name in _command(pid) for name in waiting)]
 
 
 def _command(pid: int) -> bytes:

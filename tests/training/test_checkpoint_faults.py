@@ -3,8 +3,6 @@
 import errno
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +13,7 @@ import pytest
 from lifted_bregman.errors import CheckpointError
 from lifted_bregman.training import _atomic
 from lifted_bregman.training.checkpoints import Checkpoints
+from tests import fresh
 from tests.training.checkpoint_helpers import bits, content, memory_folder, snapshot
 
 CALLS = ("open", "write", "fsync", "rename", "replace", "mkdir", "unlink", "rmdir", "listdir", "scandir", "lstat")
@@ -233,14 +232,7 @@ def test_a_limit_of_the_kernel_is_an_error_that_leaves_nothing(tmp_path: Path) -
         "try: checkpoints.save(snapshot(4, width=300))\n"
         "except CheckpointError as error: print(error)\n"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-        cwd=Path(__file__).parents[2],
-    )
+    run = fresh.run(script, tmp_path)
     assert "File too large" in run.stdout and "Free some disk space" in run.stdout
     assert content(tmp_path) == before
 
