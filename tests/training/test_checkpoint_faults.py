@@ -14,6 +14,7 @@ from lifted_bregman.errors import CheckpointError
 from lifted_bregman.training import _atomic
 from lifted_bregman.training.checkpoints import Checkpoints
 from tests import fresh
+from tests.sampling import pairwise
 from tests.training.checkpoint_helpers import bits, content, memory_folder, snapshot
 
 CALLS = ("open", "write", "fsync", "rename", "replace", "mkdir", "unlink", "rmdir", "listdir", "scandir", "lstat")
@@ -76,12 +77,13 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("exchange", ["atomic exchange", "three renames"])
-@pytest.mark.parametrize("step", [4, 3], ids=["a new step", "a step saved again"])
-@pytest.mark.parametrize("kind", list(FAULTS))
-def test_the_kth_call_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, step: int, exchange: str
-) -> None:
+WAYS = [(step, exchange) for step in (4, 3) for exchange in ("atomic exchange", "three renames")]
+
+
+@pytest.mark.parametrize(("kind", "way"), pairwise(list(FAULTS), WAYS), ids=str)
+def test_the_kth_call_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, way: tuple[int, str]) -> None:
+    """While a new step (4) is saved, or the last one (3) again."""
+    step, exchange = way
     if exchange == "three renames":
         monkeypatch.setattr(_atomic, "_renameat2", lambda: None)
     fault, after = FAULTS[kind]
