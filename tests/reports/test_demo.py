@@ -37,10 +37,10 @@ def rows(folder: Path, key: str) -> list[dict[str, float]]:
 
 
 def test_the_three_methods_train_for_the_same_time(short_demo: ShortDemo) -> None:
+    """Each ends with the first row for which its time is over."""
     for key in KEYS:
-        last = rows(short_demo.folder, key)[-1]
-        step = last["seconds"] / last["step"]
-        assert SECONDS <= last["seconds"] <= SECONDS + max(0.5, 20 * step)
+        *before, last = [row["seconds"] for row in rows(short_demo.folder, key)]
+        assert max(before) < SECONDS <= last
 
 
 def test_all_start_from_the_same_weights_and_get_better(short_demo: ShortDemo) -> None:
