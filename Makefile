@@ -40,7 +40,7 @@ test: lint docs
 test-all: lint docs
 	$(TEST_ENV) HYPOTHESIS_PROFILE=whole $(BIN)/pytest -q -n $(WORKERS) -m ''
 	$(TEST_ENV) $(BIN)/python scripts/mutation_check.py --workers $(WORKERS)
-	$(TEST_ENV) $(BIN)/python scripts/mutation_score.py --workers $(WORKERS) --sample 150
+	$(TEST_ENV) $(BIN)/python scripts/mutation_score.py --workers $(WORKERS) --sample 100
 
 # Every mutant of mutmut: hours.
 mutation-score: $(STAMP)

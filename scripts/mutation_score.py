@@ -28,21 +28,26 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 MUTMUT = [sys.executable, "-m", "mutmut"]
 NONE = "no mutant has this name"
+SKIPPED = 34  # the exit code by which mutmut knows it
 
 
-def drawn(
+def keep_a_sample(
     number: int, seed: int, patterns: Sequence[str], run: Sequence[str], tree: Path, env: Mapping[str, str]
-) -> list[str]:
-    """Names of so many mutants, which mutmut makes before it looks for those that it is asked for."""
+) -> None:
+    """Has mutmut make its mutants, and marks all but so many as skipped, which a run without names leaves alone."""
     subprocess.run([*run, NONE], cwd=tree, env=env, check=False, stderr=subprocess.DEVNULL)
-    found = [
-        name for path in (tree / "mutants").rglob("*.meta") for name in json.loads(path.read_text())["exit_code_by_key"]
-    ]
-    names = sorted(name for name in found if not patterns or any(fnmatch(name, pattern) for pattern in patterns))
+    files = {path: json.loads(path.read_text()) for path in sorted((tree / "mutants").rglob("*.meta"))}
+    found = sorted(name for entries in files.values() for name in entries["exit_code_by_key"])
+    names = [name for name in found if not patterns or any(fnmatch(name, pattern) for pattern in patterns)]
     if not names:
         sys.exit("mutmut made no mutants that fit the patterns")
-    print(f"{min(number, len(names))} of {len(names)} mutants", flush=True)
-    return random.Random(seed).sample(names, min(number, len(names)))
+    chosen = set(random.Random(seed).sample(names, min(number, len(names))))
+    print(f"{len(chosen)} of {len(names)} mutants", flush=True)
+    for path, entries in files.items():
+        codes = entries["exit_code_by_key"]
+        path.write_text(
+            json.dumps(entries | {"exit_code_by_key": {n: None if n in chosen else SKIPPED for n in codes}})
+        )
 
 
 def main() -> None:
@@ -62,14 +67,15 @@ def main() -> None:
         )
         run, chosen = [*MUTMUT, "run", "--max-children", str(options.workers)], options.patterns
         if options.sample is not None:
-            chosen = drawn(options.sample, options.seed, options.patterns, run, tree, environment)
+            keep_a_sample(options.sample, options.seed, options.patterns, run, tree, environment)
+            chosen = []
         subprocess.run([*run, *chosen], cwd=tree, env=environment, check=False)
         subprocess.run([*MUTMUT, "export-cicd-stats"], cwd=tree, env=environment, check=True)
         counts = json.loads((tree / "mutants" / "mutmut-cicd-stats.json").read_text())
         survivors = subprocess.run(
             [*MUTMUT, "results"], cwd=tree, env=environment, capture_output=True, text=True, check=False
         )
-    print("\n".join(line for line in survivors.stdout.splitlines() if not line.endswith("not checked")))
+    print("\n".join(line for line in survivors.stdout.splitlines() if not line.endswith(("not checked", "skipped"))))
     killed = counts["killed"] + counts.get("timeout", 0) + counts.get("segfault", 0)
     tried = killed + counts["survived"] + counts.get("suspicious", 0)
     share = killed / max(tried, 1)
