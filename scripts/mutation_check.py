@@ -1,22 +1,25 @@
 """Proves the test suite: each named one-line mutation of the library must make it fail.
 
-    python scripts/mutation_check.py [NAME ...]
+    python scripts/mutation_check.py [--workers 2] [NAME ...]
 
-The tree is copied to a temporary directory, one mutation at a time is applied to the copy, and the tests named beside it
-are run there; without the mutation too, since a test that fails anyway proves nothing.  A mutation is caught when they
-fail.  The score is printed at the end, and the exit code is 1 unless all are caught.  With names, only those mutations
-are tried.
+Each worker has a copy of the tree in a temporary directory.  One mutation at a time is applied to a copy, and the tests
+named beside it are run there; without the mutation too, since a test that fails anyway proves nothing.  A mutation is
+caught when they fail.  The score is printed at the end, and the exit code is 1 unless all are caught.  With names, only
+those mutations are tried.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import os
+import queue
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -326,29 +329,55 @@ MUTATIONS = [
 ]  # fmt: skip
 
 
-@functools.cache
-def passes(tests: str, tree: Path) -> bool:
-    """Whether the tests pass on the tree as it is; asked once for each."""
-    return outcome(tests, tree) == 0
+class Unproven(Exception):
+    """A mutation that cannot be tried as it stands."""
 
 
-def caught(mutation: Mutation, tree: Path) -> bool:
-    """Whether the mutation's tests fail on the mutated tree; the tree is restored."""
-    path = mutation.path(tree)
-    original = path.read_text()
-    if original.count(mutation.old) != 1:
-        sys.exit(f"mutation {mutation.name!r}: its line stands {original.count(mutation.old)} times in {mutation.file}")
-    if not passes(mutation.tests, tree):
-        sys.exit(f"mutation {mutation.name!r}: {mutation.tests} fails without it too, and would prove nothing")
-    path.write_text(original.replace(mutation.old, mutation.new))
-    try:
-        return outcome(mutation.tests, tree) == 1
-    finally:
-        path.write_text(original)
+class Trees:
+    """Copies of the tree, each for one mutation at a time."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self._free: queue.SimpleQueue[Path] = queue.SimpleQueue()
+        self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._passes: dict[str, bool] = {}
+        for place in range(number):
+            tree = folder / str(place)
+            for part in ("src", "lab", "tests"):
+                shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copy(ROOT / "pyproject.toml", tree)
+            self._free.put(tree)
+
+    def caught(self, mutation: Mutation) -> bool:
+        """Whether the mutation's tests fail on a mutated tree; the tree is restored."""
+        tree = self._free.get()
+        try:
+            return self._caught(mutation, tree)
+        finally:
+            self._free.put(tree)
+
+    def _caught(self, mutation: Mutation, tree: Path) -> bool:
+        path = mutation.path(tree)
+        original = path.read_text()
+        if original.count(mutation.old) != 1:
+            raise Unproven(f"its line stands {original.count(mutation.old)} times in {mutation.file}")
+        if not self._pass(mutation.tests, tree):
+            raise Unproven(f"{mutation.tests} fails without it too, and would prove nothing")
+        path.write_text(original.replace(mutation.old, mutation.new))
+        try:
+            return outcome(mutation.tests, tree) == 1
+        finally:
+            path.write_text(original)
+
+    def _pass(self, tests: str, tree: Path) -> bool:
+        """Whether the tests pass on the tree as it is; tried once for each."""
+        with self._locks[tests]:
+            if tests not in self._passes:
+                self._passes[tests] = outcome(tests, tree) == 0
+            return self._passes[tests]
 
 
 def outcome(tests: str, tree: Path) -> int:
-    """0 if the tests pass, 1 if one fails; anything else ends the script."""
+    """0 if the tests pass, 1 if one fails; anything else is an error."""
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(tree / "src"), str(tree / "lab" / "src")]),
         "OMP_NUM_THREADS": "1",
@@ -357,7 +386,7 @@ def outcome(tests: str, tree: Path) -> int:
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "", "-p", "no:cacheprovider", *tests.split()]
     run = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
     if run.returncode not in (0, 1):
-        sys.exit(f"{tests}: pytest did not run\n{run.stdout}{run.stderr}")
+        raise Unproven(f"{tests}: pytest did not run\n{run.stdout}{run.stderr}")
     return run.returncode
 
 
@@ -365,23 +394,27 @@ def main() -> None:
     """Tries the mutations and prints the score."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="mutations to try; all by default")
-    names = parser.parse_args().names
+    parser.add_argument("--workers", type=int, default=2, help="mutations that are tried at the same time")
+    options = parser.parse_args()
+    names = options.names
     chosen = [mutation for mutation in MUTATIONS if not names or mutation.name in names]
     if unknown := set(names) - {mutation.name for mutation in MUTATIONS}:
         parser.error(f"unknown mutations: {', '.join(sorted(unknown))}")
-    survivors = []
-    with tempfile.TemporaryDirectory() as directory:
-        tree = Path(directory)
-        for part in ("src", "lab", "tests"):
-            shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(ROOT / "pyproject.toml", tree)
-        for mutation in chosen:
-            found = caught(mutation, tree)
-            print(f"{'caught  ' if found else 'SURVIVED'}  {mutation.name}", flush=True)
-            if not found:
-                survivors.append(mutation.name)
-    print(f"{len(chosen) - len(survivors)} of {len(chosen)} mutations caught")
-    sys.exit(1 if survivors else 0)
+    number = 0
+    with tempfile.TemporaryDirectory() as directory, ThreadPoolExecutor(options.workers) as pool:
+        trees = Trees(Path(directory), options.workers)
+        tried = {pool.submit(trees.caught, mutation): mutation for mutation in chosen}
+        for future in as_completed(tried):
+            name = tried[future].name
+            try:
+                found = future.result()
+            except Unproven as error:
+                pool.shutdown(cancel_futures=True)
+                sys.exit(f"mutation {name!r}: {error}")
+            number += found
+            print(f"{'caught  ' if found else 'SURVIVED'}  {name}", flush=True)
+    print(f"{number} of {len(chosen)} mutations caught: {100.0 * number / max(len(chosen), 1):.1f} %")
+    sys.exit(0 if number == len(chosen) else 1)
 
 
 if __name__ == "__main__":

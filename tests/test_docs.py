@@ -16,8 +16,10 @@ import torch
 import lifted_bregman as lb
 from lifted_bregman.cli import main
 from lifted_bregman.cli._errors import ExitCode
+from lifted_bregman.distributed import launcher
 from lifted_bregman.solvers import Outcome
 from lifted_bregman.training import default_solver
+from tests.distributed.processes import launch_forks
 
 DOCS = Path(__file__).parent.parent / "docs"
 BLOCK = re.compile(r"```(python|console|toml)\n(.*?)```", re.S)
@@ -27,6 +29,16 @@ PAGES = sorted(page.name for page in DOCS.glob("*.md") if BLOCK.search(page.read
 @pytest.mark.parametrize("page", PAGES)
 def test_code_and_commands_of_a_page_run(page, capsys, tmp_path, monkeypatch):
     """In the order of the page and in one folder; the blocks of a page share their names, as a reader would."""
+    monkeypatch.setattr(launcher, "launch", launch_forks)
+    run_page(page, capsys, tmp_path, monkeypatch)
+
+
+@pytest.mark.long
+def test_the_page_about_processes_runs_with_workers_that_import_everything(capsys, tmp_path, monkeypatch):
+    run_page("distributed.md", capsys, tmp_path, monkeypatch)
+
+
+def run_page(page, capsys, tmp_path, monkeypatch):
     pytest.importorskip("sklearn")
     monkeypatch.chdir(tmp_path)
     known = dict(lb.data.SETS)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import fresh
+
 LIBRARY = "lifted_bregman"
 LAB = "lifted_bregman_lab"
 ROOT = Path(__file__).parents[1] / "src" / LIBRARY
@@ -148,7 +150,7 @@ def test_the_names_of_the_library_import_nothing_heavy() -> None:
         "[getattr(lb, name) for name in lb.__all__ if lb._MODULES.get(name) != 'estimators']\n"
         "print(*sorted(set(sys.modules) - before), sep='\\n')"
     )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    run = fresh.run(script)
     added = run.stdout.split()
     assert "lifted_bregman.training.fit" in added
     heavy = [name for name in added if any(name == h or name.startswith(h + ".") for h in NOT_AT_IMPORT)]
@@ -165,7 +167,7 @@ def test_the_rooms_are_attributes_of_the_package_in_a_new_process() -> None:
     # In the order of the rooms none is imported before it is asked for.
     rooms = [room for room in ORDER if not room.startswith("_") and room not in ("experiments", "reports", "cli")]
     script = f"import lifted_bregman as lb; print(*[getattr(lb, room).__name__ for room in {rooms}])"
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    run = fresh.run(script, check=False)
     assert run.stdout.split() == [f"lifted_bregman.{room}" for room in rooms], run.stderr
 
 

@@ -29,6 +29,7 @@ from tests.activations.scalar_functions import (
     steps,
     wave,
 )
+from tests.sampling import over
 
 # Accuracy
 
@@ -70,8 +71,7 @@ def test_potential_of_relu_does_not_cancel() -> None:
     assert (FromScalar(torch.relu).potential(x[:, None]) == 0.0).all()
 
 
-@pytest.mark.parametrize("scale", [1e-6, 1e-3, 0.5, 0.999, 2.0, 1e3, 1e6])
-@pytest.mark.parametrize("function", SIGMA, ids=name)
+@over(name, 2, function=SIGMA, scale=[1e-6, 1e-3, 0.5, 0.999, 2.0, 1e3, 1e6])
 def test_prox_against_the_exact_minimiser(function: Callable[[Tensor], Tensor], scale: float) -> None:
     activation = made(function)
     magnitudes = torch.logspace(-6, 6, 7, dtype=torch.float64)

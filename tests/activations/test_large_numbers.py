@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from lifted_bregman import activations as act
+from tests.sampling import over
 
 Z = [1.0, 0.5, -1.0, 0.25]
 NORM = math.sqrt(2.3125)
@@ -67,8 +68,7 @@ def test_derivatives_are_finite_there_and_at_zero(activation):
     assert gradient[1].isfinite().all()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("size", [1, 3, 784, 1000, 20_000, 300_000])
+@over(str, size=[1, 3, 784, 1000, 20_000, 300_000], dtype=[torch.float32, torch.float64])
 def test_the_projection_of_a_wide_vector_is_in_the_ball(size, dtype):
     """B(σ(z), z) = 0, also for equal numbers, whose sum rounds the same way at each addition."""
     generator = torch.Generator().manual_seed(size)

@@ -76,6 +76,7 @@ class Warm:
         pause: str | None = None,
         at: int = 1,
         hang: bool = False,
+        grace: float | None = None,
         closed: Sequence[int] = (),
         terminal: str | None = None,
         unprivileged: bool = False,
@@ -83,7 +84,8 @@ class Warm:
     ) -> Child:
         """A `lifted` that stops the `at`-th time it comes to `pause` until `Child.send` has sent a signal.
 
-        With `hang` it goes on pausing after that, as a step of many minutes would.  The file descriptors that are
+        With `hang` it goes on pausing after that, as a step of many minutes would, and notes that it has received the
+        signal; a step has `grace` seconds to end after one, 2.5 by default.  The file descriptors that are
         `closed` are pipes that nobody reads; `terminal` takes both kinds of output; an `unprivileged` root obeys the
         permissions of folders.
         """
@@ -96,6 +98,7 @@ class Warm:
             "pause": pause,
             "at": at,
             "hang": hang,
+            "grace": grace,
             "closed": list(closed),
             "terminal": terminal,
             "unprivileged": unprivileged,
@@ -129,13 +132,11 @@ class Child:
     folder: Path
     pid: int
 
-    def send(self, number: signal.Signals) -> float:
-        """Waits for the pause, sends the signal in it, and returns the time at which it was sent."""
+    def send(self, number: signal.Signals) -> None:
+        """Waits for the pause and sends the signal in it."""
         wait_for(self.folder / "paused")
         os.kill(self.pid, number)
-        sent = time.monotonic()
         (self.folder / "sent").write_text("1")
-        return sent
 
     def wait(self) -> Called:
         code = self.server.wait(self.pid)

@@ -10,6 +10,7 @@ import ctypes
 import importlib
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -44,6 +45,8 @@ def pause_at(place: str, count: int, folder: Path, hang: bool) -> None:
             (folder / "paused").write_text("1")
             while hang or not (folder / "sent").exists():
                 time.sleep(0.002)
+                if getattr(getattr(signal.getsignal(signal.SIGINT), "__self__", None), "received", None) is not None:
+                    (folder / "received").write_text("1")
         return original(*arguments, **options)
 
     setattr(home, name, paused)
@@ -70,6 +73,8 @@ def child(request: dict[str, Any]) -> int:
     if request["unprivileged"] and os.getuid() == 0:
         obey_permissions()
     os.environ.update(request["environment"])
+    if request["grace"] is not None:
+        importlib.import_module("lifted_bregman.training.signals")._GRACE = request["grace"]  # type: ignore[attr-defined]
     if request["pause"] is not None:
         pause_at(request["pause"], request["at"], folder, request["hang"])
     try:

@@ -3,8 +3,6 @@
 import gzip
 import io
 import json
-import subprocess
-import sys
 import zlib
 
 import numpy as np
@@ -13,6 +11,7 @@ import pytest
 from lifted_bregman import data
 from lifted_bregman.data import idx
 from lifted_bregman.errors import DataError
+from tests import fresh
 from tests.data.tiny import arrays, idx_bytes, put, tiny
 
 TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -219,8 +218,7 @@ def test_a_bomb_of_one_megabyte_adds_less_than_100_megabytes(tmp_path):
         f"named {folder}",
         f"naive {tmp_path}/naive.gz",
     ]
-    run = subprocess.run([sys.executable, "-c", MEASURE, *jobs], capture_output=True, text=True, timeout=120)
-    assert run.returncode == 0, run.stderr
+    run = fresh.run(MEASURE, *jobs)
     for line in run.stdout.splitlines():
         kind, refused, added = json.loads(line)
         if kind == "naive":

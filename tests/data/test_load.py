@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,6 +11,7 @@ from lifted_bregman import data
 from lifted_bregman.data import Centre, Noise, OneHot, Scale, Subset, Unflatten, _places, naming
 from lifted_bregman.data.registry import SETS, SetInfo
 from lifted_bregman.errors import DataError, SettingError
+from tests import fresh
 from tests.data.tiny import NAMES, arrays, contents, put, tiny
 
 
@@ -292,9 +291,7 @@ def test_a_subset_is_the_same_in_another_process_and_touches_no_other_randomness
         "tiny(samples=(200, 5)); found = data.load('tiny-50', data_dir=sys.argv[1], seed=3)\n"
         "print(hashlib.sha256(found.train.X.numpy().tobytes()).hexdigest())\n"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", script, folder], capture_output=True, text=True, timeout=120, check=True
-    )
+    run = fresh.run(script, folder)
     torch.manual_seed(0)
     before = torch.get_rng_state()
     found = data.load("tiny-50", data_dir=folder, seed=3).apply(Noise(0.1))

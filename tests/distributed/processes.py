@@ -7,14 +7,18 @@ import os
 import pickle
 import signal
 import socket
+import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from lifted_bregman.distributed import Parallel, worker
+from lifted_bregman.distributed.place import LAUNCHER
 
 PATIENCE = 120.0  # seconds after which something hangs; never a judgement of speed
 
@@ -79,6 +83,20 @@ def forked(count: int, work: Callable[[int], Any], port: int | None = None, **mo
             process.join()
 
 
+def launch_forks(
+    arguments: Sequence[str], parallel: Parallel, *, terminate: bool = True, variables: Mapping[str, str] | None = None
+) -> int:
+    """In the place of `launcher.launch`: the same workers as forks of this process, which need not import anything."""
+
+    def work(rank: int) -> int:
+        with open(os.devnull, "w") as nowhere:
+            sys.stdout = nowhere
+            return worker._run(arguments[1:]) if arguments[0] == "-m" else worker._call(Path(arguments[0]))
+
+    ends = forked(parallel.size, work, **{LAUNCHER: str(os.getpid()), **(variables or {})})
+    return next((end if isinstance(end, int) else 1 for end in ends if end != 0), 0)
+
+
 def alive(pid: int) -> bool:
     """Whether a process runs; one that has ended and waits to be asked does not."""
     try:
@@ -106,8 +124,9 @@ def children_of(pid: int) -> list[int]:
 
 
 def children_here() -> list[int]:
-    """The children of this process, without the crew that waits for other tests."""
-    return [pid for pid in children_of(os.getpid()) if b"tests.distributed.crew" not in _command(pid)]
+    """The children of this process, without those that wait for other tests."""
+    waiting = (b"tests.distributed.crew", b"tests.fresh")
+    return [pid for pid in children_of(os.getpid()) if not any(name in _command(pid) for name in waiting)]
 
 
 def _command(pid: int) -> bytes:

@@ -158,7 +158,9 @@ def test_fit_with_savers_that_send(kind: str, stored: bool, rank: int, tmp_path:
         assert found == {moment: told(moment, (rank,), own) for moment in MOMENTS}
 
 
-@pytest.mark.parametrize(("kind", "moment", "rank"), [("data", "recorded", 0), ("layers", "stepped", 1)])
+@pytest.mark.parametrize(
+    ("kind", "moment", "rank"), [("layers", "stepped", 1), pytest.param("data", "recorded", 0, marks=pytest.mark.long)]
+)
 def test_workers_end_once_and_the_caller_gets_the_error_itself(
     kind: str, moment: str, rank: int, tmp_path: Path
 ) -> None:

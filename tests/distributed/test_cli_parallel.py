@@ -148,8 +148,8 @@ def test_an_error_in_a_world_is_said_by_the_process_that_has_it(table: Path, tmp
 def test_a_process_that_has_nobody_speaks_for_itself(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(world, "_JOINING", 1.0)
-    arguments = training(table, tmp_path / "run", "--parallel", "data=2,timeout=1")
+    monkeypatch.setattr(world, "_JOINING", 0.3)
+    arguments = training(table, tmp_path / "run", "--parallel", "data=2,timeout=0.3")
     for absent, other, sentence in (
         (0, 1, "rank 1 of 2 had no answer from "),
         (1, 0, "of 2 processes rank 1 did not "),

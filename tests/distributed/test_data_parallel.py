@@ -81,15 +81,28 @@ def test_a_wrapping_solver_is_data_parallel_where_the_inner_one_is(wrapped):
     assert wrapped(solvers.CoordinateDescent()).data_parallel is False
 
 
-@pytest.mark.parametrize("place", range(len(SOLVERS)), ids=lambda place: cases.name(SOLVERS[place])[:60])
-def test_every_solver(crew, place):
+WAYS = ("on four", "on two", "single precision")
+
+
+@pytest.mark.parametrize(
+    ("place", "way"),
+    [
+        pytest.param(place, way, marks=() if number == place % 3 else pytest.mark.long)
+        for place in range(len(SOLVERS))
+        for number, way in enumerate(WAYS)
+    ],
+    ids=lambda value: value if isinstance(value, str) else cases.name(SOLVERS[value])[:60],
+)
+def test_every_solver(crew, place, way):
     """On 4 processes and on 2, on two problems that change from solver to solver; and on 2 in float32."""
     solver = SOLVERS[place]
     names = fitting(solver, PROBLEMS)
-    first, second = names[place % len(names)], names[(place + 3) % len(names)]
-    assert_as_one_process(crew, 4, first, solver)
-    assert_as_one_process(crew, 2, second, solver)
-    assert_as_one_process(crew, 2, names[-1], solver, dtype=torch.float32, epochs=1)
+    if way == "on four":
+        assert_as_one_process(crew, 4, names[place % len(names)], solver)
+    elif way == "on two":
+        assert_as_one_process(crew, 2, names[(place + 3) % len(names)], solver)
+    else:
+        assert_as_one_process(crew, 2, names[-1], solver, dtype=torch.float32, epochs=1)
 
 
 CONVOLUTIONAL = [

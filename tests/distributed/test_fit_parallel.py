@@ -19,9 +19,10 @@ from torch import Tensor
 
 import lifted_bregman as lb
 from lifted_bregman import solvers
+from lifted_bregman.distributed import launcher
 from lifted_bregman.errors import CheckpointError, CompatibilityError, LiftedBregmanError, SettingError
 from lifted_bregman.solvers import Callback, Outcome, Result, Run
-from tests.distributed.processes import children_here, forked, until
+from tests.distributed.processes import children_here, forked, launch_forks, until
 from tests.solvers.problems import Case, make
 from tests.training.runs import StopAt
 
@@ -251,7 +252,8 @@ def test_workers_give_back_what_came_of_it(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == [] and children_here() == []
 
 
-def test_an_error_of_a_worker_is_raised_here(tmp_path: Path) -> None:
+def test_an_error_of_a_worker_is_raised_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "launch", launch_forks)
     with pytest.raises(ZeroDivisionError, match="in a callback") as caught:
         train(make("relu", samples=13), lb.GramSweep(), parallel=TWO, callbacks=[Raises()])
     assert "In worker 0 of 2:" in "".join(caught.value.__notes__) and "recorded" in "".join(caught.value.__notes__)

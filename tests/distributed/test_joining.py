@@ -22,7 +22,7 @@ TWO = lb.Parallel(data=2, timeout=1.0)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits long."""
     monkeypatch.setattr(world, "_JOINING", 1.0)
-    monkeypatch.setattr(world, "_ANSWER", 2.0)
+    monkeypatch.setattr(world, "_ANSWER", 0.5)
 
 
 def joins(rank: int) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -14,6 +12,7 @@ from lifted_bregman import errors, solvers
 from lifted_bregman.distributed import process_peers
 from lifted_bregman.problem import Peers, gradient_agreement
 from lifted_bregman.solvers.baselines.classical_lifted import classical_problem
+from tests import fresh
 from tests.distributed import bodies
 from tests.distributed.crew import CrewError
 from tests.distributed.numbers import differences, digest
@@ -28,7 +27,7 @@ def test_using_the_library_imports_nothing_that_processes_need():
         "import lifted_bregman as lb; lb.fit, lb.lift, lb.Parallel, lb.GramSweep\n"
         "print(*sorted(set(sys.modules) - before), sep='\\n')"
     )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    run = fresh.run(script)
     added = run.stdout.split()
     assert "lifted_bregman.distributed" in added
     assert [name for name in added if name.startswith(("torch.distributed", "lifted_bregman.distributed.pro"))] == []

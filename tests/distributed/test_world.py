@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +16,7 @@ import torch.distributed as dist
 import lifted_bregman as lb
 from lifted_bregman.distributed import place, world
 from lifted_bregman.errors import SettingError, WorkerError
-from tests.distributed.processes import forked, listening
+from tests.distributed.processes import PATIENCE, forked, listening
 
 OURS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
 SRUN = {
@@ -168,36 +169,40 @@ def test_data_and_layer_make_a_mesh() -> None:
 def test_a_process_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(world, "_JOINING", 1.0)
 
+    context = multiprocessing.get_context("fork")
+    both, told = context.Barrier(2), context.Semaphore(0)
+
     def work(rank: int) -> str:
-        if rank == 1:
-            time.sleep(3.0)
-            return "late"
+        if rank == 1:  # comes when the others have given it up
+            return "late" if all(told.acquire(timeout=PATIENCE) for _ in range(2)) else "never"
+        both.wait(PATIENCE)
         with pytest.raises(WorkerError, match=r"of 3 processes rank 1 did not come within 1 seconds"):
             with world.join(lb.Parallel(data=3, timeout=0.5)):
                 pass
+        told.release()
         return "told"
 
     with lasting_store() as port:
         assert forked(3, work, port, TORCHELASTIC_USE_AGENT_STORE="True") == ["told", "late", "told"]
 
 
-def silent(rank: int) -> float:
-    """Rank 1 does not answer for a long time."""
-    started = time.monotonic()
-    try:
-        with world.join(lb.Parallel(data=2, timeout=1.0)) as joined:
-            if rank == 1:
-                time.sleep(4.0)
-                return 0.0
-            dist.all_reduce(torch.ones(1), group=joined.data)
-    except WorkerError as error:
-        assert "rank 0 of 2 lost another process" in str(error)
-    return time.monotonic() - started
-
-
 def test_silence_is_a_loss_after_the_timeout() -> None:
-    waited = forked(2, silent)[0]
-    assert 1.0 <= waited < 4.0
+    """Rank 1 is there and does not answer, until rank 0 has given it up."""
+    noticed = multiprocessing.get_context("fork").Event()
+
+    def work(rank: int) -> Any:
+        if rank == 1:
+            with world.join(lb.Parallel(data=2, timeout=1.0)):
+                return noticed.wait(PATIENCE)
+        with pytest.raises(WorkerError, match="rank 0 of 2 lost another process"):
+            with world.join(lb.Parallel(data=2, timeout=1.0)) as joined:
+                started = time.monotonic()
+                dist.all_reduce(torch.ones(1), group=joined.data)
+        waited = time.monotonic() - started
+        noticed.set()
+        return waited >= 1.0
+
+    assert forked(2, work) == [True, True]
 
 
 def ended(rank: int) -> str:

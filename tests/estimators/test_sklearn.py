@@ -4,7 +4,6 @@ import copy
 import io
 import pickle
 import subprocess
-import sys
 
 import joblib
 import numpy as np
@@ -18,6 +17,7 @@ from sklearn.preprocessing import StandardScaler
 import lifted_bregman as lb
 from lifted_bregman.estimators import LiftedAutoencoder, LiftedClassifier, LiftedRegressor
 from lifted_bregman.solvers import Outcome
+from tests import fresh
 from tests.estimators.data import (
     KINDS,
     Rows,
@@ -142,7 +142,7 @@ def test_callbacks_are_called() -> None:
 
 
 def run(script: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    return fresh.run(script, check=False)
 
 
 def test_scikit_learn_is_imported_only_with_the_estimators() -> None:

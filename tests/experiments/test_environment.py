@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from lifted_bregman.experiments import environment
+from tests import fresh
 
 ASK = "import importlib.util as u; s = u.spec_from_file_location('e', {!r}); m = u.module_from_spec(s); "
 ASK += "s.loader.exec_module(m); print(m.commit())"
@@ -33,8 +33,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def asked(module: Path) -> str:
-    done = subprocess.run([sys.executable, "-c", ASK.format(str(module))], check=True, capture_output=True, text=True)
-    return done.stdout.strip()
+    return fresh.run(ASK.format(str(module))).stdout.strip()
 
 
 def test_the_commit_is_the_one_that_is_checked_out(project: Path) -> None:

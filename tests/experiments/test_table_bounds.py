@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pytest
 
 from lifted_bregman.errors import DataError
 from lifted_bregman.experiments.tables import read_inputs, read_table
+from tests import fresh
 
 MEGABYTE = 1 << 20
 MEASURE = """
@@ -79,8 +78,7 @@ def test_lines_and_archives_are_refused_or_read_with_little_memory_however_much_
         ("naive", "others.npz", ()),
     ]
     arguments = [word for kind, name, _ in jobs for word in (kind, str(tmp_path / name))]
-    run = subprocess.run([sys.executable, "-c", MEASURE, *arguments], capture_output=True, text=True, timeout=100)
-    assert run.returncode == 0, run.stderr
+    run = fresh.run(MEASURE, *arguments)
     for (kind, name, words), line in zip(jobs, run.stdout.splitlines(), strict=True):
         said, added = json.loads(line)
         assert bool(said) == bool(words) and all(word in said for word in words), said

@@ -18,6 +18,7 @@ from tests.cli.program import Called, Warm, call
 from tests.data.server import closed_port
 from tests.data.tiny import tiny as tiny_set
 from tests.lab.reproductions import CLASSIFIER, DIGITS, PAPER
+from tests.sampling import every
 
 pytest.importorskip("sklearn")
 Capture = pytest.CaptureFixture[str]
@@ -196,7 +197,7 @@ def undisturbed(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
+@pytest.mark.parametrize("number", every(list(CODES), 2), ids=lambda number: number.name)
 def test_a_signal_stops_it_and_the_same_command_goes_on(
     number: signal.Signals, warm: Warm, undisturbed: Path, tmp_path: Path
 ) -> None:

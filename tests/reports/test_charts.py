@@ -1,8 +1,6 @@
 """Charts show the numbers they were given: read back from the drawing, by its own ticks."""
 
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -12,6 +10,7 @@ from hypothesis import strategies as st
 from lifted_bregman.errors import SettingError
 from lifted_bregman.reports import Chart, Charts, Curve, Page, Section
 from lifted_bregman.reports.palette import DARK, LIGHT
+from tests import fresh
 from tests.reports.svg import read_chart
 
 
@@ -127,7 +126,7 @@ def test_the_same_numbers_give_the_same_drawing() -> None:
         "from lifted_bregman.reports import Chart, Curve\n"
         f"print(Chart('title', {curves}, 'seconds', 'what it shows').svg())"
     )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
+    run = fresh.run(script)
     assert run.stdout.strip() == chart(Curve("one", [0, 1, 2], [3, 1, 2]), Curve("point", [1], [2])).svg()
 
 

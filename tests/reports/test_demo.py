@@ -21,6 +21,7 @@ from lifted_bregman.experiments import demo, demo_folder, read_settings
 from lifted_bregman.experiments.demo import METHODS, DemoSettings
 from lifted_bregman.reports.demo_page import demo_page
 from lifted_bregman.training import default_solver
+from tests import fresh
 from tests.reports.short_demo import ENVIRONMENT, SECONDS, ShortDemo, lifted
 from tests.reports.svg import read_chart
 
@@ -36,10 +37,10 @@ def rows(folder: Path, key: str) -> list[dict[str, float]]:
 
 
 def test_the_three_methods_train_for_the_same_time(short_demo: ShortDemo) -> None:
+    """Each ends with the first row for which its time is over."""
     for key in KEYS:
-        last = rows(short_demo.folder, key)[-1]
-        step = last["seconds"] / last["step"]
-        assert SECONDS <= last["seconds"] <= SECONDS + max(0.5, 20 * step)
+        *before, last = [row["seconds"] for row in rows(short_demo.folder, key)]
+        assert max(before) < SECONDS <= last
 
 
 def test_all_start_from_the_same_weights_and_get_better(short_demo: ShortDemo) -> None:
@@ -307,7 +308,7 @@ def test_what_draws_the_page_is_asked_for_before_the_training(tmp_path: Path) ->
         "from lifted_bregman.cli import main\n"
         f"raise SystemExit(main(['demo', '--seconds', '250', '--out', {str(tmp_path / 'out')!r}]))"
     )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, env=ENVIRONMENT)
+    run = fresh.run(script, env=ENVIRONMENT, check=False)
     assert run.returncode == 2 and "extra 'plot'" in run.stderr and "Traceback" not in run.stderr
     assert not (tmp_path / "out").exists()
 
@@ -317,4 +318,4 @@ def test_importing_the_demo_does_not_import_matplotlib() -> None:
         "import sys; from lifted_bregman.experiments import demo; from lifted_bregman.reports import report\n"
         "assert not {'matplotlib', 'jinja2', 'PIL'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+    fresh.run(script)

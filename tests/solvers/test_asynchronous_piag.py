@@ -15,6 +15,7 @@ import lifted_bregman as lb
 from lifted_bregman import errors, solvers
 from lifted_bregman.solvers import AsynchronousPIAG, AtRandom, InTurn, Outcome, Recorded
 from lifted_bregman.solvers._asynchronous_round import Round
+from tests.sampling import over
 from tests.solvers.asynchronous_orders import delays, moves
 from tests.solvers.problems import make
 
@@ -123,9 +124,7 @@ def test_the_recursion_written_out(name):
 # The bound
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3, 5])
-@pytest.mark.parametrize("bound", [0, 1, 2, 4, 9, 30])
-@pytest.mark.parametrize("team", [InTurn(), *(AtRandom(seed) for seed in range(4))], ids=repr)
+@over(str, 4, workers=[1, 2, 3, 5], bound=[0, 1, 2, 4, 9, 30], team=[InTurn(), *(AtRandom(seed) for seed in range(4))])
 def test_the_bound_is_kept_and_recorded(workers, bound, team):
     """Delays are those that the order implies, and never above K; the metrics are theirs."""
     problem, X, Y = linear(1, lb.penalties.L1(0.1), samples=7)

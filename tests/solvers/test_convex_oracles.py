@@ -23,6 +23,7 @@ from lifted_bregman.activations import ReLU
 from lifted_bregman.problem.blocks import ParameterBlock
 from lifted_bregman.solvers.admm import ADMM
 from lifted_bregman.solvers.coordinate_descent import BregmanCoordinateDescent, CoordinateDescent
+from tests.sampling import over
 
 SAMPLES, INPUTS, OUTPUTS = 40, 5, 3
 
@@ -214,11 +215,10 @@ def check(oracle, problem, state):
     np.testing.assert_allclose(b, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("solver", GRADIENT.values(), ids=GRADIENT)
-@pytest.mark.parametrize("name", ORACLES)
-def test_gradient_methods(name, solver):
+@over(str, 2, method=GRADIENT, name=ORACLES)
+def test_gradient_methods(name, method):
     oracle = ORACLES[name]()
-    check(oracle, *train(oracle, solver, 1000))
+    check(oracle, *train(oracle, GRADIENT[method], 1000))
 
 
 @pytest.mark.parametrize("solver", EXACT.values(), ids=EXACT)

@@ -17,6 +17,7 @@ from lifted_bregman.problem.blocks import ParameterBlock, VariableBlock
 from lifted_bregman.solvers.coordinate_descent import BregmanCoordinateDescent, CoordinateDescent
 from tests.problem import oracle
 from tests.problem.networks import dense_case
+from tests.sampling import over
 from tests.solvers.problems import NAMES, Case, make
 
 ORDER = (VariableBlock(1), ParameterBlock(3), ParameterBlock(1), VariableBlock(2), ParameterBlock(2))
@@ -68,8 +69,7 @@ def never_increases(values):
     return all(after <= before * (1 + 1e-13) + 1e-14 for before, after in pairwise(values))
 
 
-@pytest.mark.parametrize("sweep", SWEEPS, ids=repr)
-@pytest.mark.parametrize("name", [*NAMES, "deep"])
+@over(str, name=[*NAMES, "deep"], sweep=SWEEPS)
 def test_no_sweep_increases_the_energy(name, sweep):
     case = deep() if name == "deep" else make(name)
     values, state = walk(case, CoordinateDescent(sweep=sweep, block_iterations=100), 3)

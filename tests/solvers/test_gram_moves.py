@@ -26,6 +26,7 @@ from lifted_bregman.solvers._gram_moves import (
     metrics,
 )
 from tests import cases
+from tests.sampling import over
 from tests.solvers.gram_oracle import F64, TIGHT, Oracle, assert_follows, block_move, linears, relu
 
 TRAINED = ["weight and bias", "weight", "bias"]
@@ -182,10 +183,11 @@ def implicit(sigma: act.Activation, A, z, target, nu, t):
     return value
 
 
-@pytest.mark.parametrize("space", ["samples", "weights"])
-@pytest.mark.parametrize(
-    "sigma", [a for a in cases.ACTIVATIONS if not isinstance(a, act.FromScalar)], ids=cases.name
-)  # fmt: skip
+@over(
+    cases.name,
+    sigma=[a for a in cases.ACTIVATIONS if not isinstance(a, act.FromScalar)],
+    space=["samples", "weights"],
+)
 def test_inner_steps_decrease_the_implicit_problem_to_its_minimum(sigma, space):
     torch.manual_seed(1)
     nu, tau, m = 0.6, 0.3, 6

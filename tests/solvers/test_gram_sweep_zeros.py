@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 from sklearn.linear_model import Lasso
 from torch import nn
 
 import lifted_bregman as lb
 from lifted_bregman.penalties import L1, GroupL2, Nuclear
+from tests.sampling import over
 
 F64 = torch.float64
 
@@ -28,8 +28,7 @@ def test_the_zeros_of_one_layer_are_those_of_the_lasso():
     assert 0 < np.count_nonzero(expected) < expected.size
 
 
-@pytest.mark.parametrize("penalty", [L1(0.03), GroupL2(0.1), Nuclear(0.1)], ids=lambda penalty: type(penalty).__name__)
-@pytest.mark.parametrize("batch_size", [None, 20])
+@over(str, penalty=[L1(0.03), GroupL2(0.1), Nuclear(0.1)], batch_size=[None, 20])
 def test_the_zeros_of_the_end_cost_little(penalty, batch_size):
     """They are about as many as proximal gradient steps make, and the objective is below that of those."""
     torch.manual_seed(0)

@@ -16,6 +16,7 @@ from lifted_bregman.solvers.implicit_sgd import Coupling, ImplicitSGD, Space
 from lifted_bregman.solvers.readings import Corrected, LayerByLayer, Literal, LoopOrder, Majorised
 from lifted_bregman.solvers.schedules import Growing
 from lifted_bregman.solvers.steps import CurvatureStep, FixedStep
+from tests.sampling import over
 from tests.solvers.brute_networks import F64, NETWORKS, ORDERS, assert_same, batches, brute, build
 
 SPACES = pytest.mark.parametrize("space", [Space.SAMPLES, Space.WEIGHTS], ids=lambda s: s.name)
@@ -53,10 +54,7 @@ def exact_norms(monkeypatch):
     monkeypatch.setattr(PowerIteration, "estimate", estimate)
 
 
-@SPACES
-@pytest.mark.parametrize("coupling", list(Coupling), ids=lambda c: c.name)
-@pytest.mark.parametrize("order", ORDERS, ids=repr)
-@pytest.mark.parametrize("name", NETWORKS)
+@over(str, 2, name=NETWORKS, order=ORDERS, coupling=Coupling, space=[Space.SAMPLES, Space.WEIGHTS])
 def test_corrected_iterates_against_brute_force(name, order, coupling, space, exact_norms):
     """Three batches, the last one smaller, with the step sizes from singular values."""
     problem, net, X, Y = NETWORKS[name]()
@@ -167,16 +165,17 @@ class First(LoopOrder):
         return iter(list(self.order.visits(depth, steps))[: self.count])
 
 
-@pytest.mark.parametrize("tau", [0.0, 2.0])
-@pytest.mark.parametrize(
-    ("kind", "space"),
-    [(Corrected, Space.WEIGHTS), (Majorised, Space.WEIGHTS), (Majorised, Space.SAMPLES)],
-    ids=["Corrected", "Majorised", "Majorised in samples"],
+@over(
+    str,
+    4,
+    name=["relu soft tanh", "code penalty", "sparse weights"],
+    way=[(Corrected, Space.WEIGHTS), (Majorised, Space.WEIGHTS), (Majorised, Space.SAMPLES)],
+    order=ORDERS,
+    tau=[0.0, 2.0],
 )
-@pytest.mark.parametrize("order", ORDERS, ids=repr)
-@pytest.mark.parametrize("name", ["relu soft tanh", "code penalty", "sparse weights"])
-def test_no_visit_increases_the_objective_of_the_batch(name, order, kind, space, tau):
+def test_no_visit_increases_the_objective_of_the_batch(name, order, way, tau):
     """Steps 1.99/L with guaranteed L or those of majorants, x after Θ; E_B + P + (τ/2)‖Θ - Θ⁰‖² by brute force."""
+    kind, space = way
     _, anchor, X, Y = NETWORKS[name]()
     values = [float(anchor.objective(anchor.forward(X, Y), anchor, tau))]
     depth, steps = anchor.depth, 4

@@ -192,7 +192,7 @@ UNFIT = {
     "another energy": (baselines.ClassicalLifted(), r"ClassicalLifted requires .* τ = 0.5; .* or prox_weight=0"),
     "biases": (ADMM(), r"ADMM requires .* τ = 0.5; .* bias of .* CoordinateDescent\(\) or prox_weight=0"),
     "wrapped": (solvers.Constrained(baselines.ClassicalLifted()), "ClassicalLifted"),
-    "wrapped twice": (solvers.ModelAveraging(2, solvers.Constrained(ADMM())), "ADMM"),
+    "wrapped twice": (solvers.ModelAveraging(2, solvers.Constrained(ADMM(inner_steps=1), inner_steps=1)), "ADMM"),
 }
 TAKING = {
     "proximal gradient": solvers.ProximalGradient(),

@@ -14,6 +14,7 @@ import lifted_bregman as lb
 from lifted_bregman import errors, solvers
 from lifted_bregman.graph import Links
 from lifted_bregman.problem.blocks import ParameterBlock, VariableBlock
+from tests.sampling import over
 from tests.solvers.problems import NAMES, make
 
 GAUSS_SEIDEL = [solvers.TopDown(), solvers.BottomUp(), solvers.OddEven()]
@@ -33,9 +34,7 @@ def never_increases(values):
     return all(after <= before * (1 + 1e-13) + 1e-14 for before, after in itertools.pairwise(values))
 
 
-@pytest.mark.parametrize("smooth_quadratic", [False, True])
-@pytest.mark.parametrize("sweep", GAUSS_SEIDEL, ids=repr)
-@pytest.mark.parametrize("name", NAMES)
+@over(str, 2, name=NAMES, sweep=GAUSS_SEIDEL, smooth_quadratic=[False, True])
 def test_curvature_steps_never_increase_the_energy(name, sweep, smooth_quadratic):
     solver = solvers.ProximalGradient(sweep=sweep, smooth_quadratic=smooth_quadratic)
     values = energies(make(name), solver, 25)
@@ -127,8 +126,7 @@ def test_a_penalised_block_that_cannot_move_keeps_a_finite_step():
 ACCELERATIONS = [solvers.Nesterov(), solvers.HeavyBall(0.6), solvers.Anderson(4)]
 
 
-@pytest.mark.parametrize("acceleration", ACCELERATIONS, ids=repr)
-@pytest.mark.parametrize("name", NAMES)
+@over(str, acceleration=ACCELERATIONS, name=NAMES)
 def test_monotone_acceleration_never_increases_the_energy(name, acceleration):
     solver = solvers.ProximalGradient(
         acceleration=acceleration, monotone=True, step_rule=solvers.CurvatureStep(factor=1.0)
@@ -158,8 +156,7 @@ def test_nesterov_keeps_the_rate_of_fista(settings):
     assert (gap <= 1.02 * 2.0 / 60.0 * distance / np.arange(2, 202) ** 2).all()  # the bound on L has room for rounding
 
 
-@pytest.mark.parametrize("monotone", [True, False])
-@pytest.mark.parametrize("acceleration", [solvers.HeavyBall(), solvers.HeavyBall(0.9), solvers.Nesterov()], ids=repr)
+@over(str, acceleration=[solvers.HeavyBall(), solvers.HeavyBall(0.9), solvers.Nesterov()], monotone=[True, False])
 def test_an_acceleration_with_its_default_step_ends_below_the_plain_sweep_with_the_same_step(acceleration, monotone):
     """On a network of 20, 15 and 3 units; with the step of the plain sweep the energy exceeds 1e20."""
 

@@ -20,6 +20,7 @@ from lifted_bregman.solvers.implicit_sgd import Coupling, ImplicitSGD, Space
 from lifted_bregman.solvers.readings import Corrected, LayerByLayer, Literal, Majorised, Sweeps
 from lifted_bregman.solvers.steps import CurvatureStep, FixedStep
 from tests import cases
+from tests.sampling import over
 from tests.solvers.problems import NAMES, make
 
 F64 = torch.float64
@@ -82,15 +83,12 @@ def assert_equal_spaces(make_problem, settings, **data):
         torch.testing.assert_close(ours, other, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("reading", [Corrected(), Majorised()], ids=repr)
-@pytest.mark.parametrize("activation", cases.ACTIVATIONS, ids=cases.name)
+@over(cases.name, activation=cases.ACTIVATIONS, reading=[Corrected(), Majorised()])
 def test_the_same_iterates_for_every_activation(activation, reading, exact_norms):
     assert_equal_spaces(lambda: network(activation), {"prox_weight": 0.9, "inner_steps": 4, "reading": reading})
 
 
-@pytest.mark.parametrize("reading", READINGS, ids=repr)
-@pytest.mark.parametrize("coupling", list(Coupling), ids=lambda c: c.name)
-@pytest.mark.parametrize("order", [LayerByLayer(), Sweeps()], ids=repr)
+@over(str, 2, reading=READINGS, coupling=Coupling, order=[LayerByLayer(), Sweeps()])
 def test_the_same_iterates_for_every_order_coupling_and_reading(order, coupling, reading, exact_norms):
     settings = {"prox_weight": 0.8, "inner_steps": 3, "order": order, "coupling": coupling, "reading": reading}
     assert_equal_spaces(lambda: network(lb.activations.Softplus()), settings)

@@ -17,6 +17,7 @@ from lifted_bregman.solvers.implicit_sgd import ImplicitSGD, Space
 from lifted_bregman.solvers.readings import Majorised
 from lifted_bregman.solvers.steps import FixedStep
 from tests import cases
+from tests.sampling import over
 from tests.solvers.problems import make
 
 F64 = torch.float64
@@ -146,9 +147,7 @@ def after(problem, X, Y, tau, steps, space, weights=None):
     return state, packed(problem.model)
 
 
-@BOTH
-@pytest.mark.parametrize("samples", [4, 12])
-@pytest.mark.parametrize("activation", cases.ACTIVATIONS, ids=cases.name)
+@over(cases.name, activation=cases.ACTIVATIONS, samples=[4, 12], space=SPACES)
 def test_no_step_increases_the_implicit_objective_and_the_limit_is_its_minimum(activation, samples, space):
     """Fewer samples than columns, and more; the minimum by SciPy."""
     tau, values = 0.3, []

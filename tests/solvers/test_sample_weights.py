@@ -18,7 +18,7 @@ from lifted_bregman.problem.blocks import VariableBlock, layers
 from lifted_bregman.solvers._anchor import copied
 from lifted_bregman.solvers.model_averaging import deal
 from tests import cases
-from tests.sampling import pairwise
+from tests.sampling import over, pairwise
 from tests.solvers.problems import NAMES, Case, make
 
 PAGE = Path(__file__).parents[2] / "docs" / "solvers.md"
@@ -152,8 +152,7 @@ def assert_apart(case: Case, other: Case):
     assert any(not torch.allclose(p.detach(), q.detach(), rtol=1e-5, atol=1e-6) for p, q in pairs)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("solver", WHOLE_SET, ids=cases.name)
+@over(cases.name, 2, solver=WHOLE_SET, name=NAMES)
 def test_a_whole_run_is_that_on_duplicated_samples(solver, name):
     case = make(name)
     if not compatible(solver, case):

@@ -18,6 +18,7 @@ from lifted_bregman.solvers.stochastic_proximal_gradient import (
     StochasticProximalGradient,
     VariablesFirst,
 )
+from tests.sampling import over
 from tests.solvers.brute_networks import NETWORKS, assert_same, batches
 from tests.solvers.problems import NAMES, make
 
@@ -25,8 +26,7 @@ F64 = torch.float64
 ORDERS = [Simultaneous(), ParametersFirst(), ParametersFirst(3), VariablesFirst(), VariablesFirst(2)]
 
 
-@pytest.mark.parametrize("order", ORDERS, ids=repr)
-@pytest.mark.parametrize("name", NETWORKS)
+@over(str, 2, order=ORDERS, name=NETWORKS)
 def test_iterates_against_brute_force(name, order):
     """Two epochs over two batches: in the second one every sample continues from its own variables."""
     problem, net, X, Y = NETWORKS[name]()

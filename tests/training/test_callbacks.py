@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import io
 import math
 import pickle
 import re
-import time
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -183,16 +184,36 @@ def test_every_so_many_steps_also_inside_epochs(tmp_path):
     assert {2, 4, 6, 8} <= watch.seen  # an epoch has three steps
 
 
-def test_every_so_many_seconds(tmp_path):
+@pytest.fixture
+def paced(monkeypatch):
+    """A solver each of whose steps takes a quarter of a second of a clock on which nothing else takes time."""
+    now = [100.0]
+
     @dataclass(frozen=True)
-    class Slow(solvers.ImplicitSGD):
+    class Paced(solvers.ImplicitSGD):
+        inner_steps: int = 1
+
         def step(self, problem, state, batch):
-            time.sleep(0.15)
+            now[0] += 0.25
             return super().step(problem, state, batch)
 
-    saver = lb.callbacks.Checkpoint(every_epochs=100, every_seconds=0.1)
-    train(make("relu"), Slow(inner_steps=1), 2, tmp_path / "run", saver, StopAt(5))
-    assert checkpoints(tmp_path / "run").steps() == [4, 5] or checkpoints(tmp_path / "run").steps() == [3, 4, 5]
+    clock = SimpleNamespace(perf_counter=lambda: now[0], monotonic=lambda: now[0])
+    for module in ("lifted_bregman.solvers._loop", "lifted_bregman.training.callbacks.checkpoint"):
+        monkeypatch.setattr(importlib.import_module(module), "time", clock)
+    return Paced()
+
+
+def test_every_so_many_seconds(tmp_path, paced):
+    """Half a second is two steps."""
+    saved = []
+
+    class Watch(lb.callbacks.Callback):
+        def stepped(self, run):
+            saved.append(max(checkpoints(tmp_path / "run").steps(), default=0))
+
+    saver = lb.callbacks.Checkpoint(every_epochs=100, every_seconds=0.5)
+    train(make("relu"), paced, 2, tmp_path / "run", saver, Watch(), StopAt(5))
+    assert saved == [0, 0, 2, 2, 4]  # the saver is called after the others, who see it at the next step
 
 
 @pytest.mark.parametrize("bad", [{"every_epochs": 0}, {"every_steps": 0}, {"every_seconds": 0.0}])
@@ -222,18 +243,12 @@ def test_a_save_that_fails_is_a_warning_while_the_run_goes_on(tmp_path, monkeypa
     assert_same(list(case.problem.model.parameters()), list(whole.problem.model.parameters()))
 
 
-def test_timer_ends_after_its_seconds_with_a_last_row():
-    @dataclass(frozen=True)
-    class Slow(solvers.ImplicitSGD):
-        def step(self, problem, state, batch):
-            time.sleep(0.02)
-            return super().step(problem, state, batch)
-
+def test_timer_ends_after_its_seconds_with_a_last_row(paced):
     case = make("relu")
-    result = train(case, Slow(inner_steps=1), 1000, None, lb.callbacks.Timer(0.19))
-    assert result.outcome is Outcome.STOPPED and "0.19 seconds" in result.message
-    assert 2 <= result.state.steps <= 10 and result.history[-1]["step"] == result.state.steps
-    assert result.history[-1]["seconds"] >= 0.19
+    result = train(case, paced, 1000, None, lb.callbacks.Timer(1.9))
+    assert result.outcome is Outcome.STOPPED and "1.9 seconds" in result.message
+    assert result.state.steps == result.history[-1]["step"] == 8
+    assert result.history[-1]["seconds"] == 2.0
     with pytest.raises(errors.SettingError):
         lb.callbacks.Timer(0.0)
 

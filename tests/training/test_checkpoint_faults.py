@@ -3,8 +3,6 @@
 import errno
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +13,8 @@ import pytest
 from lifted_bregman.errors import CheckpointError
 from lifted_bregman.training import _atomic
 from lifted_bregman.training.checkpoints import Checkpoints
+from tests import fresh
+from tests.sampling import pairwise
 from tests.training.checkpoint_helpers import bits, content, memory_folder, snapshot
 
 CALLS = ("open", "write", "fsync", "rename", "replace", "mkdir", "unlink", "rmdir", "listdir", "scandir", "lstat")
@@ -77,12 +77,13 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("exchange", ["atomic exchange", "three renames"])
-@pytest.mark.parametrize("step", [4, 3], ids=["a new step", "a step saved again"])
-@pytest.mark.parametrize("kind", list(FAULTS))
-def test_the_kth_call_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, step: int, exchange: str
-) -> None:
+WAYS = [(step, exchange) for step in (4, 3) for exchange in ("atomic exchange", "three renames")]
+
+
+@pytest.mark.parametrize(("kind", "way"), pairwise(list(FAULTS), WAYS), ids=str)
+def test_the_kth_call_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, way: tuple[int, str]) -> None:
+    """While a new step (4) is saved, or the last one (3) again."""
+    step, exchange = way
     if exchange == "three renames":
         monkeypatch.setattr(_atomic, "_renameat2", lambda: None)
     fault, after = FAULTS[kind]
@@ -233,14 +234,7 @@ def test_a_limit_of_the_kernel_is_an_error_that_leaves_nothing(tmp_path: Path) -
         "try: checkpoints.save(snapshot(4, width=300))\n"
         "except CheckpointError as error: print(error)\n"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-        cwd=Path(__file__).parents[2],
-    )
+    run = fresh.run(script, tmp_path)
     assert "File too large" in run.stdout and "Free some disk space" in run.stdout
     assert content(tmp_path) == before
 

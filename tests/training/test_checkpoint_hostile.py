@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 
 from lifted_bregman.errors import CheckpointError
 from lifted_bregman.training.checkpoints import Checkpoints, verify
+from tests import fresh
 from tests.training.checkpoint_helpers import memory_folder, snapshot
 from tests.training.hostile_checkpoints import CASES, CASES_OF_NUMBERS, PICKLE
 
@@ -80,15 +80,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def report(folder: Path) -> dict[str, Any]:
-    run = subprocess.run(
-        [sys.executable, "-c", LOADER, str(folder)],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        cwd=folder,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
+    run = fresh.run(LOADER, folder, cwd=folder)
     return dict(json.loads(run.stdout))
 
 
@@ -116,14 +108,7 @@ def test_the_hook_would_have_seen_a_pickle(tmp_path: Path) -> None:
     script = LOADER.replace(
         "lambda: Checkpoints(folder).load(1)", "lambda: __import__('pickle').load(open(folder / 'x', 'rb'))"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        cwd=tmp_path,
-        check=True,
-    )
+    run = fresh.run(script, tmp_path, cwd=tmp_path)
     assert {event for _, event, _ in json.loads(run.stdout)["suspicious"]} >= {"pickle.find_class", "os.system"}
     assert (tmp_path / "executed").exists()
 

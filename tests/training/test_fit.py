@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import subprocess
 import sys
 
 import numpy as np
@@ -19,6 +18,7 @@ from lifted_bregman import errors, solvers
 from lifted_bregman.solvers import Outcome
 from lifted_bregman.solvers._batches import epoch_batches
 from lifted_bregman.training.inputs import read_inputs
+from tests import fresh
 from tests.cases import name, solver_cases
 from tests.solvers.problems import make
 from tests.training.runs import Pairs, StopAt, assert_same, case_in, parameters, scrambled, train
@@ -339,7 +339,7 @@ def test_the_same_bits_in_another_process():
         "print(hashlib.sha256(b''.join(p.detach().numpy().tobytes() for p in case.problem.model.parameters()))"
         ".hexdigest())\n"
     )
-    runs = [subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True) for _ in "ab"]
+    runs = [fresh.run(script) for _ in "ab"]
     assert runs[0].stdout == runs[1].stdout != ""
 
 
@@ -381,7 +381,7 @@ def test_two_processes_do_not_share_a_folder(tmp_path):
                 "import lifted_bregman as lb; from tests.solvers.problems import make; case = make('relu')\n"
                 f"lb.fit(case.problem, case.data, epochs=1, out={str(tmp_path / 'run')!r}, resume=True)"
             )
-            self.run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+            self.run = fresh.run(script, check=False)
             run.stop(Outcome.STOPPED, "Seen.")
 
     other = Other()

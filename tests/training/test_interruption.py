@@ -12,6 +12,7 @@ import time
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import torch
@@ -20,15 +21,17 @@ import lifted_bregman as lb
 from lifted_bregman import solvers
 from lifted_bregman.solvers import Outcome
 from lifted_bregman.training import checkpoints as checkpoints_module
+from lifted_bregman.training import signals as signals_module
 from tests.sampling import pairwise
 from tests.solvers.problems import make
 from tests.training.runs import Recorder, assert_same, scrambled, train
 
 EPOCHS = 400
-LIMIT = 60.0  # seconds; guards against hanging only
+LONG = 600.0  # seconds, in which every step ends that ends
 
 
-_pipe: int | None = None
+_pipe: int | None = None  # to the parent
+_sent = -1  # from the parent, which writes a byte when it has sent a signal
 _busy = _hanging = False
 
 
@@ -40,7 +43,7 @@ def announce(where: str) -> None:
 
 @dataclass(frozen=True)
 class Slow(solvers.ImplicitSGD):
-    """A step that takes a moment and, where `_busy` is set, a fifth step that takes half a minute.
+    """Where `_busy` is set, the fifth step does not end, and says when a signal was received.
 
     With a large τ every epoch is better than the one before, so that the best parameters are the last.
     """
@@ -49,13 +52,15 @@ class Slow(solvers.ImplicitSGD):
     inner_steps: int = 1
 
     def step(self, problem, state, batch):
-        time.sleep(0.005)
         if _busy and state.steps == 4:
             announce("inner loop")
-            end = time.monotonic() + 30.0
-            while time.monotonic() < end:  # an inner loop of many small operations
+            told = False
+            while True:  # an inner loop of many small operations
                 super().step(problem, state, batch)
                 state.steps -= 1
+                if not told and signal.getsignal(signal.SIGINT).__self__.received is not None:
+                    told = True
+                    announce("received")
         return super().step(problem, state, batch)
 
 
@@ -68,7 +73,7 @@ class Announcer(lb.callbacks.Callback):
 
 
 class SlowCallback(lb.callbacks.Callback):
-    """Takes a while, or with `_hanging` half a minute, over the second row; it counts the rows that it has seen."""
+    """Waits for a signal, or with `_hanging` for ever, over the second row; it counts the rows that it has seen."""
 
     def __init__(self):
         self.rows = 0
@@ -77,13 +82,21 @@ class SlowCallback(lb.callbacks.Callback):
         self.rows += 1
         if row["epoch"] == 2:
             announce("callback")
-            time.sleep(30.0 if _hanging else 1.0)
+            pause(for_ever=_hanging)
 
     def state_dict(self):
         return {"rows": self.rows}
 
     def load_state_dict(self, entries):
         self.rows = entries["rows"]
+
+
+def pause(for_ever: bool = False) -> None:
+    """Until the parent has sent a signal, and with `for_ever` after that; without a parent there is nothing to do."""
+    if _pipe is not None:
+        os.read(_sent, 1)
+        while for_ever:
+            time.sleep(0.01)
 
 
 def callbacks(where: str) -> list[lb.callbacks.Callback]:
@@ -93,15 +106,42 @@ def callbacks(where: str) -> list[lb.callbacks.Callback]:
     return [*moments.get(where, []), lb.callbacks.EarlyStopping(patience=10**6), lb.callbacks.Checkpoint(1000, every)]
 
 
-def child(folder: Path, where: str) -> tuple[int, int]:
-    """Runs a training in a fork, in which `where` is announced; returns its pid and the pipe's reading end."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid:
-        os.close(writing)
-        return pid, reading
-    global _pipe, _busy, _hanging
-    _pipe, _busy, _hanging = writing, where == "inner loop", where == "callback that hangs"
+class Child:
+    """A training in a fork, in which `where` is announced.
+
+    grace  seconds that a step has to end after a signal
+    """
+
+    def __init__(self, folder: Path, where: str, grace: float) -> None:
+        reading, writing = os.pipe()
+        waiting, self._sent = os.pipe()
+        self._pid = os.fork()
+        if not self._pid:
+            run_child(folder, where, grace, writing, waiting)
+        for end in (writing, waiting):
+            os.close(end)
+        self._reader = os.fdopen(reading)
+
+    def announced(self) -> str:
+        """Waits for the next announcement."""
+        return self._reader.readline().rstrip()
+
+    def send(self, number: int) -> None:
+        os.kill(self._pid, number)
+        os.write(self._sent, b"s")
+
+    def ended(self) -> int:
+        """The exit code, or minus the signal."""
+        code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        self._reader.close()
+        os.close(self._sent)
+        return code
+
+
+def run_child(folder: Path, where: str, grace: float, writing: int, waiting: int) -> NoReturn:
+    global _pipe, _sent, _busy, _hanging
+    _pipe, _sent, _busy, _hanging = writing, waiting, where == "inner loop", where == "callback that hangs"
+    signals_module._GRACE = grace
     code = 99
     try:
         if where == "save":
@@ -121,21 +161,23 @@ def child(folder: Path, where: str) -> tuple[int, int]:
 
 
 def slow_saves() -> None:
-    """Every file of a checkpoint takes a while, and the first says so."""
+    """The first file of a checkpoint waits for a signal."""
     from lifted_bregman.training import _atomic
 
-    write = _atomic.write_file
+    write, saved = _atomic.write_file, []
 
     def slow(path, pieces):
-        announce("save")
-        time.sleep(0.05)
+        saved.append(path)
+        if len(saved) == 1:
+            announce("save")
+            pause()
         return write(path, pieces)
 
     _atomic.write_file = slow
 
 
 def slow_evaluation() -> None:
-    """The second row takes half a minute, after the forward pass has been counted."""
+    """The second row does not end, after the forward pass has been counted."""
     from lifted_bregman.solvers import _loop
 
     measure, made = _loop.measured, []
@@ -144,39 +186,23 @@ def slow_evaluation() -> None:
         made.append(measure(*arguments, **named))
         if len(made) == 3:  # the first is that of the start
             announce("evaluation")
-            time.sleep(30.0)
+            pause(for_ever=True)
         return made[-1]
 
     _loop.measured = slow
 
 
-def ended(pid: int) -> int:
-    """The exit code, or minus the signal."""
-    deadline = time.monotonic() + LIMIT
-    while time.monotonic() < deadline:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.01)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    raise AssertionError("the run did not end")
-
-
+BROKEN_OFF = ["inner loop", "evaluation", "callback that hangs"]  # where it does not end by itself
 PLACES = ["step", "inner loop", "evaluation", "callback", "callback that hangs", "save"]
 
 
 @pytest.mark.parametrize(("where", "number"), pairwise(PLACES, [signal.SIGINT, signal.SIGTERM]), ids=str)
 def test_a_signal_ends_the_run_with_a_sound_checkpoint_from_which_it_continues_exactly(tmp_path, where, number):
     code = 128 + number
-    pid, reading = child(tmp_path / "run", where)
-    assert where.startswith(os.read(reading, 100).decode().split("\n")[0])
-    started = time.monotonic()
-    os.kill(pid, number)
-    assert ended(pid) == code
-    seconds = time.monotonic() - started
-    os.close(reading)
-    assert seconds < 5.0, f"it took {seconds:.1f} s"
+    child = Child(tmp_path / "run", where, grace=0.5 if where in BROKEN_OFF else LONG)
+    assert where.startswith(child.announced())
+    child.send(number)
+    assert child.ended() == code
     folder = lb.training.RunFolder(tmp_path / "run")
     assert folder.result()["outcome"] == "INTERRUPTED" and signal.Signals(number).name in folder.result()["message"]
     for step in folder.checkpoints.steps():
@@ -199,13 +225,12 @@ def test_a_signal_ends_the_run_with_a_sound_checkpoint_from_which_it_continues_e
 
 
 def test_a_second_ctrl_c_ends_it_at_once(tmp_path):
-    pid, reading = child(tmp_path / "run", "inner loop")
-    assert os.read(reading, 100)
-    os.kill(pid, signal.SIGINT)
-    time.sleep(0.3)
-    os.kill(pid, signal.SIGINT)
-    assert ended(pid) == 77  # KeyboardInterrupt came out of fit
-    os.close(reading)
+    child = Child(tmp_path / "run", "inner loop", grace=LONG)
+    assert child.announced() == "inner loop"
+    child.send(signal.SIGINT)
+    assert child.announced() == "received"
+    child.send(signal.SIGINT)
+    assert child.ended() == 77  # KeyboardInterrupt came out of fit
     assert lb.training.RunFolder(tmp_path / "run").checkpoints.load().snapshot.step == 3
 
 
