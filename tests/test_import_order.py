@@ -18,6 +18,8 @@ ORDER = (
     "_text",
     "_device",
     "_no_graph",
+    "_arguments",
+    "_generators",
     "activations",
     "losses",
     "penalties",

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from lifted_bregman._arguments import positive
 from lifted_bregman._no_graph import no_graph
-from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import SettingError, TensorError
 from lifted_bregman.problem.blocks import hidden_layers
 from lifted_bregman.problem.point import Point

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 
+from lifted_bregman._arguments import positive
 from lifted_bregman._text import did_you_mean
-from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import SettingError
 from lifted_bregman.graph import Network
 from lifted_bregman.penalties import Penalty
@@ -66,8 +66,8 @@ def find(network: Network, place: Place, allowed: range, name: str, kind: str) -
         if found is None:
             known = sorted({known for layer in allowed for known in network[layer].names})
             raise SettingError(
-                f"{name} names {place!r}, which this model does not have{did_you_mean(place, known)}; {kind} {span}, and "
-                "problem.summary() lists their names."
+                f"{name} names {place!r}, which this model does not have{did_you_mean(place, known)}; {kind} {span}, "
+                "and problem.summary() lists their names."
             )
         place = found
     if isinstance(place, bool) or not isinstance(place, Integral) or place not in allowed:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lifted_bregman.activations._base import positive
+from lifted_bregman._arguments import positive
 from lifted_bregman.errors import SettingError
 from lifted_bregman.graph import Layer
 from lifted_bregman.maps import Dense

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from lifted_bregman.activations._base import whole
+from lifted_bregman._arguments import whole
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem, Peers, Span
 from lifted_bregman.problem.blocks import layers

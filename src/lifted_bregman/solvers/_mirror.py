@@ -10,8 +10,8 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
+from lifted_bregman._arguments import positive
 from lifted_bregman._no_graph import no_graph
-from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import CompatibilityError, SettingError
 from lifted_bregman.maps import LayerMap
 from lifted_bregman.penalties import GroupL2, Penalty

@@ -9,9 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from lifted_bregman._arguments import positive
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.activations import Activation
-from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import CompatibilityError, SettingError
 from lifted_bregman.penalties import L1, GroupL2, Penalty, SquaredL2
 from lifted_bregman.problem import LiftedProblem, Point

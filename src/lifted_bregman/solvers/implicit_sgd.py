@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from lifted_bregman._arguments import require_count
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.errors import SettingError
 from lifted_bregman.maps import Dense
@@ -122,8 +123,7 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
     def __post_init__(self) -> None:
         explicit = self.parameters is ParameterUpdate.EXPLICIT
         as_schedule(self.prox_weight, "prox_weight", zero=not explicit)
-        if not (isinstance(self.inner_steps, int) and self.inner_steps >= 1):
-            raise SettingError(f"inner_steps is {self.inner_steps!r}; it must be a whole number of at least 1.")
+        require_count(self.inner_steps, "inner_steps")
         kinds: dict[str, type] = {"order": LoopOrder, "reading": Reading, "coupling": Coupling}
         kinds |= {"parameters": ParameterUpdate, "space": Space}
         for name, kind in kinds.items():

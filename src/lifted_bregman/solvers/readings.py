@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from lifted_bregman.activations._base import positive
+from lifted_bregman._arguments import positive
 from lifted_bregman.maps import Dense, PowerIteration
 from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import layers

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from lifted_bregman import data
-from lifted_bregman.activations._base import whole
+from lifted_bregman._arguments import whole
 from lifted_bregman.data.naming import parse
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments._typed import unknown

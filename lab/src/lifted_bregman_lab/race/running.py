@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lifted_bregman.activations._base import whole
+from lifted_bregman._arguments import whole
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments.environment import environment, load_average, threads
 from lifted_bregman.experiments.run_data import RunData

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from lifted_bregman._arguments import require_count, require_not_negative
 from lifted_bregman.activations import Separable
-from lifted_bregman.errors import SettingError
 from lifted_bregman.maps import Dense
 from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import VariableBlock, hidden_layers, layers, terms
@@ -61,10 +61,8 @@ class LPOM(Solver[LPOMState]):
 
     def __post_init__(self) -> None:
         for name in ("variable_steps", "parameter_steps"):
-            if not (isinstance(getattr(self, name), int) and getattr(self, name) >= 1):
-                raise SettingError(f"{name} is {getattr(self, name)!r}; it must be a whole number of at least 1.")
-        if not 0.0 <= self.prox_weight < float("inf"):
-            raise SettingError(f"prox_weight is {self.prox_weight!r}; it must be a finite number of at least 0.")
+            require_count(getattr(self, name), name)
+        require_not_negative(self.prox_weight, "prox_weight")
 
     def require(self, problem: LiftedProblem) -> None:
         for layer in hidden_layers(problem.depth):
