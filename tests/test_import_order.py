@@ -20,6 +20,7 @@ ORDER = (
     "_no_graph",
     "_arguments",
     "_generators",
+    "_linalg",
     "activations",
     "losses",
     "penalties",

@@ -1,9 +1,9 @@
 """The map f of a term, z = f(x, Θ): apply it, pull back through it, bound its curvature."""
 
+from lifted_bregman._linalg import PowerIteration
 from lifted_bregman.maps.base import LayerMap, Map
 from lifted_bregman.maps.borrowing import Borrowing
 from lifted_bregman.maps.dense import Dense
 from lifted_bregman.maps.modules import ModuleMap
-from lifted_bregman.maps.spectral import PowerIteration
 
 __all__ = ["Borrowing", "Dense", "LayerMap", "Map", "ModuleMap", "PowerIteration"]

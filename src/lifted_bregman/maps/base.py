@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
+from lifted_bregman._linalg import PowerIteration
 from lifted_bregman.errors import CompatibilityError, UnsupportedModuleError
-from lifted_bregman.maps.spectral import PowerIteration
 
 Inputs: TypeAlias = Any
 """What a map is applied to: x of shape (samples, ...), or a tuple of those where the map reads several variables."""

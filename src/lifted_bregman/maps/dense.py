@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from lifted_bregman._linalg import PowerIteration, Vector, certified_bound
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.maps.base import LayerMap
-from lifted_bregman.maps.spectral import PowerIteration, Vector, certified_bound
 
 
 class Dense(LayerMap):

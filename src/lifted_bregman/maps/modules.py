@@ -9,18 +9,18 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp
 
-from lifted_bregman._no_graph import no_graph
-from lifted_bregman.activations.torch_modules import is_activation
-from lifted_bregman.errors import ActivationDerivativeError, CompatibilityError
-from lifted_bregman.maps.base import LayerMap, Map
-from lifted_bregman.maps.determinism import changes_with_mode, require_pure, submodules
-from lifted_bregman.maps.spectral import (
+from lifted_bregman._linalg import (
     NormalOperator,
     PowerIteration,
     Vector,
     certified_bound,
     positive_bound,
 )
+from lifted_bregman._no_graph import no_graph
+from lifted_bregman.activations.torch_modules import is_activation
+from lifted_bregman.errors import ActivationDerivativeError, CompatibilityError
+from lifted_bregman.maps.base import LayerMap, Map
+from lifted_bregman.maps.determinism import changes_with_mode, require_pure, submodules
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _MATRIX_ENTRIES = 2**22  # a map with at most this many is written out as a matrix for a tight bound

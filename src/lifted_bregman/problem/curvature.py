@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from lifted_bregman._linalg import NormalOperator, PowerIteration, Vector, certified_bound
 from lifted_bregman._no_graph import no_graph
-from lifted_bregman.maps import Borrowing, Dense, LayerMap, PowerIteration
+from lifted_bregman.maps import Borrowing, Dense, LayerMap
 from lifted_bregman.maps.base import Inputs
-from lifted_bregman.maps.spectral import NormalOperator, Vector, certified_bound
 from lifted_bregman.problem.peers import Peers
 from lifted_bregman.problem.point import Point
 
@@ -23,6 +23,16 @@ Powers = Callable[[str], PowerIteration]
 """The power iteration of each name: "Θ_3" or "x_2", and "x_2.5" for term 5 where several read x_2."""
 
 
+def parameter_key(layer: int) -> str:
+    """The name of the power iteration for the curvature of Θ_l."""
+    return f"Θ_{layer}"
+
+
+def variable_key(layer: int) -> str:
+    """The name of the power iteration for the curvature of x_l, in a chain that of ‖W_{l+1}‖."""
+    return f"x_{layer}"
+
+
 def parameter_curvature(problem: LiftedProblem, point: Point, layer: int, powers: Powers, upper: bool) -> float:
     """(1/s) Σ_t λ_t ‖J_Θ f_t‖₂² over the terms t in which Θ_l occurs, in most networks the term l alone."""
     total = 0.0
@@ -31,7 +41,7 @@ def parameter_curvature(problem: LiftedProblem, point: Point, layer: int, powers
         if term != layer:
             assert isinstance(f, Borrowing)
             f = f.base
-        key = f"Θ_{layer}" if term == layer else f"Θ_{layer}.{term}"
+        key = parameter_key(layer) if term == layer else f"{parameter_key(layer)}.{term}"
         norm = squared_parameter_norm(f, point.read(term), powers(key), upper, point.weights, problem.peers)
         total += problem.weight(term) * norm / problem.peers.samples(point.samples)
     return total
@@ -42,7 +52,7 @@ def variable_curvature(problem: LiftedProblem, point: Point, layer: int, powers:
     total, peers = 0.0, problem.peers
     for number, term in enumerate(problem.links.readers[layer]):
         f, which = problem.network[term].map, problem.links.inputs[term].index(layer)
-        key = f"x_{layer}" if number == 0 else f"x_{layer}.{term}"
+        key = variable_key(layer) if number == 0 else f"{variable_key(layer)}.{term}"
         norm = squared_input_norm(f, point.read(term), powers(key), upper, peers, which)
         total += problem.weight(term) * norm
     return total

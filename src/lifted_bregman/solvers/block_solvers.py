@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from lifted_bregman._arguments import positive, require_count
+from lifted_bregman._linalg import norm
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import Block, ParameterBlock
-from lifted_bregman.solvers._subproblems import ParameterSubproblem, Subproblem, VariableSubproblem, norm
+from lifted_bregman.solvers._subproblems import ParameterSubproblem, Subproblem, VariableSubproblem
 
 
 @dataclass(frozen=True)

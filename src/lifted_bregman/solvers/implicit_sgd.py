@@ -12,14 +12,15 @@ import torch
 from torch import Tensor
 
 from lifted_bregman._arguments import require_count
+from lifted_bregman._linalg import PowerMemory
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.errors import SettingError
 from lifted_bregman.maps import Dense
 from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import hidden_layers, layers
+from lifted_bregman.problem.curvature import variable_key
 from lifted_bregman.solvers._anchor import Anchor, live, overwrite
-from lifted_bregman.solvers._batch_memory import BatchMemory, variable_key
-from lifted_bregman.solvers._curvature import PowerMemory
+from lifted_bregman.solvers._batch_memory import BatchMemory
 from lifted_bregman.solvers._descent import ParameterSteps, descend, rms
 from lifted_bregman.solvers._factored_dense import FactoredDense, with_maps
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
