@@ -6,9 +6,9 @@ from m rows and factorising it for n columns err by E with
     ‖E‖₂ <= c(m, n) u tr K ,
 
 since each entry of |Aᵀ||A| and of |L||Lᵀ| is at most √(K_ii K_jj), and the matrix of these has norm tr K.  The worst
-case has c = m + n; errors of either sign give c of about 10.  So K + tI has a factor for t >= c u tr K.  Each system
-below raises what it adds to K to such a floor.  Where even that fails, `factorise` tries a hundred times as much, a few
-times.
+case has c = m + n; errors of either sign mostly cancel, and c of about 10 is taken.  So K + tI usually has a factor for
+t >= c u tr K, and each system below raises what it adds to K to such a floor.  Where that is too little, `factorise`
+tries a hundred times as much, a few times.
 
 On the side of the samples, K = A Aᵀ, the floor is near √u.  There the step is AᵀP with P = (K + tI)⁻¹G, and what
 dependent samples do not agree on is divided by t and cancels only in the product with Aᵀ.  With t = f tr K the floor
@@ -114,9 +114,9 @@ class GuardedFactor:
     """G ↦ (c K + (τ + ε) I)⁻¹ G for K = A Aᵀ (samples) or K = AᵀA, of shape (k, k), c > 0 and τ >= 0.
 
     ε is 0 unless τ is lost in the rounding of c K.  Then τ + ε is c tr K times 10u (float64: 2e-15), or in sample space
-    times a number near √u (1e-8), and a hundred times more as long as there is no factor.  ε belongs to a term
-    (ε/2)‖Θ - Θ_n‖² around the present iterate: the step is shorter, still decreases the objective, and has the same
-    fixed points.
+    times 1e-8, near √u (float32: 3e-5, a tenth of √u), and a hundred times more as long as there is no factor.  ε
+    belongs to a term (ε/2)‖Θ - Θ_n‖² around the present iterate: the step is shorter, still decreases the objective,
+    and has the same fixed points.
 
     Where K is not finite, or a solution is not, `fallback` is set and the answer is the gradient step with a bound of
     the curvature, G / (c tr K + τ), or 0 where there is no finite one.
