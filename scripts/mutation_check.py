@@ -58,6 +58,7 @@ JOINT, LOSSES, GRADIENTS = ("tests/activations/test_joint.py", "tests/losses", "
 OWN_JOINT = "tests/activations/test_own_joint.py"
 LOOP, RESUME = "solvers/_loop.py", "tests/training/test_resume.py"
 GRAM, GRAM_MOVES, GRAM_DESIGN = "solvers/gram_sweep.py", "solvers/_gram_moves.py", "solvers/_gram_design.py"
+CURVATURE, CHOLESKY = "problem/curvature.py", "_linalg/cholesky.py"
 PEERS, TEAM, AGREEMENT = (
     "distributed/process_peers.py",
     "distributed/process_team.py",
@@ -90,6 +91,7 @@ IN_LAYERS, FIT_LAYERS, SPANNED, PIPELINED = (
 SCHEDULES, BACKPROP = "tests/solvers/test_schedules.py -k ", "tests/solvers/test_baselines_backprop.py -k "
 PIAG, IN_PROCESSES = "tests/solvers/test_asynchronous_piag.py -k ", "tests/distributed/test_asynchronous.py -k "
 CALLBACKS = "tests/distributed/test_callback_errors.py -k raised_by_all"
+SYSTEMS, SPECTRAL = "tests/linalg/test_cholesky.py", "tests/linalg/test_spectral.py"
 SWEEP, MOVES = "tests/solvers/test_gram_sweep.py", "tests/solvers/test_gram_moves.py"
 GRAM_FAULTS = "tests/solvers/test_gram_sweep_faults.py"
 ENERGY, PROBLEM, DESCENT = "tests/problem/test_energy.py", "tests/problem", "tests/solvers/test_proximal_gradient.py"
@@ -144,23 +146,31 @@ MUTATIONS = [
     Mutation("dense: bias gradient not scaled", DENSE, "pulled[\"bias\"] = d.sum(0).mul_(scale)", "pulled[\"bias\"] = d.sum(0)", GRADIENTS),
     Mutation("problem: forget λ in the parameter gradient", LIFTED, "scale, d = self.weight(layer) / self.peers", "scale, d = 1.0 / self.peers", GRADIENTS),
     Mutation("problem: forget 1/s", LIFTED, "scale, d = self.weight(layer) / self.peers.samples(point.samples), ", "scale, d = self.weight(layer), ", GRADIENTS),
-    Mutation("problem: λ_l where λ_{l+1} belongs", LIFTED, "own, upper = self.weight(layer), self.weight(above(layer))", "upper, own = self.weight(layer), self.weight(above(layer))", GRADIENTS),
-    Mutation("problem: wrong sign of z in the variable gradient", LIFTED, "alpha=own / upper)", "alpha=-own / upper)", GRADIENTS),
-    Mutation("problem: swap x_{l-1} and x_{l+1}", "problem/blocks.py", "return layer - 1", "return layer + 1", PROBLEM),
+    Mutation("problem: λ_l where λ_{l+1} belongs", LIFTED, "self._pulled_through(point, term, layer), self.weight(term)", "self._pulled_through(point, term, layer), self.weight(layer)", GRADIENTS),
+    Mutation("problem: wrong sign of z in the variable gradient", LIFTED, "torch.sub(self.pulled_back(point, layer), z, alpha", "torch.add(self.pulled_back(point, layer), z, alpha", GRADIENTS),
+    Mutation("problem: swap x_{l-1} and x_{l+1}", "problem/blocks.py", "return (block.layer, *links.readers[block.layer])", "return (block.layer, *links.inputs[block.layer])", "tests/problem/test_blocks.py"),
     Mutation("problem: prox_Ψ where prox_{cΨ} belongs", LIFTED, "return own.prox(v, scale)", "return own.prox(v, 1.0)", PROBLEM),
     Mutation("problem: shrink by 1 + tλ forgotten", LIFTED, "shrink = 1.0 + scale", "shrink = 1.0", PROBLEM),
-    Mutation("problem: curvature of the layer below", LIFTED, "squared_input_norm(self.network[above(layer)].map", "squared_input_norm(self.network[layer].map", PROBLEM),
+    Mutation("problem: curvature of the layer below", CURVATURE, "f, which = problem.network[term].map", "f, which = problem.network[layer].map", "tests/solvers/test_curvature.py"),
     Mutation("energy: forget λ", ENERGIES, "value = weight * value", "value = value", ENERGY),
     Mutation("energy: penalty on variables forgotten", ENERGIES, "if layer in problem.penalties else value", "if False else value", ENERGY),
     Mutation("split: ½‖x‖² counted twice", ENERGIES, "own.psi(point.x[layer]) if smooth_quadratic else", "own.phi(point.x[layer]) if smooth_quadratic else", ENERGY),
     Mutation("proximal gradient: ascent", "solvers/steps.py", "torch.sub(start[name], gradient[name], alpha=t)", "torch.add(start[name], gradient[name], alpha=t)", DESCENT),
-    Mutation("curvature step: the layer's own weight forgotten", "solvers/_curvature.py", "problem.weight(above(layer)) * norm", "norm", "tests/solvers/test_curvature.py"),
-    Mutation("curvature of a batch: the layer's own weight forgotten", "solvers/_batch_memory.py", "problem.weight(above(layer)) * norm", "norm", "tests/solvers/test_curvature.py"),
+    Mutation("curvature of x_l: the term's weight forgotten", CURVATURE, "total += problem.weight(term) * norm\n", "total += norm\n", "tests/solvers/test_curvature.py"),
+    Mutation("curvature of Θ_l: the term's weight forgotten", CURVATURE, "total += problem.weight(term) * norm / problem", "total += norm / problem", "tests/solvers/test_curvature.py"),
+    Mutation("curvature: estimates from below not enlarged", "solvers/_curvature.py", "(1.0 + MARGIN) * bound", "bound", "tests/solvers/test_sample_space.py"),
+    Mutation("curvature: a norm kept although x_{l-1} has moved", "solvers/_curvature.py", "batch is None or batch.inputs.get(key) is not x", "batch is None", "tests/solvers/test_curvature.py"),
+    Mutation("factorise: the floor does not grow", CHOLESKY, "        t *= _RAISE\n", "", SYSTEMS),
+    Mutation("ridge: wrong sign of the low-rank part", CHOLESKY, "P.addmm_(inner, self._AD, alpha=-1.0)", "P.addmm_(inner, self._AD, alpha=1.0)", SYSTEMS),
+    Mutation("ridge: d below the floor kept", CHOLESKY, "self._D = diagonal.clamp(min=floor)", "self._D = diagonal", SYSTEMS),
+    Mutation("guarded factor: no floor", CHOLESKY, "_GUARD_FLOOR[K.dtype][samples]", "0.0", SYSTEMS),
+    Mutation("certified bound: a factor is not asked for", "_linalg/spectral.py", "if Cholesky(shifted).definite:", "if True:", SPECTRAL),
+    Mutation("least squares: eigenvalues of rounding kept", "_linalg/spectral.py", "values > negligible", "values > -1.0", SPECTRAL),
     Mutation("Nesterov: no extrapolation", "solvers/acceleration.py", "(theta - 1.0) / following", "0.0", DESCENT),
     Mutation("Nesterov: the step of the plain sweep", "solvers/acceleration.py", "return 1.0\n", "return 1.99\n", DESCENT),
     Mutation("heavy ball: the step of the plain sweep", "solvers/acceleration.py", "return 1.99 * (1.0 - self.momentum)", "return 1.99", DESCENT),
-    Mutation("simultaneous sweep: coupling forgotten", "solvers/proximal_gradient.py", "self.acceleration.factor / self.sweep.coupling(depth)", "self.acceleration.factor", DESCENT),
-    Mutation("coupling: x_l that moves too forgotten", "solvers/sweeps.py", "movers * (2 if follows else 1)", "movers", DESCENT),
+    Mutation("simultaneous sweep: coupling forgotten", "solvers/proximal_gradient.py", "self.acceleration.factor / self.sweep.coupling(links)", "self.acceleration.factor", DESCENT),
+    Mutation("coupling: x_l that moves too forgotten", "solvers/sweeps.py", "len(own & group) * (2 if follows else 1)", "len(own & group)", DESCENT),
     Mutation("loop: diverged parameters kept", LOOP, "            keeper.restore(self)\n            since", "            since", "tests/training/test_divergence.py"),
     Mutation("loop: a run that explodes goes on", LOOP, "if times > EXPLODED:", "if False:", "tests/training/test_divergence.py"),
     Mutation("loop: a run that ends far above its start is finished", LOOP, "        if keeper.behind:", "        if False:", "tests/training/test_divergence.py"),
@@ -257,8 +267,8 @@ MUTATIONS = [
     Mutation("gram sweep: proximal map of a penalty with step 1", GRAM, "max(step, _TINY)", "1.0", SWEEP),
     Mutation("gram moves: ones in the rows that fill a block", GRAM_DESIGN, "return self.rows % self.block > 0", "return False", MOVES),
     Mutation("gram moves: inner steps forget what is left", GRAM_MOVES, "G = H + left(H)", "G = left(H)", MOVES),
-    Mutation("gram moves: metric without damping", GRAM_DESIGN, "    diagonal.add_(t)\n", "", MOVES),
-    Mutation("gram moves: blocks of zeros divide by 0", GRAM_DESIGN, "    t.masked_fill_(mean < _NOTHING, 1.0 / _NOTHING)", "    pass", GRAM_FAULTS),
+    Mutation("gram moves: metric without damping", CHOLESKY, "    diagonal.add_(t)\n", "", SYSTEMS),
+    Mutation("gram moves: blocks of zeros divide by 0", CHOLESKY, "    t.masked_fill_(mean < _NOTHING, 1.0 / _NOTHING)", "    pass", GRAM_FAULTS),
     Mutation("peers: parts not counted by their samples", PEERS, "                message.mul_(share)", "                pass", IN_PARTS + "Adam"),
     Mutation("peers: an empty part is read", PEERS, "                message.zero_()", "                pass", QUANTITIES + "sums_and_rows"),
     Mutation("peers: parts in reverse order", PEERS, "start = sum(self._sizes[: self.rank])", "start = sum(self._sizes[self.rank + 1 :])", QUANTITIES + "sums_and_rows"),
@@ -305,7 +315,7 @@ MUTATIONS = [
     Mutation("partition: the sum of all parts", PARTITION, "max(best[k - 1, i], sums[j] - sums[i])", "best[k - 1, i] + sums[j] - sums[i]", IN_LAYERS + "balanced"),
     Mutation("partition: the first of equal cuts", PARTITION, "if worst <= best.get", "if worst < best.get", IN_LAYERS + "several_cuts"),
     Mutation("partition: a convolution used at one place", PARTITION, "3.0 * p.numel() * size / p.shape[0]", "3.0 * p.numel()", IN_LAYERS + "costs"),
-    Mutation("by layer: the power iteration of x_l with layer l", BY_LAYER, "(above(layer) if on_the_layer_above else layer)", "layer", IN_LAYERS + "goes_on"),
+    Mutation("by layer: the power iteration of x_l with layer l", BY_LAYER, "(layer + 1 if on_the_layer_above else layer)", "layer", IN_LAYERS + "goes_on"),
     Mutation("by layer: variables of others take the place of theirs", BY_LAYER, "    elif not (isinstance(value, Tensor) and path[-2:-1] == (_VARIABLES,) and value.ndim == 2 and value.shape[1] == 0):", "    else:", IN_LAYERS + "deep_network"),
     Mutation("by layer: counts go on in every process", BY_LAYER, " | {name: 0 for name in counts if name in own and span.rank > 0}", "", IN_LAYERS + "counts_are"),
     Mutation("by layer: counts of one's own layers", BY_LAYER, ' | added_up(entries, span, counts) | {"metrics": metrics}', ' | {"metrics": metrics}', IN_LAYERS + "counts_are"),
@@ -313,7 +323,7 @@ MUTATIONS = [
     Mutation("pipelined sweep: the last micro-batch only", PIPELINE, "    decay = 1.0\n", "    decay = 0.0\n", PIPELINED + "brute_force"),
     Mutation("pipelined sweep: sample weights forgotten", PIPELINE, "point.weigh(d)", "d", "tests/solvers/test_sample_weights.py -k PipelinedSweep"),
     Mutation("pipelined sweep: residual from before x_l has moved", PIPELINE, "            point.set_variable(layer, moved_variable(problem, point, layer, steps[layer]))\n        residuals[layer] = point.residual(layer)\n", "            moved = moved_variable(problem, point, layer, steps[layer])\n        residuals[layer] = point.residual(layer)\n        if layer in problem.span.hidden:\n            point.set_variable(layer, moved)\n", PIPELINED + "brute_force"),
-    Mutation("pipelined sweep: gradient at the x_{l-1} that has moved", PIPELINE, "_accumulate(problem, layer, x[below(layer)],", "_accumulate(problem, layer, point.x[below(layer)],", PIPELINED + "brute_force"),
+    Mutation("pipelined sweep: gradient at the x_{l-1} that has moved", PIPELINE, "read = problem.network.read(x, layer)", "read = problem.network.read(point.x, layer)", PIPELINED + "brute_force"),
     Mutation("checkpoint: layers not brought together", "training/callbacks/checkpoint.py", "            run.collect()\n", "", FIT_LAYERS + "other_numbers"),
     Mutation("early stopping: layers not brought together", "training/callbacks/early_stopping.py", "        run.collect(state=False)\n", "", FIT_LAYERS + "early_stopping_alone"),
     Mutation("asynchronous PIAG: the bound one update too late", ROUND, "self.update - v > self._bound", "self.update - v > self._bound + 1", PIAG + "bound_is_kept"),

@@ -15,8 +15,8 @@ from torch import nn
 
 import lifted_bregman as lb
 from lifted_bregman import errors, solvers
+from lifted_bregman._generators import named_generator
 from lifted_bregman.problem.blocks import VariableBlock
-from lifted_bregman.solvers._batches import named_generator
 from tests import cases
 from tests.distributed import bodies
 from tests.distributed.crew import Crew

@@ -6,64 +6,8 @@ from torch import nn
 
 import lifted_bregman as lb
 from lifted_bregman.maps import Dense, PowerIteration
-from lifted_bregman.maps.spectral import certified_bound, positive_bound
 from lifted_bregman.maps.traced import trace_chain
-
-F64 = torch.float64
-
-
-def orthogonal(n):
-    return torch.linalg.qr(torch.randn(n, n, dtype=F64)).Q
-
-
-def nasty():
-    torch.manual_seed(3)
-    U, V = orthogonal(30), orthogonal(30)
-    vandermonde = torch.linspace(0.1, 1.0, 30, dtype=F64).pow(torch.arange(30, dtype=F64)[:, None])
-    twins = torch.ones(30, dtype=F64)
-    twins[0], twins[1] = 2.0, 2.0 * (1.0 + 1e-9)
-    hidden = torch.eye(30, dtype=F64)
-    hidden[7, 7] = 5.0
-    block = torch.zeros(40, 30, dtype=F64)
-    block[:3, :2], block[20:, 10:] = torch.randn(3, 2, dtype=F64), 0.1 * torch.randn(20, 20, dtype=F64)
-    return {
-        "random": torch.randn(40, 30, dtype=F64),
-        "random, wide": torch.randn(5, 70, dtype=F64),
-        "one row": torch.randn(1, 9, dtype=F64),
-        "one column": torch.randn(9, 1, dtype=F64),
-        "one number": torch.tensor([[-3.0]], dtype=F64),
-        "rank one": torch.outer(torch.randn(20, dtype=F64), torch.randn(30, dtype=F64)),
-        "orthogonal: all singular values equal": U,
-        "two largest differ by 1e-9": U * twins @ V.t(),
-        "slow decay": U * torch.linspace(1.0, 0.9, 30, dtype=F64) @ V.t(),
-        "condition 1e16": U * torch.logspace(0, -16, 30, dtype=F64) @ V.t(),
-        "vandermonde": vandermonde,
-        "hilbert": 1.0 / (torch.arange(12, dtype=F64)[:, None] + torch.arange(12, dtype=F64) + 1.0),
-        "one entry sticks out": hidden,
-        "blocks": block,
-        "tiny": 1e-160 * torch.randn(12, 9, dtype=F64),
-        "huge": 1e150 * torch.randn(12, 9, dtype=F64),
-        "alternating signs": (-1.0) ** (torch.arange(15, dtype=F64)[:, None] + torch.arange(20, dtype=F64)),
-        "float32": torch.randn(60, 50),
-        "float32, positive": torch.rand(60, 50),
-    }
-
-
-def top(matrix):
-    return float(torch.linalg.svdvals(matrix.double())[0]) ** 2
-
-
-@pytest.mark.parametrize("name", nasty())
-def test_the_certified_bound_is_never_below_and_a_few_per_cent_above(name):
-    A = nasty()[name]
-    exact = top(A)
-    for estimate in (exact, 0.999 * exact, 0.5 * exact, 1e-9 * exact, 0.0):
-        assert certified_bound(A, estimate) >= exact
-    assert certified_bound(A, exact) <= 1.02 * exact
-
-
-def test_the_certified_bound_of_nothing_is_zero():
-    assert certified_bound(torch.zeros(4, 3, dtype=F64), 0.0) == 0.0
+from tests.linalg.matrices import F64, nasty, top
 
 
 @pytest.mark.parametrize("name", [name for name in nasty() if name not in ("tiny", "huge")])
@@ -106,32 +50,6 @@ def test_zero_weights_have_no_curvature():
     nn.init.zeros_(linear.weight)
     x = torch.zeros(2, 4, dtype=F64)
     assert Dense(linear).input_curvature(x) == Dense(linear).input_curvature(x, upper=True) == 0.0
-
-
-def test_a_warm_start_saves_products_and_follows_the_matrix():
-    torch.manual_seed(1)
-    A = torch.randn(50, 40, dtype=F64)
-    products = 0
-
-    def normal(v):
-        nonlocal products
-        products += 1
-        return (A.t() @ (A @ v[0]),)
-
-    power = PowerIteration()
-    power.estimate(normal, (A[0],))
-    cold, products = products, 0
-    A = A + 1e-4 * torch.randn_like(A)
-    warm = power.estimate(normal, (A[0],))
-    assert products <= 3 < cold
-    assert 0.97 * top(A) <= warm <= top(A) * (1.0 + 1e-12)
-
-
-def test_another_shape_starts_afresh():
-    power = PowerIteration()
-    for n in (3, 5):
-        A = torch.diag(torch.arange(1.0, n + 1.0, dtype=F64))
-        assert power.estimate(lambda v, A=A: (A @ (A @ v[0]),), (A[0],)) == pytest.approx(n**2, rel=1e-2)
 
 
 def test_the_bound_holds_where_the_warm_start_is_an_eigenvector_of_a_smaller_value():
@@ -208,23 +126,6 @@ def test_the_bound_for_maps_too_large_to_write_out(name, monkeypatch):
         p.data.abs_()
     exact = top(input_jacobian(f, x))
     assert exact <= f.input_curvature(x, upper=True) <= 1.05 * exact  # tight for weights that are not negative
-
-
-def test_positive_bound_holds_with_empty_rows():
-    torch.manual_seed(5)
-    for _ in range(20):
-        A = torch.rand(8, 6, dtype=F64) * (torch.rand(8, 6) < 0.3)
-        exact = top(A)
-        bound = positive_bound(lambda v, A=A: (A.t() @ (A @ v[0]),), (A[0],))
-        assert exact <= bound
-
-
-def test_positive_bound_is_tight_also_with_a_column_that_is_not_used():
-    torch.manual_seed(6)
-    A = torch.rand(8, 6, dtype=F64)
-    A[:, 2] = 0.0
-    bound = positive_bound(lambda v: (A.t() @ (A @ v[0]),), (A[0],))
-    assert top(A) <= bound <= 1.001 * top(A)
 
 
 def test_no_guarantee_is_claimed_for_any_module():

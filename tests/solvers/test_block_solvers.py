@@ -13,7 +13,6 @@ from torch import nn
 import lifted_bregman as lb
 from lifted_bregman import errors, penalties
 from lifted_bregman.problem.blocks import ParameterBlock, VariableBlock, all_blocks
-from lifted_bregman.solvers._ridge import Ridge
 from lifted_bregman.solvers._subproblems import ParameterSubproblem
 from lifted_bregman.solvers.block_solvers import _accelerate, minimise_block
 from tests.problem import oracle
@@ -353,23 +352,6 @@ def test_a_frozen_layer_is_left_alone():
         best = np.square(point.x[1].numpy() @ expected.T + bias.numpy() - Y.numpy()).sum()
         ours = np.square((point.x[1] @ model[2].weight.T + bias - Y).numpy()).sum()
     assert ours == pytest.approx(best, abs=1e-12)
-
-
-@pytest.mark.parametrize(("rows", "columns"), [(3, 8), (8, 3), (5, 5)])
-def test_ridge_systems(rows, columns):
-    rng = np.random.default_rng(rows)
-    A, d, G = rng.normal(size=(rows, columns)), rng.uniform(0.5, 2.0, columns), rng.normal(size=(4, columns))
-    expected = np.linalg.solve(0.3 * A.T @ A + np.diag(d), G.T).T
-    found = Ridge(torch.tensor(A), 0.3, torch.tensor(d)).solve(torch.tensor(G))
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_singular_ridge_systems_have_a_factor(dtype):
-    A = torch.ones(7, 3, dtype=dtype)
-    for matrix in (A, A.T.contiguous(), torch.zeros(4, 3, dtype=dtype)):
-        G = torch.ones(2, matrix.shape[1], dtype=dtype) @ (matrix.T @ matrix)  # in the range
-        assert Ridge(matrix, 0.5, torch.zeros(matrix.shape[1], dtype=dtype)).solve(G).isfinite().all()
 
 
 def test_counters_of_a_parameter_block():

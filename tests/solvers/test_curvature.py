@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 import lifted_bregman as lb
-from lifted_bregman.solvers import _batch_memory, _curvature
+from lifted_bregman.solvers._batch_memory import BatchMemory
+from lifted_bregman.solvers._curvature import parameter_curvature, variable_curvature
 
 WEIGHTS = (0.7, 2.5)  # λ_1, λ_2; λ_3 = 1 is the loss
 
@@ -28,20 +29,33 @@ def squared_norm(matrix):
     return float(torch.linalg.svdvals(matrix.detach())[0]) ** 2
 
 
-@pytest.mark.parametrize(
-    ("module", "memory"), [(_curvature, dict), (_batch_memory, lambda: _batch_memory.BatchMemory({}))]
-)
+@pytest.mark.parametrize("memory", [dict, lambda: BatchMemory({})], ids=["state", "batch"])
 @pytest.mark.parametrize("upper", [True, False])
-def test_curvatures_have_the_weights_of_their_layers(case, module, memory, upper):
+def test_curvatures_have_the_weights_of_their_layers(case, memory, upper):
     """λ_{l+1}‖W_{l+1}‖² for x_l and λ_l‖[X_{l-1} 1]‖²/s for Θ_l: never less, at most 2 % more."""
     problem, point = case
     weights = (*WEIGHTS, 1.0)
     for layer in (1, 2):
         expected = weights[layer] * squared_norm(problem.network[layer + 1].map.module.weight)
-        found = module.variable_curvature(problem, point, layer, memory(), upper)
+        found = variable_curvature(problem, point, layer, memory(), upper)
         assert expected * (1.0 - 1e-12) <= found <= 1.02 * expected
     for layer in (1, 2, 3):
         inputs = torch.cat((point.x[layer - 1], torch.ones(9, 1, dtype=torch.float64)), 1)
         expected = weights[layer - 1] * squared_norm(inputs) / 9
-        found = module.parameter_curvature(problem, point, layer, memory(), upper)
+        found = parameter_curvature(problem, point, layer, memory(), upper)
         assert expected * (1.0 - 1e-12) <= found <= 1.02 * expected
+
+
+def test_the_curvature_of_a_batch_follows_the_inputs(case):
+    """It is computed anew when x_1 moves, and only then."""
+    problem, point = case
+    memory = BatchMemory({})
+    for scale in (1.0, 3.0):
+        point.set_variable(1, scale * point.x[1] + 0.5)
+        inputs = torch.cat((point.x[1], torch.ones(9, 1, dtype=torch.float64)), 1)
+        expected = WEIGHTS[1] * squared_norm(inputs) / 9
+        for _ in range(2):
+            found = parameter_curvature(problem, point, 2, memory, upper=False)
+            assert expected * (1.0 - 1e-12) <= found <= 1.02 * expected
+            memory["Θ_2"] = [torch.zeros_like(part) for part in memory["Θ_2"]]  # another product would give 0
+        del memory["Θ_2"]

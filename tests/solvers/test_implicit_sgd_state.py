@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import lifted_bregman as lb
 from lifted_bregman import errors, solvers
+from lifted_bregman._linalg import RememberedPower
 from lifted_bregman.solvers._anchor import live
-from lifted_bregman.solvers._curvature import RememberedPower
 from lifted_bregman.solvers.implicit_sgd import Coupling, ImplicitSGD, ParameterUpdate, Space
 from lifted_bregman.solvers.readings import Corrected, LayerByLayer, Literal, Majorised
 from lifted_bregman.solvers.saga import SAGA

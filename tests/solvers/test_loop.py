@@ -12,7 +12,8 @@ from torch.overrides import TorchFunctionMode
 
 import lifted_bregman as lb
 from lifted_bregman import errors, solvers
-from lifted_bregman.solvers._batches import epoch_batches, named_generator
+from lifted_bregman._generators import named_generator
+from lifted_bregman.solvers._batches import epoch_batches
 from lifted_bregman.solvers._history import measured
 from tests.solvers.problems import make
 

@@ -11,9 +11,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import lifted_bregman as lb
 from lifted_bregman import errors, solvers
+from lifted_bregman._linalg import FollowedPower
 from lifted_bregman.maps import Dense, PowerIteration
-from lifted_bregman.solvers._batch_memory import BatchMemory, InnerPower, parameter_curvature
-from lifted_bregman.solvers._curvature import MARGIN
+from lifted_bregman.solvers._batch_memory import BatchMemory
+from lifted_bregman.solvers._curvature import MARGIN, parameter_curvature
 from lifted_bregman.solvers._factored_dense import FactoredDense, with_maps
 from lifted_bregman.solvers._sample_space import samples_are_cheaper
 from lifted_bregman.solvers.implicit_sgd import Coupling, ImplicitSGD, Space
@@ -49,7 +50,7 @@ def exact_norms(monkeypatch):
         return float(torch.linalg.eigvalsh(torch.stack(columns))[-1])
 
     monkeypatch.setattr(PowerIteration, "estimate", estimate)
-    monkeypatch.setattr(InnerPower, "estimate", estimate)
+    monkeypatch.setattr(FollowedPower, "estimate", estimate)
 
 
 def network(activation, widths=(7, 9, 5, 8, 3), weights=(0.7, 1.3, 0.5), **settings):
@@ -209,39 +210,6 @@ def test_norms_cost_no_products_of_their_own_once_they_are_followed(space):
         assert float(torch.linalg.vector_norm(W.T @ (W @ v[index]))) == pytest.approx(norm, rel=2e-3)
     if space is Space.SAMPLES:
         assert seen.writes == [1, 1, 1, 1] and seen.reads == [1, 2 * N, 2 * N, 2 * N]
-
-
-def test_a_followed_norm_takes_one_product_and_a_turned_one_more():
-    torch.manual_seed(0)
-    Q = torch.linalg.qr(torch.randn(30, 30, dtype=F64))[0]
-    spectrum = torch.linspace(0.1, 1.0, 30, dtype=F64)
-    spectrum[0] = 3.0
-    counts = []
-
-    def estimate(memory, N):
-        counts.append(0)
-
-        def normal(v):
-            counts[-1] += 1
-            return (N @ v[0],)
-
-        return InnerPower(memory, "a").estimate(normal, (N[0],))
-
-    memory, N = BatchMemory({}), Q * spectrum @ Q.T
-    assert estimate(memory, N) == pytest.approx(3.0, rel=1e-3) and counts[-1] > 2
-    for step in range(1, 4):  # the same vectors, a larger norm
-        assert estimate(memory, N * (1 + step)) == pytest.approx(3.0 * (1 + step), rel=1e-3) and counts[-1] == 1
-    other = N + 9.0 * torch.outer(Q[:, 5], Q[:, 5]) + 0.5 * torch.outer(Q[:, 0] + Q[:, 5], Q[:, 0] + Q[:, 5])
-    assert estimate(memory, other) == pytest.approx(float(torch.linalg.eigvalsh(other)[-1]), rel=1e-2)
-    assert counts[-1] > 2
-    assert estimate(BatchMemory(memory), other) > 0.0 and counts[-1] == 1, "the next batch starts from the last"
-    assert estimate(BatchMemory({}), 0.0 * N) == 0.0
-    memory["a"] = [torch.linalg.eigh(other)[1][:, -1]]
-    assert estimate(memory, 0.0 * N) == 0.0 and counts[-1] == 1 and "a" not in memory, "nothing to follow"
-    assert estimate(memory, other) > 0.0 and counts[-1] > 2 and "a" in memory
-    small = N[:9, :9]
-    assert estimate(memory, small) == pytest.approx(float(torch.linalg.eigvalsh(small)[-1]), rel=1e-2)
-    assert counts[-1] > 2, "a vector of another size is no start"
 
 
 @pytest.mark.parametrize("space", [Space.SAMPLES, Space.WEIGHTS], ids=lambda s: s.name)

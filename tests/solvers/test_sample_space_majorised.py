@@ -1,4 +1,4 @@
-"""The majorise-minimise step: descent, minimum, ridge, guards in float32, and the steps that replace it."""
+"""The majorise-minimise step: descent, minimum, ridge, float32, and the steps that replace it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from torch import nn
 
 import lifted_bregman as lb
 from lifted_bregman import solvers
-from lifted_bregman.solvers._sample_space import GuardedFactor, SampleSpaceStep
 from lifted_bregman.solvers.implicit_sgd import ImplicitSGD, Space
 from lifted_bregman.solvers.readings import Majorised
 from lifted_bregman.solvers.steps import FixedStep
@@ -23,77 +22,6 @@ from tests.solvers.problems import make
 F64 = torch.float64
 SPACES = [Space.SAMPLES, Space.WEIGHTS]
 BOTH = pytest.mark.parametrize("space", SPACES, ids=lambda s: s.name)
-
-
-# The factor
-
-
-@pytest.mark.parametrize("shape", [(5, 9), (9, 5), (6, 6)])
-def test_the_factor_solves_the_system_in_either_space(shape):
-    torch.manual_seed(0)
-    A, G = torch.randn(*shape, dtype=F64), torch.randn(shape[0], 4, dtype=F64)
-    c, tau = 0.3, 0.7
-    step = SampleSpaceStep(A, c, tau)
-    expected = torch.linalg.solve(c * A @ A.T + tau * torch.eye(len(A), dtype=F64), G)
-    torch.testing.assert_close(step.solve(G), expected, rtol=0, atol=1e-13)
-    torch.testing.assert_close(step.K, A @ A.T, rtol=0, atol=0)
-    assert step.added == 0.0 and not step.fallback
-    in_weights = GuardedFactor(A.T @ A, c, tau).solve(A.T @ G)
-    torch.testing.assert_close(in_weights, A.T @ step.solve(G), rtol=0, atol=1e-13)
-    assert step.curvature >= float(torch.linalg.eigvalsh(c * A @ A.T)[-1]) + tau
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, F64])
-@pytest.mark.parametrize("tau", [0.0, 1e-30, 1e-9, 1e-4])
-@pytest.mark.parametrize("kind", ["duplicates", "rank one", "zero", "large mean"])
-def test_the_factor_is_definite_for_any_rows(kind, tau, dtype):
-    """The solution belongs to a matrix between c K + τ and that plus ε, with ε of the size of the rounding."""
-    torch.manual_seed(1)
-    A = {
-        "duplicates": torch.randn(20, 30).repeat(3, 1),
-        "rank one": torch.outer(torch.rand(60), torch.rand(30)) * 100.0,
-        "zero": torch.zeros(60, 30),
-        "large mean": torch.rand(60, 30) + 1e3,
-    }[kind].to(dtype)
-    step, G = SampleSpaceStep(A, 1 / 60, tau), torch.randn(60, 3, dtype=dtype)
-    trace = float(A.double().square().sum()) / 60
-    assert not step.fallback
-    assert 0.0 <= step.added <= 1e-4 * trace if trace else tau + step.added in (tau, 1.0)
-    assert tau + step.added >= 100.0 * torch.finfo(dtype).eps * trace
-    P = step.solve(G).double()
-    descent = float((G.double() * P).sum())
-    assert bool(P.isfinite().all()) and descent > 0.0
-    # Descent needs <G, P> >= ½<P, HP>, H = c K + τ; rounding of the solution is within ε.
-    H = A.double() @ A.double().T / 60 + tau * torch.eye(60, dtype=F64)
-    assert descent >= 0.5 * float((P * (H @ P)).sum())
-
-
-def test_the_guard_escalates_and_then_gives_up(monkeypatch):
-    K, G, seen = torch.eye(3, dtype=F64), torch.ones(3, 2, dtype=F64), []
-    real = torch.linalg.cholesky_ex
-
-    def refusing(S, failures):
-        seen.append(float(S[0, 0]) - 0.5)
-        factor, info = real(S)
-        return factor, torch.ones_like(info) if len(seen) <= failures else info
-
-    monkeypatch.setattr(torch.linalg, "cholesky_ex", lambda S: refusing(S, 2))
-    factor = GuardedFactor(K, 0.5, 1e-6)
-    assert seen == pytest.approx([1e-6, 1e-4, 1e-2], rel=1e-6) and factor.added == pytest.approx(1e-2 - 1e-6)
-    torch.testing.assert_close(factor.solve(G), G / 0.51, rtol=1e-12, atol=0)
-    seen.clear()
-    monkeypatch.setattr(torch.linalg, "cholesky_ex", lambda S: refusing(S, 99))
-    factor = GuardedFactor(K, 0.5, 1e-6)
-    assert factor.fallback and factor.added == 0.0
-    torch.testing.assert_close(factor.solve(G), G / (1.5 + 1e-6), rtol=1e-12, atol=0)
-
-
-@pytest.mark.parametrize("bad", [float("inf"), float("nan")])
-def test_numbers_that_are_not_finite_give_no_step(bad):
-    K = torch.eye(3)
-    K[1, 1] = bad
-    factor = GuardedFactor(K, 1.0, 1.0)
-    assert factor.fallback and float(factor.solve(torch.ones(3, 2)).abs().max()) == 0.0
 
 
 # One layer: a convex problem with every activation in the loss

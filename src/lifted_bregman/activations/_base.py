@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from numbers import Integral
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
-from lifted_bregman.errors import SettingError, TensorError
+from lifted_bregman._arguments import positive
+from lifted_bregman.errors import TensorError
 
 if TYPE_CHECKING:
     from lifted_bregman.activations._module import ActivationModule
@@ -249,22 +249,3 @@ class Joint(Activation):
         value = 0.5 * (x_ - u).square().sum(-1) + divergence.clamp(min=0.0)
         value = torch.where((x == self.compute_map(z)).all(-1), 0.0, value)
         return torch.where(self.compute_contains(x), value, math.inf).to(x.dtype)
-
-
-def whole(value: Any, name: str, least: int | None = 1) -> int:
-    """`value` as an int, NumPy's whole numbers included; an error unless it is one, of at least `least` if given."""
-    if not isinstance(value, Integral) or isinstance(value, bool) or (least is not None and value < least):
-        bound = "" if least is None else f" of at least {least}"
-        raise SettingError(f"{name} is {value!r}; it must be a whole number{bound}.")
-    return int(value)
-
-
-def positive(value: float, name: str) -> float:
-    """`value` as a float, or an error unless it is a finite number > 0."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not (math.isfinite(number) and number > 0.0):
-        raise SettingError(f"{name} is {value!r}; it must be a finite number greater than 0.")
-    return number

@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lifted_bregman.activations._base import Separable, positive
+from lifted_bregman._arguments import positive
+from lifted_bregman.activations._base import Separable
 from lifted_bregman.activations._gaps import expm1_minus, minus_log1p, polynomial
 from lifted_bregman.activations._newton import newton, product_minus
 from lifted_bregman.activations.smooth import Concave, solve_concave

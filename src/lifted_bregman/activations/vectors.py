@@ -9,7 +9,8 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from lifted_bregman.activations._base import Joint, positive
+from lifted_bregman._arguments import positive
+from lifted_bregman.activations._base import Joint
 
 _TINY = torch.finfo(torch.float64).tiny
 _FAR = 1e100  # of norms, in float64: below it no square overflows

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lifted_bregman._generators import named_generator
 from lifted_bregman.data.samples import Part, Samples
 from lifted_bregman.errors import DataError, SettingError
-from lifted_bregman.solvers._batches import named_generator
 
 if TYPE_CHECKING:
     from lifted_bregman.data.dataset import DataSet

@@ -14,9 +14,9 @@ from sklearn.utils import check_random_state  # type: ignore[import-untyped]
 from sklearn.utils.validation import check_is_fitted, validate_data  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
+from lifted_bregman._arguments import whole
 from lifted_bregman._device import resolve_device
 from lifted_bregman.activations import Activation, Identity, ReLU
-from lifted_bregman.activations._base import whole
 from lifted_bregman.errors import SettingError
 from lifted_bregman.estimators import _settings as settings
 from lifted_bregman.estimators._training import (

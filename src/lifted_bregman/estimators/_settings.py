@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from sklearn.utils import check_array  # type: ignore[import-untyped]
 from sklearn.utils.class_weight import compute_class_weight  # type: ignore[import-untyped]
 
+from lifted_bregman._arguments import whole
 from lifted_bregman.activations import Activation, Sigmoid
-from lifted_bregman.activations._base import whole
 from lifted_bregman.errors import DataError, SettingError
 from lifted_bregman.experiments import specs
 from lifted_bregman.solvers import Solver

@@ -12,10 +12,10 @@ from sklearn.exceptions import ConvergenceWarning  # type: ignore[import-untyped
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
+from lifted_bregman._generators import named_generator
 from lifted_bregman.activations import Activation
 from lifted_bregman.errors import DivergedError
 from lifted_bregman.solvers import Callback, Outcome, Result, Run, Solver
-from lifted_bregman.solvers._batches import named_generator
 from lifted_bregman.solvers._mirror import MirrorDescent
 
 

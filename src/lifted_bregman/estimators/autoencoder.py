@@ -13,6 +13,7 @@ from sklearn.exceptions import ConvergenceWarning  # type: ignore[import-untyped
 from sklearn.utils.validation import check_array, check_is_fitted  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
+from lifted_bregman._generators import named_generator
 from lifted_bregman.activations import Activation, Identity, SoftThreshold
 from lifted_bregman.errors import DataError, SettingError
 from lifted_bregman.estimators import _settings as settings
@@ -21,7 +22,6 @@ from lifted_bregman.losses import BregmanLoss, SquaredError
 from lifted_bregman.penalties import L1, Penalty
 from lifted_bregman.problem.blocks import code_layer
 from lifted_bregman.solvers import Callback, Solver
-from lifted_bregman.solvers._batches import named_generator
 
 
 class LiftedAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, LiftedEstimator):  # type: ignore[misc]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from lifted_bregman._generators import named_generator
 from lifted_bregman.activations import Activation, Identity, SoftThreshold
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments import specs
@@ -18,7 +19,6 @@ from lifted_bregman.penalties import L1
 from lifted_bregman.problem import LiftedProblem, lift
 from lifted_bregman.problem.blocks import code_layer
 from lifted_bregman.solvers import Callback
-from lifted_bregman.solvers._batches import named_generator
 from lifted_bregman.training.callbacks import Checkpoint, EarlyStopping, Progress, Timer
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from lifted_bregman import data
-from lifted_bregman.activations._base import positive
+from lifted_bregman._arguments import positive
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments import demo_folder
 from lifted_bregman.experiments.build import build_problem

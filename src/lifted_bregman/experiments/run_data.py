@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lifted_bregman import data as sets
+from lifted_bregman._generators import named_generator
 from lifted_bregman.data import Preparation, Progress, Samples
 from lifted_bregman.errors import DataError
 from lifted_bregman.experiments import tables
 from lifted_bregman.experiments.scaling import Scaling
 from lifted_bregman.experiments.settings import Settings, task_of
-from lifted_bregman.solvers._batches import named_generator
 
 Pair = tuple[Tensor, Tensor]
 _TEST_PART = 0.2  # of a file without a test part

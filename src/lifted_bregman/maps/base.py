@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
+from lifted_bregman._linalg import PowerIteration
 from lifted_bregman.errors import CompatibilityError, UnsupportedModuleError
 from lifted_bregman.maps.sites import Site
-from lifted_bregman.maps.spectral import PowerIteration
 
 Inputs: TypeAlias = Any
 """What a map is applied to: x of shape (samples, ...), or a tuple of those where the map reads several variables."""

@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor, nn
 
+from lifted_bregman._linalg import PowerIteration
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.maps.base import Inputs, LayerMap, PullBack
 from lifted_bregman.maps.sites import Site
-from lifted_bregman.maps.spectral import PowerIteration
 
 
 class Borrowing(LayerMap):

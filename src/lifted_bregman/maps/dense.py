@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from lifted_bregman._linalg import PowerIteration, Vector, certified_bound
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.maps.base import LayerMap
-from lifted_bregman.maps.spectral import PowerIteration, Vector, certified_bound
 
 
 class Dense(LayerMap):
@@ -77,21 +77,32 @@ class Dense(LayerMap):
         return certified_bound(W, estimate) if upper else estimate
 
     @no_graph
-    def parameter_curvature(self, x: Tensor, power: PowerIteration | None = None, upper: bool = False) -> float:
-        """‖[X 1]‖₂², ‖X‖₂² or s, for what is trained of weight and bias; the upper bound is `certified_bound`."""
-        x, trained = self._rows(x), self.parameters
+    def parameter_curvature(
+        self, x: Tensor, power: PowerIteration | None = None, upper: bool = False, weights: Tensor | None = None
+    ) -> float:
+        """‖[X 1]‖₂², ‖X‖₂² or s, for what is trained of weight and bias; the upper bound is `certified_bound`.
+
+        weights  w_i > 0 of each sample, (samples,): the norm of diag(√w) [X 1], and Σ w_i in place of s
+        """
+        rows, trained = self._rows(x), self.parameters
+        w = None if weights is None else weights.repeat_interleave(len(rows) // max(1, len(x)))
         if "weight" not in trained:
-            return float(len(x)) if "bias" in trained else 0.0
-        if "bias" not in trained:
-            estimate = (power or PowerIteration()).estimate(lambda v: (x.t() @ (x @ v[0]),), (x[0],))
-            return certified_bound(x, estimate) if upper else estimate
+            return 0.0 if "bias" not in trained else float(len(rows) if w is None else w.sum())
+        bias = "bias" in trained
 
         def normal(v: Vector) -> Vector:
-            image = torch.addmv(v[1].expand(len(x)), x, v[0])
-            return x.t() @ image, image.sum(0, keepdim=True)
+            image = torch.addmv(v[1].expand(len(rows)), rows, v[0]) if bias else rows @ v[0]
+            if w is not None:
+                image = image * w
+            pulled = rows.t() @ image
+            return (pulled, image.sum(0, keepdim=True)) if bias else (pulled,)
 
-        estimate = (power or PowerIteration()).estimate(normal, (x[0], x[0, :1]))
-        return certified_bound(torch.cat((x, x.new_ones(len(x), 1)), 1), estimate) if upper else estimate
+        like = (rows.new_empty(rows.shape[1]), rows.new_empty(1))
+        estimate = (power or PowerIteration()).estimate(normal, like if bias else like[:1])
+        if not upper:
+            return estimate
+        A = torch.cat((rows, rows.new_ones(len(rows), 1)), 1) if bias else rows
+        return certified_bound(A if w is None else A.double() * w.double().sqrt()[:, None], estimate)
 
     def _rows(self, x: Tensor) -> Tensor:
         return x.flatten(1) if self.flatten else _matrix(x)

@@ -16,7 +16,7 @@ from lifted_bregman.errors import ActivationDerivativeError, CompatibilityError
 from lifted_bregman.maps.base import Inputs, LayerMap, Map, PullBack
 from lifted_bregman.maps.determinism import changes_with_mode, require_one_answer, require_pure, submodules
 from lifted_bregman.maps.sites import Fetch, Site
-from lifted_bregman.maps.spectral import (
+from lifted_bregman._linalg import (
     NormalOperator,
     PowerIteration,
     Vector,

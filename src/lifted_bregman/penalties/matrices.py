@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from lifted_bregman._linalg import map_singular_values, singular_values
 from lifted_bregman.errors import TensorError
 from lifted_bregman.penalties.vectors import Penalty, require_weight, split_product
 
@@ -19,9 +20,7 @@ class Nuclear(Penalty):
         prox_{tR}(U diag(σ) Vᵀ) = U diag(max(σ - t·weight, 0)) Vᵀ
 
     It acts on matrices, the last two dimensions of a tensor, and `value` is one number per matrix.  A weight enters as
-    (units, rest).  For float64 the singular value decomposition is computed.  For float32 it is the eigenvalues of the
-    Gram matrix of the smaller side, formed in float64: squaring leaves the singular values an error of 1e-8 of the
-    largest, less than the matrix itself carries.
+    (units, rest).
 
     weight  >= 0
     """
@@ -37,27 +36,14 @@ class Nuclear(Penalty):
         """σ_1 >= σ_2 >= ... of each matrix, in float64: σ_i is the smallest weight at which prox_R leaves rank < i."""
         self._require(x)
         with torch.no_grad():
-            if x.dtype == torch.float64:
-                values: Tensor = torch.linalg.svdvals(x)
-                return values
-            eigenvalues: Tensor = torch.linalg.eigvalsh(_gram(_wide(x)))
-            return eigenvalues.clamp(min=0.0).sqrt().flip(-1)
+            return singular_values(x)
 
     def compute_value(self, x: Tensor) -> Tensor:
         return (self.weight * self.singular_values(x).sum(-1)).to(x.dtype)
 
     def compute_prox(self, x: Tensor, scale: float) -> Tensor:
         coarse, rest = split_product(self.weight, scale, torch.float64)
-        if x.dtype == torch.float64:
-            U, sigma, Vt = torch.linalg.svd(x, full_matrices=False)
-            shrunk: Tensor = (U * sigma.sub(coarse).sub_(rest).clamp_(min=0.0)[..., None, :]) @ Vt
-            return shrunk
-        A = _wide(x)
-        eigenvalues, U = torch.linalg.eigh(_gram(A))
-        sigma = eigenvalues.clamp(min=0.0).sqrt()
-        factor = sigma.sub(coarse).sub_(rest).clamp_(min=0.0) / sigma.clamp(min=torch.finfo(torch.float64).tiny)
-        result: Tensor = ((U * factor[..., None, :]) @ U.mT).to(x.dtype) @ A
-        return result if A is x else result.mT.contiguous()
+        return map_singular_values(x, lambda sigma: sigma.sub(coarse).sub_(rest).clamp_(min=0.0))
 
     def _require(self, x: Tensor) -> None:
         super()._require(x)
@@ -66,14 +52,3 @@ class Nuclear(Penalty):
                 f"Nuclear was given a tensor of shape {tuple(x.shape)}; it takes matrices (..., rows, columns): "
                 "flatten a weight with weight.flatten(1)."
             )
-
-
-def _wide(x: Tensor) -> Tensor:
-    """x or its transpose, with no more rows than columns."""
-    return x if x.shape[-2] <= x.shape[-1] else x.mT
-
-
-def _gram(a: Tensor) -> Tensor:
-    b = a.double()
-    gram: Tensor = b @ b.mT
-    return gram

@@ -14,7 +14,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lifted_bregman.activations._base import SUPPORTED_DTYPES, positive
+from lifted_bregman._arguments import positive
+from lifted_bregman.activations._base import SUPPORTED_DTYPES
 from lifted_bregman.errors import CompatibilityError, SettingError, TensorError
 
 

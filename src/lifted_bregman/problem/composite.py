@@ -55,7 +55,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lifted_bregman.activations._base import Activation, Separable, positive
+from lifted_bregman._arguments import positive
+from lifted_bregman.activations._base import Activation, Separable
 from lifted_bregman.activations._root import increasing_root
 from lifted_bregman.activations.piecewise import Identity, NonNegativeSoftThreshold, ReLU, SoftThreshold
 from lifted_bregman.activations.simplex import Softmax, Sparsemax

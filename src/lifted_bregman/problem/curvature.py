@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
+from lifted_bregman._linalg import NormalOperator, PowerIteration, Vector
 from lifted_bregman._no_graph import no_graph
-from lifted_bregman.maps import Borrowing, Dense, LayerMap, PowerIteration
+from lifted_bregman.maps import Borrowing, Dense, LayerMap
 from lifted_bregman.maps.base import Inputs
-from lifted_bregman.maps.spectral import NormalOperator, Vector, certified_bound
 from lifted_bregman.problem.peers import Peers
 from lifted_bregman.problem.point import Point
 
@@ -23,6 +22,16 @@ Powers = Callable[[str], PowerIteration]
 """The power iteration of each name: "Θ_3" or "x_2", and "x_2.5" for term 5 where several read x_2."""
 
 
+def parameter_key(layer: int) -> str:
+    """The name of the power iteration for the curvature of Θ_l."""
+    return f"Θ_{layer}"
+
+
+def variable_key(layer: int) -> str:
+    """The name of the power iteration for the curvature of x_l, in a chain that of ‖W_{l+1}‖."""
+    return f"x_{layer}"
+
+
 def parameter_curvature(problem: LiftedProblem, point: Point, layer: int, powers: Powers, upper: bool) -> float:
     """(1/s) Σ_t λ_t ‖J_Θ f_t‖₂² over the terms t in which Θ_l occurs, in most networks the term l alone."""
     total = 0.0
@@ -31,7 +40,7 @@ def parameter_curvature(problem: LiftedProblem, point: Point, layer: int, powers
         if term != layer:
             assert isinstance(f, Borrowing)
             f = f.base
-        key = f"Θ_{layer}" if term == layer else f"Θ_{layer}.{term}"
+        key = parameter_key(layer) if term == layer else f"{parameter_key(layer)}.{term}"
         norm = squared_parameter_norm(f, point.read(term), powers(key), upper, point.weights, problem.peers)
         total += problem.weight(term) * norm / problem.peers.samples(point.samples)
     return total
@@ -42,7 +51,7 @@ def variable_curvature(problem: LiftedProblem, point: Point, layer: int, powers:
     total, peers = 0.0, problem.peers
     for number, term in enumerate(problem.links.readers[layer]):
         f, which = problem.network[term].map, problem.links.inputs[term].index(layer)
-        key = f"x_{layer}" if number == 0 else f"x_{layer}.{term}"
+        key = variable_key(layer) if number == 0 else f"{variable_key(layer)}.{term}"
         norm = squared_input_norm(f, point.read(term), powers(key), upper, peers, which)
         total += problem.weight(term) * norm
     return total
@@ -97,33 +106,26 @@ def squared_parameter_norm(
 ) -> float:
     """‖diag(√w) J_Θ f‖₂² over all samples of x: an estimate from below, or a guaranteed bound if `upper`.
 
-    Without weights it is `f.parameter_curvature`.  With them, A = diag(√w) [X 1] for a dense map, with the columns
-    that are trained, and max_i w_i times the number without weights, which is not below, for any other.
+    Without weights it is `f.parameter_curvature`.  With them it is exact for a dense map; for any other it is max_i w_i
+    times the number without weights, which is not below.
 
     The samples are those of all peers.
     """
-    if peers.count > 1:
-        x, weights, power = over_all_samples(x, weights, power, upper, peers)
-        if isinstance(power, SharedPower):
-            return _summed_norm(f, x, power, weights, peers)
+    x, weights, power = over_all_samples(x, weights, power, upper, peers)
+    shared = isinstance(power, SharedPower)
+    if isinstance(f, Dense):
+        norm = f.parameter_curvature(x, power, upper, weights)
+        # Of a bias alone the norm is Σ w_i over the rows here, without a power iteration that adds up those of all.
+        return peers.total_of(norm)[0] if shared and f.parameters.keys() == {"bias"} else norm
     if weights is None:
         return f.parameter_curvature(x, power, upper)
-    if not isinstance(f, Dense):
-        return float(weights.max()) * f.parameter_curvature(x, power, upper)
-    rows, w = _rows(f, x, weights)
-    if "weight" not in f.parameters:
-        return float(w.sum()) if "bias" in f.parameters else 0.0
-    estimate = _dense_estimate(f, rows, w, power)
-    if not upper:
-        return estimate
-    A = torch.cat((rows, rows.new_ones(len(rows), 1)), 1) if "bias" in f.parameters else rows
-    return certified_bound(A.double() * w.double().sqrt()[:, None], estimate)
+    return float((peers.gather(weights) if shared else weights).max()) * f.parameter_curvature(x, power, upper)
 
 
 def over_all_samples(
     x: Inputs, weights: Tensor | None, power: PowerIteration, upper: bool, peers: Peers
 ) -> tuple[Inputs, Tensor | None, PowerIteration]:
-    """What a norm over all samples is made of: the rows of all peers, or one's own and a power iteration that adds up.
+    """The arguments of a norm over all samples: the rows of all peers, or those here and a `SharedPower`.
 
     Rows are gathered for a bound from above, and where that is cheap.
     """
@@ -134,32 +136,3 @@ def over_all_samples(
         x = tuple(peers.gather(rows, keep=True) for rows in x) if several else peers.gather(x, keep=True)
         return x, None if weights is None else peers.gather(weights), power
     return x, weights, SharedPower(power, peers)
-
-
-def _summed_norm(f: LayerMap, x: Tensor, power: PowerIteration, weights: Tensor | None, peers: Peers) -> float:
-    """The estimate without gathering x; one's own part may be empty."""
-    if not isinstance(f, Dense):
-        largest = 1.0 if weights is None else float(peers.gather(weights).max())
-        return largest * f.parameter_curvature(x, power)
-    rows, w = _rows(f, x, x.new_ones(len(x)) if weights is None else weights)
-    if "weight" not in f.parameters:
-        return peers.total_of(float(w.sum()))[0] if "bias" in f.parameters else 0.0
-    return _dense_estimate(f, rows, w, power)
-
-
-def _rows(f: Dense, x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """X as a matrix, and the weight of each of its rows."""
-    rows = x.reshape(-1, f.module.in_features)
-    return rows, weights.repeat_interleave(len(rows) // max(1, len(x)))
-
-
-def _dense_estimate(f: Dense, rows: Tensor, w: Tensor, power: PowerIteration) -> float:
-    """‖diag(√w) [X 1]‖₂², with the column of ones where there is a bias to train."""
-    parts = 2 if "bias" in f.parameters else 1
-
-    def normal(v: Vector) -> Vector:
-        image = rows @ v[0] if parts == 1 else torch.addmv(v[1].expand(len(rows)), rows, v[0])
-        image = image * w
-        return (rows.t() @ image, image.sum(0, keepdim=True))[:parts]
-
-    return power.estimate(normal, (rows.new_empty(rows.shape[1]), rows.new_empty(1))[:parts])

@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
+from lifted_bregman._arguments import positive
+from lifted_bregman._linalg import joint_norm, norm
 from lifted_bregman._no_graph import no_graph
-from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import SettingError, TensorError
 from lifted_bregman.problem.blocks import hidden_layers
 from lifted_bregman.problem.point import Point
@@ -63,7 +63,7 @@ def consistency(problem: LiftedProblem, state: LiftedState, X: Tensor) -> tuple[
     for layer in hidden_layers(len(network)):
         sigma = network[layer].activate(network[layer].map.apply(network.read(values, layer)))
         x = state[layer]
-        norms = (float(torch.linalg.vector_norm(x - sigma)), float(torch.linalg.vector_norm(sigma)))
+        norms = (norm(x - sigma), norm(sigma))
         gap, size = problem.peers.norms_of(*norms)
         gaps.append(gap / size if size > 0.0 else (0.0 if gap == 0.0 else math.inf))
     return tuple(gaps)
@@ -99,11 +99,11 @@ def _parameter_residual(problem: LiftedProblem, point: Point, layer: int, step: 
         values = {name: p.detach() for name, p in problem.network[layer].map.parameters.items()}
         moved = problem.parameter_prox(layer, {name: values[name] - step * gradient[name] for name in values}, step)
         gradient = {name: (values[name] - moved[name]) / step for name in values}
-    return math.hypot(*(float(torch.linalg.vector_norm(g)) for g in gradient.values()))
+    return joint_norm(gradient.values())
 
 
 def _variable_residual(problem: LiftedProblem, point: Point, layer: int, step: float) -> float:
     x = point.x[layer]
     moved = problem.variable_prox(layer, x - step * problem.variable_gradient(point, layer), step)
-    (norm,) = problem.peers.norms_of(float(torch.linalg.vector_norm(x - moved)))
-    return norm / (step * math.sqrt(problem.peers.samples(point.samples)))
+    (length,) = problem.peers.norms_of(norm(x - moved))
+    return length / (step * math.sqrt(problem.peers.samples(point.samples)))

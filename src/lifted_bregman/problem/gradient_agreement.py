@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from lifted_bregman._arguments import positive
+from lifted_bregman._linalg import norm
 from lifted_bregman._no_graph import no_graph
-from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import CompatibilityError, SettingError
 from lifted_bregman.problem.blocks import hidden_layers, layers
 from lifted_bregman.problem.nested import nested_gradient, not_differentiable
@@ -103,8 +104,8 @@ def _sweep(problem: LiftedProblem, point: Point, steps: dict[int, float]) -> flo
         old, t = point.x[layer], steps[layer]
         ahead = torch.sub(old, problem.variable_gradient(point, layer), alpha=t)
         point.set_variable(layer, problem.variable_prox(layer, ahead, t))
-        norms = (torch.linalg.vector_norm(point.x[layer] - old), torch.linalg.vector_norm(point.residual(layer)))
-        moved, size = problem.peers.norms_of(*map(float, norms))
+        norms = (norm(point.x[layer] - old), norm(point.residual(layer)))
+        moved, size = problem.peers.norms_of(*norms)
         largest = max(largest, moved / size if size > 0.0 else (0.0 if moved == 0.0 else math.inf))
     return largest
 
@@ -121,12 +122,12 @@ def _flat(parts: Iterable[Tensor]) -> Tensor:
 
 
 def _cosine(g: Tensor, b: Tensor) -> float:
-    size = float(torch.linalg.vector_norm(g)) * float(torch.linalg.vector_norm(b))
+    size = norm(g) * norm(b)
     if size > 0.0:
         return float(g @ b) / size
     return 1.0 if not (bool(g.count_nonzero()) or bool(b.count_nonzero())) else 0.0
 
 
 def _relative_error(g: Tensor, b: Tensor) -> float:
-    gap, size = float(torch.linalg.vector_norm(g - b)), float(torch.linalg.vector_norm(b))
+    gap, size = norm(g - b), norm(b)
     return gap / size if size > 0.0 else (0.0 if gap == 0.0 else math.inf)

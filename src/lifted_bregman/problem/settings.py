@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 
+from lifted_bregman._arguments import positive
 from lifted_bregman._text import did_you_mean
-from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import SettingError
 from lifted_bregman.graph import Network
 from lifted_bregman.penalties import Penalty

@@ -19,14 +19,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lifted_bregman.activations._base import positive
+from lifted_bregman._arguments import positive
+from lifted_bregman._linalg import Ridge, norm
 from lifted_bregman.errors import SettingError
 from lifted_bregman.graph import Layer
 from lifted_bregman.maps import Dense
 from lifted_bregman.penalties import SquaredL2
 from lifted_bregman.problem import LiftedProblem, Point
-from lifted_bregman.solvers._ridge import Ridge, design, packed, rows, unpacked, weight_columns
-from lifted_bregman.solvers._subproblems import norm
+from lifted_bregman.solvers._packing import design, packed, rows, unpacked, weight_columns
 
 
 @dataclass(frozen=True)

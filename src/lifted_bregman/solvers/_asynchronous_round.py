@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from lifted_bregman._linalg import PowerMemory
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.problem import LiftedProblem, LiftedState
 from lifted_bregman.solvers._anchor import Anchor, accumulate, clear, copied
-from lifted_bregman.solvers._curvature import PowerMemory, parameter_curvature, step_for
+from lifted_bregman.solvers._curvature import parameter_curvature, step_for
 from lifted_bregman.solvers._finite import Diverged, finite
 from lifted_bregman.solvers._interface import Batch
 from lifted_bregman.solvers._persistent import PersistentState, sweep_variables

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
+from lifted_bregman._generators import named_generator
 from lifted_bregman.errors import SettingError
 from lifted_bregman.solvers._interface import Batch
 
@@ -36,9 +36,3 @@ def epoch_order(samples: int, batch_size: int, seed: int, epoch: int, drop_last:
     order = torch.randperm(samples, generator=named_generator(seed, "data order", epoch))
     end = samples - samples % batch_size if drop_last else samples
     return tuple(order[start : start + batch_size] for start in range(0, end, batch_size))
-
-
-def named_generator(seed: int, name: str, counter: int = 0) -> torch.Generator:
-    """A generator for one purpose, derived from the run's seed by name and counter."""
-    digest = hashlib.sha256(f"{seed}/{name}/{counter}".encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))

@@ -1,54 +1,45 @@
 """Lipschitz constants of block gradients, with the power iterations' vectors in the solver's state.
 
-A warm start makes a number depend on the past, so the past has to be saved with the state.
+`problem.curvature` has the formulas.  Here each constant gets the power iteration of its name in a memory, which is the
+solver's own or, during the inner steps of one batch, a `BatchMemory`; estimates from below are enlarged.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import partial
 
 import torch
-from torch import Tensor
 
-from lifted_bregman.maps import PowerIteration
-from lifted_bregman.maps.spectral import NormalOperator
+from lifted_bregman._linalg import FollowedPower, PowerMemory, RememberedPower
 from lifted_bregman.problem import LiftedProblem, Point, curvature
 from lifted_bregman.problem.span import number
+from lifted_bregman.solvers._batch_memory import BatchMemory
 
 MARGIN = 0.01
 """Added, relatively, to a power iteration's estimate, which comes from below."""
 
-PowerMemory = dict[str, list[Tensor]]
-"""The last vector of each power iteration, by name of the block."""
 
-
-class RememberedPower(PowerIteration):
-    """A power iteration that starts from `memory[key]` and leaves its last vector there."""
-
-    def __init__(self, memory: PowerMemory, key: str) -> None:
-        self._memory, self._key = memory, key
-        self._vector = tuple(memory[key]) if key in memory else None
-
-    def estimate(
-        self, normal: NormalOperator, like: Sequence[Tensor], tolerance: float = 1e-4, max_steps: int = 100
-    ) -> float:
-        value = super().estimate(normal, like, tolerance, max_steps)
-        if self._vector is None:
-            self._memory.pop(self._key, None)
-        else:
-            self._memory[self._key] = list(self._vector)
-        return value
+def power(memory: PowerMemory, key: str) -> RememberedPower:
+    """The power iteration of this name, with one product per inner step if the memory is a batch's."""
+    return FollowedPower(memory, key) if isinstance(memory, BatchMemory) else RememberedPower(memory, key)
 
 
 def parameter_curvature(problem: LiftedProblem, point: Point, layer: int, memory: PowerMemory, upper: bool) -> float:
     """λ_l ‖J_Θ f_l‖₂²/s, the Lipschitz constant of ∇_{Θ_l}H: a guaranteed bound if `upper`, else an estimate.
 
-    With the point's weights, as `LiftedProblem.parameter_curvature` has them.
+    With the point's weights, as `LiftedProblem.parameter_curvature` has them.  An estimate is computed once for a batch
+    as long as x_{l-1} is the same.
     """
-    powers = partial(RememberedPower, memory)
-    return _enlarged(curvature.parameter_curvature(problem, point, layer, powers, upper), upper)
+    key, x = curvature.parameter_key(layer), point.read(layer)
+    batch = memory if isinstance(memory, BatchMemory) else None
+    known = None if batch is None or batch.inputs.get(key) is not x else batch.norms.get(key)
+    if known is not None and not upper and len(problem.links.users[layer]) == 1:
+        return _enlarged(known, upper)
+    bound = curvature.parameter_curvature(problem, point, layer, partial(power, memory), upper)
+    if batch is not None:
+        batch.inputs[key], batch.norms[key] = x, bound
+    return _enlarged(bound, upper)
 
 
 def variable_curvature(problem: LiftedProblem, point: Point, layer: int, memory: PowerMemory, upper: bool) -> float:
@@ -58,8 +49,7 @@ def variable_curvature(problem: LiftedProblem, point: Point, layer: int, memory:
     """
     if layer in problem.span.lent:
         return float(problem.span.from_above(number(0.0)))
-    powers = partial(RememberedPower, memory)
-    return _enlarged(curvature.variable_curvature(problem, point, layer, powers, upper), upper)
+    return _enlarged(curvature.variable_curvature(problem, point, layer, partial(power, memory), upper), upper)
 
 
 def lend_curvature(problem: LiftedProblem, point: Point, memory: PowerMemory, upper: bool) -> None:

@@ -9,11 +9,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from lifted_bregman._linalg import norm
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.maps import Dense
 from lifted_bregman.problem import LiftedProblem, Peers, Point
 from lifted_bregman.solvers._factored_dense import FactoredDense
-from lifted_bregman.solvers._ridge import rows
+from lifted_bregman.solvers._packing import rows
 
 
 class ParameterSteps(NamedTuple):
@@ -87,5 +88,5 @@ def moved_variable(problem: LiftedProblem, point: Point, layer: int, t: float) -
 
 def rms(residual: Tensor, peers: Peers) -> float:
     """‖d‖/√s over the samples of all peers, a number that shows when a run has diverged."""
-    (norm,) = peers.norms_of(float(torch.linalg.vector_norm(residual)))
-    return norm / math.sqrt(peers.samples(len(residual)))
+    (length,) = peers.norms_of(norm(residual))
+    return length / math.sqrt(peers.samples(len(residual)))

@@ -10,12 +10,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from lifted_bregman._linalg import PowerIteration, PowerMemory, Vector, certified_bound
 from lifted_bregman._no_graph import no_graph
-from lifted_bregman.maps import Dense, PowerIteration
-from lifted_bregman.maps.spectral import Vector, certified_bound
+from lifted_bregman.maps import Dense
 from lifted_bregman.problem import LiftedProblem, Peers
 from lifted_bregman.problem.blocks import layers
-from lifted_bregman.solvers._curvature import PowerMemory
 
 
 class FactoredDense(Dense):

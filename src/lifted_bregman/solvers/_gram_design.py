@@ -15,12 +15,12 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from lifted_bregman._linalg import damped_inverse
 from lifted_bregman.maps import Dense
 from lifted_bregman.problem import Peers
-from lifted_bregman.solvers._ridge import rows
+from lifted_bregman.solvers._packing import rows
 
 _ALONE = Peers()
-_NOTHING = 1e-30  # mean squares of inputs below it are taken for 0
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,13 @@ class Design:
         """Whether sums over the rows here are parts of those over all."""
         return self.peers.count > 1 and not self.gathered
 
+    def anywhere(self, here: bool) -> bool:
+        """Whether `here` is true in any of the processes that have rows of the batch."""
+        return self.peers.total_of(float(here)) != (0.0,) if self.summed else here
+
     def add_up(self, *sums: Tensor) -> None:
         """Makes sums over the rows here those over all rows, in place."""
-        if self.peers.count > 1 and not self.gathered:
+        if self.summed:
             self.peers.total(*sums)
 
 
@@ -153,30 +157,9 @@ def metrics(designs: Sequence[Design], damping: float) -> list[Metric]:
             part.add_(column * column.mT)
     if first.ones is not None and not (first.filled or first.root is not None):
         K.add_(1.0)
-    inverse, t, fallback = damped_inverse(K.div_(b), damping, first)
+    inverse, t, fallback = damped_inverse(K.div_(b), damping, first.anywhere)
     parts = zip(inverse.split(each), t.split(each), strict=True)
     return [Metric(M, own, fallback) for M, own in parts]
-
-
-def damped_inverse(K: Tensor, damping: float, own: Design | None = None) -> tuple[Tensor, Tensor, bool]:
-    """(K + tI)⁻¹ for a stack K (k, n, n) that it uses up, t (k, 1, 1), and whether a multiple of I stands for it.
-
-    It stands for all of the stack, and for those of the peers where they have parts of it, as `own` says.
-    """
-    n = K.shape[-1]
-    diagonal = K.diagonal(dim1=1, dim2=2)
-    mean = diagonal.mean(1, keepdim=True)
-    t = mean * max(damping, 100.0 * torch.finfo(K.dtype).eps * n)
-    t.masked_fill_(mean < _NOTHING, 1.0 / _NOTHING)  # inputs that are 0 move nothing
-    diagonal.add_(t)
-    factor, info = torch.linalg.cholesky_ex(K)
-    failed = bool(info.any())
-    if own is not None and own.summed:
-        failed = own.peers.total_of(float(failed)) != (0.0,)
-    if not failed:
-        return torch.cholesky_inverse(factor), t[:, :, None], False
-    identity = torch.eye(n, dtype=K.dtype, device=K.device)  # nothing finite
-    return identity / (n * mean + t)[:, :, None], t[:, :, None], True
 
 
 def blocks_of(values: Tensor, block: int) -> Tensor:

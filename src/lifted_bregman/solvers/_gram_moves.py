@@ -27,10 +27,11 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
+from lifted_bregman._linalg import damped_inverse
 from lifted_bregman.maps import Convolution, Dense
 from lifted_bregman.problem import Peers
-from lifted_bregman.solvers._gram_design import Design, Metric, blocks_of, damped_inverse, design, metrics
-from lifted_bregman.solvers._ridge import unpacked
+from lifted_bregman.solvers._gram_design import Design, Metric, blocks_of, design, metrics
+from lifted_bregman.solvers._packing import unpacked
 
 __all__ = [
     "Design",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from lifted_bregman._linalg import GuardedFactor
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.maps import Dense
 from lifted_bregman.problem import LiftedProblem, Peers, Point
@@ -14,8 +15,7 @@ from lifted_bregman.solvers._batch_memory import BatchMemory
 from lifted_bregman.solvers._curvature import step_for
 from lifted_bregman.solvers._descent import ParameterSteps, descend
 from lifted_bregman.solvers._factored_dense import FactoredDense
-from lifted_bregman.solvers._ridge import design, unpacked
-from lifted_bregman.solvers._sample_space import GuardedFactor
+from lifted_bregman.solvers._packing import design, unpacked
 
 
 @no_graph

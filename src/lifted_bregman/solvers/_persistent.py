@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from lifted_bregman.errors import SettingError
+from lifted_bregman._linalg import PowerMemory
 from lifted_bregman.problem import LiftedProblem, LiftedState, Point
 from lifted_bregman.problem.blocks import hidden_layers
-from lifted_bregman.solvers._curvature import PowerMemory, step_for, variable_curvature
+from lifted_bregman.solvers._curvature import step_for, variable_curvature
 from lifted_bregman.solvers._descent import moved_variable
 from lifted_bregman.solvers._interface import Batch, SolverState
 from lifted_bregman.solvers._shares import whole_variables
@@ -82,12 +82,6 @@ def require_step(step: StepSize, name: str) -> None:
     """An error unless `step` is a step size."""
     if not isinstance(step, CurvatureStep):
         as_schedule(step, name)
-
-
-def require_count(count: int, name: str) -> None:
-    """An error unless `count` is a whole number of at least 1."""
-    if not (isinstance(count, int) and count >= 1):
-        raise SettingError(f"{name} is {count!r}; it must be a whole number of at least 1.")
 
 
 def variable_step(problem: LiftedProblem, point: Point, layer: int, step: StepSize, state: PowerState) -> float:

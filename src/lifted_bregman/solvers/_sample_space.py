@@ -9,74 +9,11 @@ gradient in Θ, the minimiser of the majorant at Z = AΘ is Θ - AᵀP with
 
     P = (c K + τI)⁻¹ G,   K = A Aᵀ          C ← C - P          Z ← Z - KP = Z - (G - τP)/c .
 
-The objective never increases.  With samples' weights w_i, take √w_i times the rows of A and of σ(Z) - X_l.
+The objective never increases.  `_linalg.GuardedFactor` solves the system.  With samples' weights w_i, take √w_i times
+the rows of A and of σ(Z) - X_l.
 """
 
 from __future__ import annotations
-
-import math
-
-import torch
-from torch import Tensor
-
-_FLOOR = {torch.float32: (1e-6, 3e-5), torch.float64: (2e-15, 1e-8)}  # in weight space and in sample space
-_ATTEMPTS = 4
-
-
-class GuardedFactor:
-    """G ↦ (c K + (τ + ε) I)⁻¹ G for K = A Aᵀ (samples) or K = AᵀA, of shape (k, k), c > 0 and τ >= 0.
-
-    ε is 0 unless τ is lost in the rounding of c K.  Then τ + ε is c tr K times a number of the size of the rounding
-    (float64: 2e-15), and a hundred times more as long as there is no Cholesky factor.  In sample space the number is
-    near its square root (1e-8): what dependent samples do not agree on is divided by τ + ε, and cancels only in AᵀP.
-    ε belongs to a term (ε/2)‖Θ - Θ_n‖² around the present iterate: the step is shorter, still decreases the objective,
-    and has the same fixed points.
-
-    Where K is not finite, or a solution is not, `fallback` is set and the answer is the gradient step with a bound of
-    the curvature, G / (c tr K + τ), or 0 where there is no finite one.
-    """
-
-    def __init__(self, K: Tensor, weight: float, prox_weight: float, samples: bool = False) -> None:
-        trace = float(K.diagonal().sum(dtype=torch.float64))
-        self.curvature = weight * trace + prox_weight
-        """c tr K + τ, not below the largest eigenvalue."""
-        self.fallback = not math.isfinite(self.curvature)
-        """Whether a gradient step has replaced the solution of the system."""
-        floor = _FLOOR[K.dtype][samples] * weight * trace
-        for _ in range(0 if self.fallback else _ATTEMPTS):
-            diagonal = max(prox_weight, floor) or 1.0
-            S = K * weight
-            S.diagonal().add_(diagonal)
-            self._factor, info = torch.linalg.cholesky_ex(S)
-            if int(info) == 0:
-                break
-            floor = 100.0 * diagonal
-        else:
-            self.fallback, diagonal = True, prox_weight
-        self.added = diagonal - prox_weight
-        """ε >= 0."""
-
-    def solve(self, G: Tensor) -> Tensor:
-        """(c K + (τ + ε) I)⁻¹ G for G of shape (k, ...), in new memory."""
-        if not self.fallback:
-            P = torch.cholesky_solve(G, self._factor)
-            if bool(P.sum().isfinite()) or bool(P.isfinite().all()):
-                return P
-            self.fallback = True
-        return G / self.curvature if 0.0 < self.curvature < math.inf else torch.zeros_like(G)
-
-
-class SampleSpaceStep(GuardedFactor):
-    """G ↦ P = (c A Aᵀ + (τ + ε) I)⁻¹ G for rows A of shape (m, n): Θ ← Θ - AᵀP decreases the objective above.
-
-    `K` is A Aᵀ, for Z ← Z - KP.  Meant for m <= n; for m > n `GuardedFactor(A.t() @ A, c, τ)` is smaller, and its
-    solution for a gradient (n, out) is the same step.
-    """
-
-    def __init__(self, A: Tensor, weight: float, prox_weight: float) -> None:
-        self.K = A @ A.t()
-        super().__init__(self.K, weight, prox_weight, samples=True)
-
 
 _PASS = 20.0  # operations in the time of reading or writing one number of a weight that is not in the cache
 

@@ -9,15 +9,16 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from lifted_bregman._linalg import PowerIteration, Ridge, norm
 from lifted_bregman.activations import Identity
-from lifted_bregman.maps import Dense, PowerIteration
+from lifted_bregman.maps import Dense
 from lifted_bregman.penalties import Penalty, SquaredL2
 from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import Block, ParameterBlock, terms
 from lifted_bregman.problem.curvature import variable_curvature
 from lifted_bregman.problem.energies import partial_energy
 from lifted_bregman.solvers._curvature import step_for
-from lifted_bregman.solvers._ridge import Ridge, design, packed, rows, unpacked, weight_columns
+from lifted_bregman.solvers._packing import design, packed, rows, unpacked, weight_columns
 
 
 class Subproblem(ABC):
@@ -188,11 +189,6 @@ class VariableSubproblem(Subproblem):
     def precondition(self, slope: Tensor) -> Tensor:
         assert self.ridge is not None
         return self.ridge.solve(rows(self.map, slope)).reshape(slope.shape)
-
-
-def norm(t: Tensor) -> float:
-    """‖t‖₂."""
-    return float(torch.linalg.vector_norm(t))
 
 
 def _flat(parameters: Mapping[str, Tensor]) -> Tensor:

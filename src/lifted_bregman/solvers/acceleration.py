@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from lifted_bregman._arguments import require_count
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem, LiftedState, Point
 from lifted_bregman.problem.blocks import Block, ParameterBlock, VariableBlock, all_blocks, hidden_layers
@@ -147,8 +148,7 @@ class Anderson(Acceleration):
     ridge: float = 1e-10
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.history, int) and self.history >= 1):
-            raise SettingError(f"history is {self.history!r}; it must be a whole number of at least 1.")
+        require_count(self.history, "history")
         if not 0.0 <= self.ridge < math.inf:
             raise SettingError(f"ridge is {self.ridge!r}; it must be a number of at least 0.")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from lifted_bregman.activations._base import positive
+from lifted_bregman._arguments import positive
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.solvers._mirror import MirrorDescent, MirrorState, Tensors

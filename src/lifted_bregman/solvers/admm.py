@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from lifted_bregman.activations._base import positive
-from lifted_bregman.errors import SettingError
+from lifted_bregman._arguments import positive, require_count
 from lifted_bregman.maps import Dense
 from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import Block, ParameterBlock, terms
@@ -71,8 +70,7 @@ class ADMM(Solver[ADMMState]):
 
     def __post_init__(self) -> None:
         positive(self.coupling, "coupling")
-        if not (isinstance(self.inner_steps, int) and self.inner_steps >= 1):
-            raise SettingError(f"inner_steps is {self.inner_steps!r}; it must be a whole number of at least 1.")
+        require_count(self.inner_steps, "inner_steps")
         for name in ("tolerance", "prox_weight"):
             if getattr(self, name) != 0.0:
                 positive(getattr(self, name), name)

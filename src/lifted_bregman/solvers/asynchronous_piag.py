@@ -8,12 +8,13 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from lifted_bregman._arguments import require_count
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.solvers._anchor import Anchor
 from lifted_bregman.solvers._asynchronous_round import Round, blank
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState
-from lifted_bregman.solvers._persistent import StepSize, require_count, require_step
+from lifted_bregman.solvers._persistent import StepSize, require_step
 from lifted_bregman.solvers.asynchronous_teams import AsynchronousTeam, InTurn
 from lifted_bregman.solvers.steps import CurvatureStep
 
@@ -104,8 +105,7 @@ class AsynchronousPIAG(Solver[AsynchronousState]):
 
     def __post_init__(self) -> None:
         require_count(self.workers, "workers")
-        if not (isinstance(self.delay_bound, int) and self.delay_bound >= 0):
-            raise SettingError(f"delay_bound is {self.delay_bound!r}; it must be a whole number of at least 0.")
+        require_count(self.delay_bound, "delay_bound", least=0)
         if self.updates is not None:
             require_count(self.updates, "updates")
         require_step(self.step_parameter, "step_parameter")

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import torch
 
+from lifted_bregman._generators import named_generator
 from lifted_bregman.errors import SettingError
 from lifted_bregman.solvers._anchor import live
 from lifted_bregman.solvers._asynchronous_round import Contribution, Round
-from lifted_bregman.solvers._batches import named_generator
 
 
 class AsynchronousTeam(ABC):

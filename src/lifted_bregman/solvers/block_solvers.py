@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lifted_bregman.activations._base import positive
+from lifted_bregman._arguments import positive, require_count
+from lifted_bregman._linalg import norm
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import Block, ParameterBlock
-from lifted_bregman.solvers._subproblems import ParameterSubproblem, Subproblem, VariableSubproblem, norm
+from lifted_bregman.solvers._subproblems import ParameterSubproblem, Subproblem, VariableSubproblem
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,7 @@ def minimise_block(
     prox_weight  τ >= 0, for parameter blocks
     centre       Θ⁰ by name; the parameters at the start by default
     """
-    if not (isinstance(iterations, int) and iterations >= 1):
-        raise SettingError(f"iterations is {iterations!r}; it must be a whole number of at least 1.")
+    require_count(iterations, "iterations")
     if prox_weight != 0.0:
         positive(prox_weight, "prox_weight")
         if not isinstance(block, ParameterBlock):

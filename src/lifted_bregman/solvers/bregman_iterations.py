@@ -9,9 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from lifted_bregman._arguments import positive
+from lifted_bregman._linalg import PowerMemory
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.activations import Activation
-from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import CompatibilityError, SettingError
 from lifted_bregman.penalties import L1, GroupL2, Penalty, SquaredL2
 from lifted_bregman.problem import LiftedProblem, Point
@@ -19,7 +20,7 @@ from lifted_bregman.problem.blocks import ParameterBlock, hidden_layers, layers,
 from lifted_bregman.problem.composite import _find_rule, _penalty_first, _penalty_last, composite_prox
 from lifted_bregman.problem.settings import check_penalties
 from lifted_bregman.problem.subgradients import minimal_subgradient
-from lifted_bregman.solvers._curvature import PowerMemory, parameter_curvature, variable_curvature
+from lifted_bregman.solvers._curvature import parameter_curvature, variable_curvature
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
 from lifted_bregman.solvers._mirror import Tensors, recover, require_regularisable, start
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from lifted_bregman.activations._base import positive
+from lifted_bregman._arguments import positive, require_count
 from lifted_bregman.errors import SettingError
 from lifted_bregman.graph import Layer
 from lifted_bregman.problem import LiftedProblem
@@ -74,8 +74,7 @@ class Constrained(Solver[ConstrainedState]):
         positive(self.rate, "rate")
         if not positive(self.floor, "floor") <= positive(self.cap, "cap"):
             raise SettingError(f"floor is {self.floor!r} and cap is {self.cap!r}; the floor must not exceed the cap.")
-        if not (isinstance(self.inner_steps, int) and self.inner_steps >= 1):
-            raise SettingError(f"inner_steps is {self.inner_steps!r}; it must be a whole number of at least 1.")
+        require_count(self.inner_steps, "inner_steps")
         if not isinstance(self.solver, Solver):
             raise SettingError(f"solver is {self.solver!r}; it must be a solver such as ProximalGradient().")
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from lifted_bregman.activations._base import positive
-from lifted_bregman.errors import SettingError
+from lifted_bregman._arguments import positive, require_count
 from lifted_bregman.graph import Links
 from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import Block, ParameterBlock, independent
@@ -166,8 +165,7 @@ def require_block_settings(tolerance: float, block_iterations: int) -> None:
     """Raises `SettingError` unless both are in range."""
     if tolerance != 0.0:
         positive(tolerance, "tolerance")
-    if not (isinstance(block_iterations, int) and block_iterations >= 1):
-        raise SettingError(f"block_iterations is {block_iterations!r}; it must be a whole number of at least 1.")
+    require_count(block_iterations, "block_iterations")
 
 
 def require_affine(solver: Solver[Any], problem: LiftedProblem) -> None:

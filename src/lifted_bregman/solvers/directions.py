@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 import torch
 
-from lifted_bregman.activations._base import positive
+from lifted_bregman._arguments import positive, require_count
+from lifted_bregman._linalg import PowerMemory
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem, LiftedState, Point
 from lifted_bregman.problem.blocks import hidden_layers, layers
-from lifted_bregman.solvers._curvature import PowerMemory, variable_curvature
+from lifted_bregman.solvers._curvature import variable_curvature
 from lifted_bregman.solvers._interface import Batch
 
 
@@ -50,8 +51,7 @@ class LiftedDirection(Direction):
     factor: float | None = None
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.sweeps, int) and self.sweeps >= 1):
-            raise SettingError(f"sweeps is {self.sweeps!r}; it must be a whole number of at least 1.")
+        require_count(self.sweeps, "sweeps")
         if self.factor is not None and positive(self.factor, "factor") >= 2.0 and self.sweeps > 1:
             raise SettingError(
                 f"factor is {self.factor!r} with {self.sweeps} sweeps; repeated steps need a factor below 2."

@@ -11,8 +11,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from lifted_bregman._arguments import positive, require_count
 from lifted_bregman._no_graph import no_graph
-from lifted_bregman.activations._base import positive
 from lifted_bregman.errors import SettingError
 from lifted_bregman.maps import Convolution, Dense
 from lifted_bregman.maps.base import Inputs
@@ -33,7 +33,6 @@ from lifted_bregman.solvers._gram_moves import (
 from lifted_bregman.solvers._gram_signals import Gradients, Signal, forward, left_of, nudged, root_mean_squares
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState
 from lifted_bregman.solvers._micro_batches import micro_batches
-from lifted_bregman.solvers._persistent import require_count
 
 _LARGEST_NUDGE = 0.3  # of the size of z
 _TINY = 1e-30  # added to squared sizes that are divided by

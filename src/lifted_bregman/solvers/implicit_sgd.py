@@ -11,14 +11,16 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from lifted_bregman._arguments import require_count
+from lifted_bregman._linalg import PowerMemory
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.errors import SettingError
 from lifted_bregman.maps import Dense
 from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import hidden_layers, layers
+from lifted_bregman.problem.curvature import variable_key
 from lifted_bregman.solvers._anchor import Anchor, live, overwrite
-from lifted_bregman.solvers._batch_memory import BatchMemory, variable_key
-from lifted_bregman.solvers._curvature import PowerMemory
+from lifted_bregman.solvers._batch_memory import BatchMemory
 from lifted_bregman.solvers._descent import ParameterSteps, descend, rms
 from lifted_bregman.solvers._factored_dense import FactoredDense, with_maps
 from lifted_bregman.solvers._inner_solver import require_deterministic, require_solvable, solve
@@ -124,8 +126,7 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
     def __post_init__(self) -> None:
         explicit = self.parameters is ParameterUpdate.EXPLICIT
         as_schedule(self.prox_weight, "prox_weight", zero=not explicit)
-        if not (isinstance(self.inner_steps, int) and self.inner_steps >= 1):
-            raise SettingError(f"inner_steps is {self.inner_steps!r}; it must be a whole number of at least 1.")
+        require_count(self.inner_steps, "inner_steps")
         kinds: dict[str, type] = {"order": LoopOrder, "reading": Reading, "coupling": Coupling}
         kinds |= {"parameters": ParameterUpdate, "space": Space}
         for name, kind in kinds.items():

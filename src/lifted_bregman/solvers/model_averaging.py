@@ -9,13 +9,13 @@ from typing import Any, Self
 
 import torch
 
+from lifted_bregman._arguments import require_count
+from lifted_bregman._generators import named_generator
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem, LiftedState
 from lifted_bregman.solvers._anchor import Anchor, accumulate, clear, copied, live, overwrite
-from lifted_bregman.solvers._batches import named_generator
 from lifted_bregman.solvers._inner_solver import require_deterministic, require_solvable, solve
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState
-from lifted_bregman.solvers._persistent import require_count
 from lifted_bregman.solvers.proximal_gradient import ProximalGradient
 from lifted_bregman.solvers.schedules import Schedule, as_schedule
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from lifted_bregman.errors import SettingError
+from lifted_bregman._arguments import require_count
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.solvers._gradient_table import TableState, advance, oldest, require_affine, start_table
 from lifted_bregman.solvers._interface import Batch, Solver, lacking
-from lifted_bregman.solvers._persistent import StepSize, require_count, require_step
+from lifted_bregman.solvers._persistent import StepSize, require_step
 from lifted_bregman.solvers.steps import CurvatureStep
 
 
@@ -51,8 +51,7 @@ class PIAG(Solver[TableState]):
     variable_steps: int = 1
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.delay_bound, int) and self.delay_bound >= 0):
-            raise SettingError(f"delay_bound is {self.delay_bound!r}; it must be a whole number of at least 0.")
+        require_count(self.delay_bound, "delay_bound", least=0)
         require_step(self.step_parameter, "step_parameter")
         require_step(self.step_variable, "step_variable")
         require_count(self.variable_steps, "variable_steps")

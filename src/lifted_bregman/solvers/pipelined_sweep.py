@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from lifted_bregman._arguments import require_count
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.problem import LiftedProblem, LiftedState, Point
 from lifted_bregman.problem.span import lend
@@ -17,7 +18,7 @@ from lifted_bregman.solvers._curvature import lend_curvature, parameter_curvatur
 from lifted_bregman.solvers._descent import moved_variable, rms
 from lifted_bregman.solvers._interface import Batch, Solver
 from lifted_bregman.solvers._micro_batches import micro_batches
-from lifted_bregman.solvers._persistent import PowerState, StepSize, require_count, require_step, variable_step
+from lifted_bregman.solvers._persistent import PowerState, StepSize, require_step, variable_step
 from lifted_bregman.solvers.schedules import as_schedule
 from lifted_bregman.solvers.steps import CurvatureStep
 

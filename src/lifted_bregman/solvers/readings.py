@@ -9,19 +9,14 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from lifted_bregman.activations._base import positive
-from lifted_bregman.maps import Dense, PowerIteration
+from lifted_bregman._arguments import positive
+from lifted_bregman._linalg import PowerIteration, PowerMemory
+from lifted_bregman.maps import Dense
 from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import layers
-from lifted_bregman.problem.curvature import over_all_samples, squared_input_norm
-from lifted_bregman.solvers._batch_memory import (
-    BatchMemory,
-    parameter_curvature,
-    power,
-    variable_curvature,
-    variable_key,
-)
-from lifted_bregman.solvers._curvature import PowerMemory, step_for
+from lifted_bregman.problem.curvature import over_all_samples, squared_input_norm, variable_key
+from lifted_bregman.solvers._batch_memory import BatchMemory
+from lifted_bregman.solvers._curvature import parameter_curvature, power, step_for, variable_curvature
 from lifted_bregman.solvers._descent import ParameterSteps, descend
 from lifted_bregman.solvers._majorise import majorise
 from lifted_bregman.solvers._sample_space import samples_are_cheaper

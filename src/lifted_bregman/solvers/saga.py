@@ -6,10 +6,11 @@ from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from lifted_bregman._arguments import require_count
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.solvers._gradient_table import TableState, advance, require_affine, start_table
 from lifted_bregman.solvers._interface import Batch, Solver
-from lifted_bregman.solvers._persistent import StepSize, require_count, require_step
+from lifted_bregman.solvers._persistent import StepSize, require_step
 from lifted_bregman.solvers.steps import CurvatureStep
 
 

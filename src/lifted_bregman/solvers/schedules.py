@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lifted_bregman.activations._base import positive, whole
+from lifted_bregman._arguments import positive, whole
 from lifted_bregman.errors import SettingError
 
 _LOOKED_AT = 10**6

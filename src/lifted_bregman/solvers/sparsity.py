@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lifted_bregman._generators import named_generator
 from lifted_bregman.errors import SettingError
 from lifted_bregman.penalties import L1, Penalty
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.blocks import layers
-from lifted_bregman.solvers._batches import named_generator
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lifted_bregman.activations._base import positive
+from lifted_bregman._arguments import positive
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import Block, ParameterBlock, VariableBlock, terms

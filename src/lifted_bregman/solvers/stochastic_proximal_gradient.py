@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from lifted_bregman._arguments import require_count
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.span import borrow, lend
@@ -18,7 +19,6 @@ from lifted_bregman.solvers._persistent import (
     PersistentState,
     StepSize,
     fetch,
-    require_count,
     require_step,
     start,
     store,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from lifted_bregman.activations._base import whole
+from lifted_bregman._arguments import whole
 from lifted_bregman.distributed.parallel import Parallel
 from lifted_bregman.distributed.place import given
 from lifted_bregman.errors import CheckpointError, LiftedBregmanError, SettingError, WorkerError

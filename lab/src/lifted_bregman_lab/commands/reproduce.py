@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from lifted_bregman.activations._base import positive
+from lifted_bregman._arguments import positive
 from lifted_bregman.cli import _console
 from lifted_bregman.cli._errors import ExitCode
 from lifted_bregman.errors import SettingError

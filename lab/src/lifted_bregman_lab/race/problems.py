@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from lifted_bregman.activations._base import whole
+from lifted_bregman._arguments import whole
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments._typed import unknown
 from lifted_bregman.experiments.build import build_problem

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lifted_bregman.activations._base import whole
+from lifted_bregman._arguments import whole
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments.environment import load_average, threads
 from lifted_bregman.experiments.run_data import RunData

@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 
-from lifted_bregman.activations._base import whole
+from lifted_bregman._arguments import whole
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments._write import write_whole
 from lifted_bregman.experiments.environment import environment, threads

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from lifted_bregman.activations._base import positive, whole
+from lifted_bregman._arguments import positive, whole
 from lifted_bregman.experiments.environment import environment, load_average
 from lifted_bregman.training._workers import call_in_workers
 from lifted_bregman_lab.race.running import Watch

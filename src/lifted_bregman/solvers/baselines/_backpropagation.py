@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lifted_bregman.activations._base import positive
+from lifted_bregman._arguments import positive, require_not_negative
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.nested import nested_gradient, not_differentiable
@@ -44,8 +43,7 @@ def require_normalisation(value: Normalisation) -> None:
 
 def require_decay_and_clip(weight_decay: float, clip_norm: float | None) -> None:
     """An error unless weight_decay is finite and at least 0, and clip_norm above 0 or None."""
-    if not 0.0 <= weight_decay < math.inf:
-        raise SettingError(f"weight_decay is {weight_decay!r}; it must be a finite number of at least 0.")
+    require_not_negative(weight_decay, "weight_decay")
     if clip_norm is not None:
         positive(clip_norm, "clip_norm")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.solvers._interface import SolverState
 from lifted_bregman.solvers.steps import Memory, StepRule
@@ -30,9 +29,3 @@ def descend(
     for group in sweep.groups(problem.links):
         for _ in range(inner_steps):
             step_rule.update(problem, point, group, memory)
-
-
-def require_inner_steps(inner_steps: int) -> None:
-    """An error unless it is a whole number of at least 1."""
-    if not (isinstance(inner_steps, int) and inner_steps >= 1):
-        raise SettingError(f"inner_steps is {inner_steps!r}; it must be a whole number of at least 1.")

@@ -7,13 +7,14 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from lifted_bregman._arguments import require_count
 from lifted_bregman.activations import Activation, BallProjection, Box, Identity, ReLU, Sparsemax
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.blocks import hidden_layers
 from lifted_bregman.solvers._inner_solver import require_no_anchor
 from lifted_bregman.solvers._interface import Batch, Solver, lacking
 from lifted_bregman.solvers._shares import own_variables, whole_variables
-from lifted_bregman.solvers.baselines._block_descent import BlockDescentState, descend, require_inner_steps
+from lifted_bregman.solvers.baselines._block_descent import BlockDescentState, descend
 from lifted_bregman.solvers.steps import CurvatureStep, StepRule
 from lifted_bregman.solvers.sweeps import Sweep, TopDown
 
@@ -51,7 +52,7 @@ class ClassicalLifted(Solver[BlockDescentState]):
     inner_steps: int = 1
 
     def __post_init__(self) -> None:
-        require_inner_steps(self.inner_steps)
+        require_count(self.inner_steps, "inner_steps")
 
     def require(self, problem: LiftedProblem) -> None:
         self.sweep.groups(problem.links)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from lifted_bregman._arguments import require_count
 from lifted_bregman.activations import (
     ELU,
     ISRU,
@@ -26,7 +27,6 @@ from lifted_bregman.solvers._shares import own_variables, whole_variables
 from lifted_bregman.solvers.baselines._block_descent import (
     BlockDescentState,
     descend,
-    require_inner_steps,
 )
 from lifted_bregman.solvers.steps import CurvatureStep, StepRule
 from lifted_bregman.solvers.sweeps import Sweep, TopDown
@@ -68,7 +68,7 @@ class FenchelLifted(Solver[BlockDescentState]):
     inner_steps: int = 10
 
     def __post_init__(self) -> None:
-        require_inner_steps(self.inner_steps)
+        require_count(self.inner_steps, "inner_steps")
 
     def require(self, problem: LiftedProblem) -> None:
         self.sweep.groups(problem.links)

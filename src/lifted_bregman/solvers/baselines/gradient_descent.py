@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from lifted_bregman.activations._base import positive
+from lifted_bregman._arguments import positive
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.nested import trained_parameters
 from lifted_bregman.solvers._interface import Batch, Solver

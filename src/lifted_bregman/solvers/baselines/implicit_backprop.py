@@ -8,8 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lifted_bregman.activations._base import positive
-from lifted_bregman.errors import SettingError
+from lifted_bregman._arguments import positive, require_count, require_not_negative
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.nested import trained_parameters
 from lifted_bregman.solvers._interface import Batch, Solver
@@ -57,10 +56,8 @@ class ImplicitBackprop(Solver[ImplicitBackpropState]):
     normalisation: Normalisation = Normalisation.MEAN
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.prox_weight < float("inf"):
-            raise SettingError(f"prox_weight is {self.prox_weight!r}; it must be a finite number of at least 0.")
-        if not (isinstance(self.inner_steps, int) and self.inner_steps >= 1):
-            raise SettingError(f"inner_steps is {self.inner_steps!r}; it must be a whole number of at least 1.")
+        require_not_negative(self.prox_weight, "prox_weight")
+        require_count(self.inner_steps, "inner_steps")
         positive(self.learning_rate, "learning_rate")
         require_normalisation(self.normalisation)
 

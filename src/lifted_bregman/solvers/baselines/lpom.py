@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
 
+from lifted_bregman._arguments import require_count, require_not_negative
+from lifted_bregman._linalg import PowerMemory, least_squares
 from lifted_bregman.activations import Separable
-from lifted_bregman.errors import SettingError
 from lifted_bregman.maps import Dense
 from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import VariableBlock, hidden_layers, layers, terms
 from lifted_bregman.problem.composite import composite_prox
 from lifted_bregman.problem.energies import partial_energy
-from lifted_bregman.solvers._curvature import PowerMemory, step_for, variable_curvature
+from lifted_bregman.solvers._curvature import step_for, variable_curvature
 from lifted_bregman.solvers._inner_solver import require_no_anchor
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
-from lifted_bregman.solvers._ridge import design, unpacked
+from lifted_bregman.solvers._packing import design, unpacked
 
 
 @dataclass
@@ -62,10 +62,8 @@ class LPOM(Solver[LPOMState]):
 
     def __post_init__(self) -> None:
         for name in ("variable_steps", "parameter_steps"):
-            if not (isinstance(getattr(self, name), int) and getattr(self, name) >= 1):
-                raise SettingError(f"{name} is {getattr(self, name)!r}; it must be a whole number of at least 1.")
-        if not 0.0 <= self.prox_weight < float("inf"):
-            raise SettingError(f"prox_weight is {self.prox_weight!r}; it must be a finite number of at least 0.")
+            require_count(getattr(self, name), name)
+        require_not_negative(self.prox_weight, "prox_weight")
 
     def require(self, problem: LiftedProblem) -> None:
         for layer in hidden_layers(problem.depth):
@@ -137,19 +135,8 @@ def _move_parameters(problem: LiftedProblem, point: Point, layer: int, prox_weig
         return
     A, d = design(own, point.read(layer)), point.residual(layer)
     ridge = prox_weight * point.samples / problem.weight(layer)
-    change = _least_squares(A, d.reshape(len(A), -1), ridge).t()
+    change = least_squares(A, d.reshape(len(A), -1), ridge).t()
     for name, part in unpacked(own, change).items():
         own.parameters[name].sub_(part)
     problem.work.parameter_gradients += 1
     point.parameters_changed(layer)
-
-
-def _least_squares(A: Tensor, D: Tensor, ridge: float) -> Tensor:
-    """argmin_P ½‖AP - D‖² + (ridge/2)‖P‖², the shortest if there are several, from the smaller of AᵀA and AAᵀ."""
-    wide = A.shape[0] < A.shape[1]
-    values, vectors = torch.linalg.eigh(A @ A.t() if wide else A.t() @ A)
-    negligible = torch.finfo(A.dtype).eps * max(A.shape) * values[-1]
-    inverse = torch.where(values > negligible, 1.0 / (values + ridge), 0.0)
-    right = D if wide else A.t() @ D
-    solved: Tensor = vectors @ (inverse[:, None] * (vectors.t() @ right))
-    return A.t() @ solved if wide else solved

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lifted_bregman.activations._base import positive
+from lifted_bregman._arguments import positive, require_count
 from lifted_bregman.errors import SettingError
 from lifted_bregman.graph.terms import half_square, sum_features
 from lifted_bregman.problem import LiftedProblem, LiftedState, energies
@@ -74,8 +74,7 @@ class MACQP(Solver[MACQPState]):
         positive(self.penalty, "penalty")
         if not (positive(self.growth, "growth") >= 1.0):
             raise SettingError(f"growth is {self.growth!r}; it must be at least 1.")
-        if not (isinstance(self.growth_every, int) and self.growth_every >= 1):
-            raise SettingError(f"growth_every is {self.growth_every!r}; it must be a whole number of at least 1.")
+        require_count(self.growth_every, "growth_every")
         if not positive(self.largest_penalty, "largest_penalty") >= self.penalty:
             raise SettingError(f"largest_penalty is {self.largest_penalty!r}; it must be at least {self.penalty!r}.")
 

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from lifted_bregman.activations._base import positive
+from lifted_bregman._arguments import positive, require_count
 from lifted_bregman.errors import CheckpointError, SettingError
 from lifted_bregman.solvers import Callback, Outcome, Run
 from lifted_bregman.solvers._loop import Diverged, Phase, require_finite
@@ -41,8 +41,8 @@ class Checkpoint(Callback):
         monitor: str | None = None,
     ) -> None:
         for name, value in {"every_epochs": every_epochs, "every_steps": every_steps}.items():
-            if value is not None and not (isinstance(value, int) and value >= 1):
-                raise SettingError(f"{name} is {value!r}; it must be a whole number of at least 1.")
+            if value is not None:
+                require_count(value, name)
         if every_seconds is not None:
             positive(every_seconds, "every_seconds")
         self.every_epochs, self.every_steps, self.every_seconds = every_epochs, every_steps, every_seconds

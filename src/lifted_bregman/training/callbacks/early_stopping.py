@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lifted_bregman._arguments import require_count, require_not_negative
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem.blocks import layers
 from lifted_bregman.solvers import Callback, Outcome, Run
@@ -66,10 +66,8 @@ class EarlyStopping(Callback):
     def __init__(
         self, monitor: str | None = None, patience: int = 5, min_delta: float = 0.0, restore_best: bool = True
     ) -> None:
-        if not (isinstance(patience, int) and patience >= 1):
-            raise SettingError(f"patience is {patience!r}; it must be a whole number of at least 1.")
-        if not 0.0 <= min_delta < math.inf:
-            raise SettingError(f"min_delta is {min_delta!r}; it must be a finite number of at least 0.")
+        require_count(patience, "patience")
+        require_not_negative(min_delta, "min_delta")
         self.monitor, self.patience, self.min_delta, self.restore_best = monitor, patience, min_delta, restore_best
         self._resumed = False  # whether the state is that of a checkpoint
         self._begin()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lifted_bregman.activations._base import positive
+from lifted_bregman._arguments import positive
 from lifted_bregman.solvers import Callback, Outcome, Run
 
 

@@ -1,0 +1,55 @@
+"""Checks of arguments: what each accepts, what it returns, and that the error names the argument and its range."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from lifted_bregman._arguments import positive, require_count, require_not_negative, whole
+from lifted_bregman.errors import SettingError
+
+
+@pytest.mark.parametrize(("value", "least"), [(1, 1), (np.int64(7), 1), (0, 0), (-3, None)])
+def test_whole_returns_an_int(value, least):
+    found = whole(value, "epochs", least)
+    assert found == value and type(found) is int
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.0, True, "3", None, math.nan])
+def test_whole_refuses_everything_else(value):
+    with pytest.raises(SettingError, match=r"^epochs is .*; it must be a whole number of at least 1\.$"):
+        whole(value, "epochs")
+
+
+def test_whole_without_a_least_value_names_none():
+    with pytest.raises(SettingError, match=r"^seed is 0\.5; it must be a whole number\.$"):
+        whole(0.5, "seed", least=None)
+
+
+@pytest.mark.parametrize("value", [1, 5e-324, np.float32(0.5), "2.5"])
+def test_positive_returns_a_float(value):
+    found = positive(value, "scale")
+    assert found == float(value) and type(found) is float
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan, None, "fast"])
+def test_positive_refuses_everything_else(value):
+    with pytest.raises(SettingError, match=r"^scale is .*; it must be a finite number greater than 0\.$"):
+        positive(value, "scale")
+
+
+@pytest.mark.parametrize(("value", "least"), [(1, 1), (0, 0), (5, 5)])
+def test_counts(value, least):
+    require_count(value, "steps", least)
+    for wrong in (value - 1, float(value), np.int64(value), None):
+        with pytest.raises(SettingError, match=rf"^steps is .*; it must be a whole number of at least {least}\.$"):
+            require_count(wrong, "steps", least)
+
+
+def test_not_negative():
+    require_not_negative(0.0, "decay")
+    for wrong in (-1e-300, math.inf, math.nan):
+        with pytest.raises(SettingError, match=r"^decay is .*; it must be a finite number of at least 0\.$"):
+            require_not_negative(wrong, "decay")
