@@ -169,7 +169,7 @@ MUTATIONS = [
     Mutation("Nesterov: no extrapolation", "solvers/acceleration.py", "(theta - 1.0) / following", "0.0", DESCENT),
     Mutation("Nesterov: the step of the plain sweep", "solvers/acceleration.py", "return 1.0\n", "return 1.99\n", DESCENT),
     Mutation("heavy ball: the step of the plain sweep", "solvers/acceleration.py", "return 1.99 * (1.0 - self.momentum)", "return 1.99", DESCENT),
-    Mutation("simultaneous sweep: coupling forgotten", "solvers/proximal_gradient.py", "self.acceleration.factor / self.sweep.coupling(links)", "self.acceleration.factor", DESCENT),
+    Mutation("simultaneous sweep: coupling forgotten", "solvers/proximal_gradient.py", "self.acceleration.factor / self.sweep.coupling(problem.links)", "self.acceleration.factor", DESCENT),
     Mutation("coupling: x_l that moves too forgotten", "solvers/sweeps.py", "len(own & group) * (2 if follows else 1)", "len(own & group)", DESCENT),
     Mutation("loop: diverged parameters kept", LOOP, "            keeper.restore(self)\n            since", "            since", "tests/training/test_divergence.py"),
     Mutation("loop: a run that explodes goes on", LOOP, "if times > EXPLODED:", "if False:", "tests/training/test_divergence.py"),

@@ -127,7 +127,7 @@ def test_curvatures_bound_the_change_of_gradients(name):
 
 
 def test_penalties_and_weights_go_by_name():
-    problem, X, Y = lifted("pre-activation residual")
+    problem, *_ = lifted("pre-activation residual")
     names = [name for layer in problem.network.layers[:-1] for name in layer.names]
     by_name = lb.lift(
         problem.model, loss=lb.SquaredError(), penalties={names[0]: lb.penalties.L1(0.2)}, weights={names[0]: 3.0}

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lifted_bregman._linalg import PowerIteration, Vector, certified_bound, positive_bound
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.errors import SettingError, UnsupportedModuleError
 from lifted_bregman.maps._patches import (
@@ -24,7 +25,6 @@ from lifted_bregman.maps._patches import (
 )
 from lifted_bregman.maps._symbol import symbol_bound
 from lifted_bregman.maps.base import LayerMap, PullBack
-from lifted_bregman._linalg import PowerIteration, Vector, certified_bound, positive_bound
 
 _MATRIX_ENTRIES = 2**22  # a map with at most this many is written out as a matrix for a tight bound
 _DESIGN_ENTRIES = 2**20  # of patches at a time, for an exact Gram matrix

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
+from lifted_bregman._linalg import PowerIteration
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.errors import CompatibilityError, UnsupportedModuleError
 from lifted_bregman.maps.base import LayerMap
-from lifted_bregman._linalg import PowerIteration
 
 
 class EmbeddingMap(LayerMap):

@@ -10,12 +10,6 @@ import torch
 from torch import Tensor, fx, nn
 from torch.func import functional_call, vjp
 
-from lifted_bregman._no_graph import no_graph
-from lifted_bregman.activations.torch_modules import is_activation
-from lifted_bregman.errors import ActivationDerivativeError, CompatibilityError
-from lifted_bregman.maps.base import Inputs, LayerMap, Map, PullBack
-from lifted_bregman.maps.determinism import changes_with_mode, require_one_answer, require_pure, submodules
-from lifted_bregman.maps.sites import Fetch, Site
 from lifted_bregman._linalg import (
     NormalOperator,
     PowerIteration,
@@ -23,6 +17,12 @@ from lifted_bregman._linalg import (
     certified_bound,
     positive_bound,
 )
+from lifted_bregman._no_graph import no_graph
+from lifted_bregman.activations.torch_modules import is_activation
+from lifted_bregman.errors import ActivationDerivativeError, CompatibilityError
+from lifted_bregman.maps.base import Inputs, LayerMap, Map, PullBack
+from lifted_bregman.maps.determinism import changes_with_mode, require_one_answer, require_pure, submodules
+from lifted_bregman.maps.sites import Fetch, Site
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _MATRIX_ENTRIES = 2**22  # a map with at most this many is written out as a matrix for a tight bound

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from lifted_bregman._arguments import whole
+from lifted_bregman._generators import named_generator
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem, Peers, Span
 from lifted_bregman.problem.blocks import layers
-from lifted_bregman._generators import named_generator
 from lifted_bregman.solvers._batches import epoch_order
 from lifted_bregman.solvers._by_layer import added_up, collected, own_part
 from lifted_bregman.solvers._callbacks import Callback, callback_error, close_all
