@@ -6,6 +6,7 @@ import os
 import shlex
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,6 +104,21 @@ def test_a_stopped_run_is_saved_and_continues_exactly(
     resumed = call(capsys, "resume", out, "--quiet")
     assert resumed.code == 0, resumed.err
     require_same(out, undisturbed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", list(CODES), ids=str)
+@pytest.mark.parametrize("where", PLACES, ids=str)
+def test_a_run_ends_within_seconds_of_a_signal(
+    where: tuple[str, int, bool], number: signal.Signals, world: Path, warm: Warm
+) -> None:
+    """The promise is five seconds on an idle machine; four times that is asked for here, with the grace of a user."""
+    place, at, hang = where
+    child = warm.start(*training(world, world / f"soon-{place}-{at}-{number.name}"), pause=place, at=at, hang=hang)
+    child.send(number)
+    sent = time.monotonic()
+    assert child.wait().code == CODES[number]
+    assert time.monotonic() - sent < 20.0
 
 
 def test_the_pauses_are_where_they_say(world: Path, warm: Warm) -> None:
