@@ -18,12 +18,12 @@ ALPHA = 0.1
 
 
 class Recording(BackPropagated):
-    """Keeps the signals of its layers."""
+    """Keeps the gradient E_lᵀ [x_{l-1} 1]/m of every layer, all of them dense."""
 
-    def _move(self, problem, layer, x, z, signals, batch, designs, factors):
-        ((signal,), f) = signals, problem.network[layer].map
-        FOUND[layer] = f.pull_back_parameters(x, signal.E, 1.0 / len(batch))
-        return super()._move(problem, layer, x, z, signals, batch, designs, factors)
+    def _implicit_move(self, problem, layer, z, signals, own, metric):
+        (signal,) = signals
+        FOUND[layer] = {"weight": signal.E.t() @ own.X / own.total, "bias": signal.E.mean(0)}
+        return super()._implicit_move(problem, layer, z, signals, own, metric)
 
 
 FOUND: dict[int, dict[str, torch.Tensor]] = {}
