@@ -73,9 +73,8 @@ def main() -> None:
     reference = statistics.median(times["autograd, fused Adam"])
     for name, measured in times.items():
         median = statistics.median(measured)
-        print(
-            f"{name:26s} {1e3 * median:7.1f} ms  ({min(measured) * 1e3:.1f} to {max(measured) * 1e3:.1f})  {median / reference:.2f}"
-        )
+        spread = f"({min(measured) * 1e3:.1f} to {max(measured) * 1e3:.1f})"
+        print(f"{name:26s} {1e3 * median:7.1f} ms  {spread}  {median / reference:.2f}")
 
 
 if __name__ == "__main__":

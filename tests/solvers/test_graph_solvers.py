@@ -9,6 +9,7 @@ from lifted_bregman import solvers
 from lifted_bregman.solvers import baselines, gram_sweep
 from tests.graph.architectures import MODELS
 from tests.problem.test_graph_problems import CASES, F64, lifted
+from tests.sampling import pairwise
 
 
 def signal_gradient(problem, batch, nudge, monkeypatch):
@@ -78,8 +79,7 @@ SOLVERS = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize(("name", "solver"), pairwise(CASES, list(SOLVERS)))
 def test_training_lowers_the_loss_without_derivatives_of_activations(name, solver):
     problem, X, Y = taught(name)
     chosen, batch_size = SOLVERS[solver]
