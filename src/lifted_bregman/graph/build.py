@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, fx, nn
@@ -51,6 +52,7 @@ def build_layer(
     layer_map = _known_map(term, modules)
     if layer_map is None:
         layer_map = _traced_map(term, modules, owners, constants, channels)
+        layer_map.core = _core(term, modules, owners, constants)
     dim = term.dim
     if dim is None:
         dim = 1 if layer_map.channels_first else -1
@@ -82,6 +84,30 @@ def _known_map(term: Term, modules: Mapping[str, nn.Module]) -> LayerMap | None:
         except UnsupportedModuleError as error:
             raise UnsupportedModuleError(f"{calls[0].target} (Embedding) cannot be lifted: {error}") from error
     return None
+
+
+def _core(
+    term: Term,
+    modules: Mapping[str, nn.Module],
+    owners: Mapping[str, tuple[nn.Module, str]],
+    constants: Mapping[str, Tensor],
+) -> tuple[TracedMap, Dense | Convolution] | None:
+    """The calls before the last one as a map, and the last one as a dense or convolution map; None if it is none."""
+    if len(term.calls) < 2:
+        return None
+    last = term.calls[-1]
+    if last is not term.end or last.op != "call_module" or _layout(last) is not None:
+        return None
+    module: Any = modules[str(last.target)]
+    known = type(module) is nn.Linear or type(module) in CONVOLUTIONS
+    before = last.args[0] if len(last.args) == 1 and not last.kwargs else None
+    if not known or not isinstance(before, fx.Node) or before not in term.calls or _layout(before) is not None:
+        return None
+    head = replace(term, node=before, end=before, calls=term.calls[:-1])
+    if any(_own_parameters(node, modules) for node in head.calls):
+        return None
+    main = Dense(module) if type(module) is nn.Linear else Convolution(module)
+    return _traced_map(head, modules, owners, constants, channels=False), main
 
 
 def _flattens_samples(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:

@@ -21,6 +21,8 @@ from lifted_bregman._no_graph import no_graph
 from lifted_bregman.activations.torch_modules import is_activation
 from lifted_bregman.errors import ActivationDerivativeError, CompatibilityError
 from lifted_bregman.maps.base import Inputs, LayerMap, Map, PullBack
+from lifted_bregman.maps.convolution import Convolution
+from lifted_bregman.maps.dense import Dense
 from lifted_bregman.maps.determinism import changes_with_mode, require_one_answer, require_pure, submodules
 from lifted_bregman.maps.sites import Fetch, Site
 
@@ -54,6 +56,8 @@ class TracedMap(LayerMap):
         paths: Mapping[str, str] | None = None,
     ) -> None:
         self.graph = graph
+        self.core: tuple[TracedMap, Dense | Convolution] | None = None
+        """f = g ∘ h with a map h without parameters and one dense or convolution map g: (h, g), if f is such a map."""
         self.affine = affine
         self.channels_first = channels_first
         self.inputs = sum(node.op == "placeholder" for node in graph.graph.nodes)
@@ -97,7 +101,7 @@ class TracedMap(LayerMap):
 
     @property
     def sites(self) -> Sequence[Site]:
-        return self._sites
+        return self._sites if self.core is None else [*self._sites, *self.core[0].sites]
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
