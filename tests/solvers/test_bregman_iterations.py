@@ -239,9 +239,23 @@ def test_bregman_settings_are_checked():
         BregmanIterations(penalties={4: L1(0.1)}).require(problem)
     with pytest.raises(CompatibilityError, match="groups of 5"):
         BregmanIterations(parameter_penalties={1: GroupL2(0.1, group_size=5)}).require(problem)
-    model = nn.Sequential(lb.Map(nn.Linear(3, 4)), nn.ReLU(), nn.Linear(4, 2)).double()
-    with pytest.raises(CompatibilityError, match="affine maps"):
-        BregmanIterations().require(lb.lift(model, loss=lb.SquaredError()))
+
+
+def test_a_map_that_is_not_known_to_be_affine_gets_half_the_step_of_its_estimate():
+    """The same numbers twice, as `nn.Linear` and as `lb.Map`: the first step of Θ_1 is half as long, up to the margin."""
+    torch.manual_seed(2)
+    X, Y = torch.randn(20, 3, dtype=torch.float64), torch.randn(20, 2, dtype=torch.float64)
+    moves = []
+    for wrap in (lambda module: module, lb.Map):
+        torch.manual_seed(3)
+        linear = nn.Linear(3, 2).double()
+        problem = lb.lift(nn.Sequential(wrap(linear)), loss=lb.SquaredError())
+        before = linear.weight.detach().clone()
+        batch = Batch.whole(problem, X, Y)
+        BregmanIterations().step(problem, BregmanIterations().init(problem, batch), batch)
+        moves.append(linear.weight.detach() - before)
+    ratio = (moves[1] / moves[0]).flatten()
+    assert ratio.max() - ratio.min() < 1e-9 and 0.47 < float(ratio[0]) < 0.52
 
 
 def test_bregman_iterations_continue_bitwise():

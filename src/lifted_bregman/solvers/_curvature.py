@@ -13,6 +13,7 @@ import torch
 
 from lifted_bregman._linalg import FollowedPower, PowerMemory, RememberedPower
 from lifted_bregman.problem import LiftedProblem, Point, curvature
+from lifted_bregman.problem.blocks import Block, ParameterBlock
 from lifted_bregman.problem.span import number
 from lifted_bregman.solvers._batch_memory import BatchMemory
 
@@ -56,6 +57,15 @@ def lend_curvature(problem: LiftedProblem, point: Point, memory: PowerMemory, up
     """Sends `variable_curvature` of the variable that is borrowed to the process that moves it."""
     for layer in problem.span.borrowed:
         problem.span.send_below(number(variable_curvature(problem, point, layer, memory, upper)))
+
+
+def best_curvature(problem: LiftedProblem, point: Point, block: Block, memory: PowerMemory) -> float:
+    """A guaranteed bound where every map in question is affine; else twice the estimate, for its Jacobian changes."""
+    of_parameters = isinstance(block, ParameterBlock)
+    terms = problem.links.users[block.layer] if of_parameters else problem.links.readers[block.layer]
+    upper = all(problem.network[term].map.affine for term in terms)
+    bound = (parameter_curvature if of_parameters else variable_curvature)(problem, point, block.layer, memory, upper)
+    return bound if upper else 2.0 * bound
 
 
 def step_for(factor: float, bound: float, point: Point) -> float:

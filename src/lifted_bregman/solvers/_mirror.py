@@ -53,6 +53,8 @@ class MirrorDescent(Solver[S]):
 
     minibatch: ClassVar[bool] = True
     weighted: ClassVar[bool] = True
+    shared_parameters: ClassVar[bool] = True
+    training_mode: ClassVar[bool] = True
     data_parallel: ClassVar[bool] = True
 
     step_size: float = 0.1

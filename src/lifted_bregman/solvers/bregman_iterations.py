@@ -16,11 +16,11 @@ from lifted_bregman.activations import Activation
 from lifted_bregman.errors import CompatibilityError, SettingError
 from lifted_bregman.penalties import L1, GroupL2, Penalty, SquaredL2
 from lifted_bregman.problem import LiftedProblem, Point
-from lifted_bregman.problem.blocks import ParameterBlock, hidden_layers, layers, top_down
+from lifted_bregman.problem.blocks import ParameterBlock, VariableBlock, hidden_layers, layers, top_down
 from lifted_bregman.problem.composite import _find_rule, _penalty_first, _penalty_last, composite_prox
 from lifted_bregman.problem.settings import check_penalties
 from lifted_bregman.problem.subgradients import minimal_subgradient
-from lifted_bregman.solvers._curvature import parameter_curvature, variable_curvature
+from lifted_bregman.solvers._curvature import best_curvature
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
 from lifted_bregman.solvers._mirror import Tensors, recover, require_regularisable, start
 
@@ -43,7 +43,8 @@ class BregmanIterations(Solver[BregmanIterationsState]):
         Θ_l:  v ← v - (t/δ) ∇_{Θ_l} H,   Θ_l = prox_{δR}(δv)
         x_l:  w = x_l + q - t ∇_{x_l} H,   x_l ← prox_{tG_l + R}(w),   q ← the part of w - x_l that is in ∂R(x_l)
 
-    One step is one top-down sweep with t = factor/L; blocks without a regulariser take the step of eq. 17.  That is
+    One step is one top-down sweep with t = factor/L, L being twice an estimate where a map is not affine.  Blocks
+    without a regulariser take the step of eq. 17.  That is
     (16) with J = (R(Θ) + ‖Θ‖²/2δ)/t, or (R(x) + ½‖x‖²)/t, less H.  J does not change the stationary points of E, only
     which one is reached and what the iterates look like before (Benning et al. 2021).  Regularised variables start at
     prox_R of the forward pass, v at the shortest subgradient of R plus Θ/δ.
@@ -60,6 +61,8 @@ class BregmanIterations(Solver[BregmanIterationsState]):
     """
 
     weighted: ClassVar[bool] = True
+    shared_parameters: ClassVar[bool] = True
+    training_mode: ClassVar[bool] = True
 
     parameter_penalties: Mapping[int, Penalty] = field(default_factory=dict)
     penalties: Mapping[int, Penalty] = field(default_factory=dict)
@@ -81,9 +84,6 @@ class BregmanIterations(Solver[BregmanIterationsState]):
             raise lacking(
                 self, "layers that are regularised once", f"layers {sorted(twice)} have a penalty in the energy too"
             )
-        for layer in layers(depth):
-            if not problem.network[layer].map.affine:
-                raise lacking(self, "affine maps, whose curvature has a bound", problem.network[layer].path)
         for layer, penalty in self.parameter_penalties.items():
             require_regularisable(self, problem, layer, penalty)
         for layer, penalty in self.penalties.items():
@@ -129,7 +129,7 @@ class BregmanIterations(Solver[BregmanIterationsState]):
         if not parameters:
             return
         tiny = torch.finfo(torch.float32).tiny
-        t = self.factor / max(parameter_curvature(problem, point, layer, state.power, upper=True), tiny)
+        t = self.factor / max(best_curvature(problem, point, ParameterBlock(layer), state.power), tiny)
         if layer in self.parameter_penalties:
             v = state.subgradients[layer]
             problem.accumulate_parameter_gradient(point, layer, v, scale=-t / self.scale)
@@ -143,7 +143,7 @@ class BregmanIterations(Solver[BregmanIterationsState]):
         point.parameters_changed(layer)
 
     def _move_variable(self, problem: LiftedProblem, point: Point, state: BregmanIterationsState, layer: int) -> None:
-        curvature = variable_curvature(problem, point, layer, state.power, upper=True)
+        curvature = best_curvature(problem, point, VariableBlock(layer), state.power)
         t = self.factor / max(curvature, 1e-3 * problem.weight(layer))
         w = torch.sub(point.x[layer], problem.variable_gradient(point, layer), alpha=t)
         if layer not in self.penalties:

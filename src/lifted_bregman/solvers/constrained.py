@@ -79,6 +79,16 @@ class Constrained(Solver[ConstrainedState]):
             raise SettingError(f"solver is {self.solver!r}; it must be a solver such as ProximalGradient().")
 
     @property
+    def shared_parameters(self) -> bool:  # type: ignore[override]
+        """As the solver it wraps."""
+        return self.solver.shared_parameters
+
+    @property
+    def training_mode(self) -> bool:  # type: ignore[override]
+        """As the solver it wraps."""
+        return self.solver.training_mode
+
+    @property
     def weighted(self) -> bool:  # type: ignore[override]
         """As the solver it wraps."""
         return self.solver.weighted

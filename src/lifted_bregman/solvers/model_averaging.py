@@ -98,6 +98,11 @@ class ModelAveraging(Solver[AveragingState]):
         _check(self.workers, self.solver, self.local_steps)
 
     @property
+    def shared_parameters(self) -> bool:  # type: ignore[override]
+        """As the solver it wraps."""
+        return self.solver.shared_parameters
+
+    @property
     def weighted(self) -> bool:  # type: ignore[override]
         """As the workers' solver."""
         return self.solver.weighted
@@ -140,6 +145,11 @@ class ImplicitParallel(Solver[AveragingState]):
     def __post_init__(self) -> None:
         _check(self.workers, self.solver, self.local_steps)
         as_schedule(self.prox_weight, "prox_weight")
+
+    @property
+    def shared_parameters(self) -> bool:  # type: ignore[override]
+        """As the solver it wraps."""
+        return self.solver.shared_parameters
 
     @property
     def weighted(self) -> bool:  # type: ignore[override]

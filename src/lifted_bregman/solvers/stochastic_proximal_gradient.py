@@ -104,6 +104,8 @@ class StochasticProximalGradient(Solver[PersistentState]):
 
     minibatch: ClassVar[bool] = True
     weighted: ClassVar[bool] = True
+    shared_parameters: ClassVar[bool] = True
+    training_mode: ClassVar[bool] = True
     data_parallel: ClassVar[bool] = True
 
     step_parameter: StepSize

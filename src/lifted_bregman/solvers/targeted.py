@@ -82,6 +82,16 @@ class TargetedPenalties(Solver[TargetedState]):
         return self.solver.minibatch
 
     @property
+    def shared_parameters(self) -> bool:  # type: ignore[override]
+        """As the solver it wraps."""
+        return self.solver.shared_parameters
+
+    @property
+    def training_mode(self) -> bool:  # type: ignore[override]
+        """As the solver it wraps."""
+        return self.solver.training_mode
+
+    @property
     def weighted(self) -> bool:  # type: ignore[override]
         """As the solver it wraps."""
         return self.solver.weighted
