@@ -242,7 +242,7 @@ def test_bregman_settings_are_checked():
 
 
 def test_a_map_that_is_not_known_to_be_affine_gets_half_the_step_of_its_estimate():
-    """The same numbers twice, as `nn.Linear` and as `lb.Map`: the first step of Θ_1 is half as long, up to the margin."""
+    """The same numbers as `nn.Linear` and as `lb.Map`: the first step of Θ_1 is half as long, up to the margin."""
     torch.manual_seed(2)
     X, Y = torch.randn(20, 3, dtype=torch.float64), torch.randn(20, 2, dtype=torch.float64)
     moves = []
