@@ -204,7 +204,7 @@ class Recurrence(nn.Module):
         self.out = nn.Linear(4, 2)
 
     def forward(self, x):
-        h = torch.zeros(x.size(0), 4, dtype=x.dtype)
+        h = torch.zeros(x.size(0), 4, dtype=x.dtype, device=x.device)
         for t in range(x.size(1)):
             h = torch.tanh(self.read(x[:, t]) + self.carry(h))
         return self.out(h)

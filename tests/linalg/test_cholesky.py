@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from lifted_bregman._linalg import Cholesky, GuardedFactor, Ridge, damped_inverse, factorise
+from lifted_bregman._linalg.cholesky import inverse_by_triangle
 
 F64 = torch.float64
 
@@ -180,3 +181,25 @@ def test_a_failure_in_another_process_counts():
     inverse, t, fallback = damped_inverse(K.clone(), 0.5, lambda here: bool(told.append(here)) or True)
     assert fallback and told == [False]
     np.testing.assert_allclose(inverse[0].numpy(), np.eye(3) / float(K[0].trace() + t[0]), rtol=1e-14)
+
+
+def test_the_inverse_by_triangles_is_that_of_numpy():
+    """What other devices than the CPU take, where `cholesky_inverse` would wait for the device."""
+    K = definite(5, stack=(3,))
+    found = inverse_by_triangle(torch.linalg.cholesky(torch.tensor(K)))
+    np.testing.assert_allclose(found.numpy(), np.linalg.inv(K), rtol=1e-9, atol=1e-12)
+
+
+def test_a_factor_with_a_zero_on_its_diagonal_is_replaced_and_not_refused(monkeypatch):
+    real = torch.linalg.cholesky_ex
+
+    def broken(K):
+        lower, info = real(K)
+        lower[0, 1, 1], info[0] = 0.0, 2
+        return lower, info
+
+    monkeypatch.setattr(torch.linalg, "cholesky_ex", broken)
+    K = torch.tensor(definite(3, stack=(2,)))
+    inverse, t, fallback = damped_inverse(K.clone(), 0.5)
+    assert fallback
+    np.testing.assert_allclose(inverse[1].numpy(), np.eye(3) / float(K[1].trace() + t[1]), rtol=1e-14)

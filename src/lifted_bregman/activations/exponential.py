@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
@@ -35,7 +36,8 @@ class Sigmoid(Separable):
 
     def compute_map(self, z: Tensor) -> Tensor:
         lowest = _LOWEST_EXPONENT[z.dtype]
-        if z.numel() and float(z.detach().amin()) < lowest:  # torch's e^{-z} overflows before e^z underflows
+        # torch's e^{-z} overflows before e^z underflows; only on the CPU a look for such numbers waits for nothing
+        if not z.is_cpu or (z.numel() and float(z.detach().amin()) < lowest):
             return torch.where(z < lowest, z.clamp(max=lowest).exp(), z.sigmoid())
         return z.sigmoid()
 
@@ -213,5 +215,6 @@ def _dilogarithm_part(x: Tensor) -> Tensor:
     return x + 0.25 * x * x + _bernoulli_part(x)
 
 
+@lru_cache
 def _rounded(value: float, dtype: torch.dtype) -> float:
     return float(torch.tensor(value, dtype=dtype))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
@@ -252,6 +253,7 @@ class Asinh(Separable):
         return (z * u - 2.0 * (0.5 * u).sinh().square()).to(z.dtype)
 
 
+@lru_cache
 def _largest_below_half_pi(dtype: torch.dtype) -> float:
     """The largest number of `dtype` below π/2.  float64's own π/2 is below it; float32's is above."""
     end = torch.tensor(math.pi / 2, dtype=dtype)

@@ -182,8 +182,9 @@ def fold_padding(d: Tensor, axes: Sequence[Axis]) -> Tensor:
         inner = d.narrow(dim, left, size)
         if axis.mode != "zeros":
             inner = inner.clone()
-            places = torch.cat((torch.arange(-left, 0), torch.arange(size, size + right)))
+            before = torch.arange(-left, 0, device=d.device)
+            places = torch.cat((before, torch.arange(size, size + right, device=d.device)))
             edges = torch.cat((d.narrow(dim, 0, left), d.narrow(dim, left + size, right)), dim)
-            inner.index_add_(dim, axis.padded(places, size).to(d.device), edges)
+            inner.index_add_(dim, axis.padded(places, size), edges)
         d = inner
     return d

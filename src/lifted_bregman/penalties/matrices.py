@@ -26,6 +26,7 @@ class Nuclear(Penalty):
     """
 
     of_matrices: ClassVar[bool] = True
+    tensor_scale: ClassVar[bool] = True
 
     weight: float
 

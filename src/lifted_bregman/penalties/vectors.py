@@ -9,7 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -43,12 +43,19 @@ class Penalty(ABC):
         with torch.no_grad():
             return self.compute_value(x)
 
-    def prox(self, x: Tensor, scale: float = 1.0) -> Tensor:
-        """prox_{scale·R}(x) = argmin_u ½‖u - x‖² + scale·R(u), for scale > 0."""
+    tensor_scale: ClassVar[bool] = False
+    """Whether this class's own `compute_prox` takes a scale that is a tensor (), which no host has to wait for."""
+
+    def prox(self, x: Tensor, scale: float | Tensor = 1.0) -> Tensor:
+        """prox_{scale·R}(x) = argmin_u ½‖u - x‖² + scale·R(u), for scale > 0.
+
+        A scale that is a tensor () on the device of x is not checked, nor read by the host if `tensor_scale`.
+        """
         self._require(x)
-        scale = positive(scale, "scale")
+        if not (isinstance(scale, Tensor) and vars(type(self)).get("tensor_scale")):
+            scale = positive(float(scale) if isinstance(scale, Tensor) else scale, "scale")
         with torch.no_grad():
-            return self.compute_prox(x, scale)
+            return self.compute_prox(x, scale)  # type: ignore[arg-type]
 
     @abstractmethod
     def compute_value(self, x: Tensor) -> Tensor:
@@ -71,6 +78,8 @@ class Penalty(ABC):
 class L1(Penalty):
     """R(x) = weight ‖x‖₁; prox_{tR}(x) = sign(x) max(|x| - t·weight, 0)."""
 
+    tensor_scale: ClassVar[bool] = True
+
     weight: float
 
     def __post_init__(self) -> None:
@@ -87,6 +96,8 @@ class L1(Penalty):
 @dataclass(frozen=True)
 class SquaredL2(Penalty):
     """R(x) = ½ weight ‖x‖²; prox_{tR}(x) = x / (1 + t·weight)."""
+
+    tensor_scale: ClassVar[bool] = True
 
     weight: float
 
@@ -107,6 +118,8 @@ class GroupL2(Penalty):
     weight      >= 0; it is not multiplied by the square root of the group's size, as some authors do
     group_size  the length of a group, a divisor of the last dimension; the whole dimension by default
     """
+
+    tensor_scale: ClassVar[bool] = True
 
     weight: float
     group_size: int | None = None
@@ -150,6 +163,7 @@ class Box(Penalty):
     """
 
     constraint: ClassVar[bool] = True
+    tensor_scale: ClassVar[bool] = True
 
     low: float
     high: float
@@ -173,6 +187,7 @@ class NonNegative(Penalty):
     """R(x) = 0 if x >= 0 in every component, else infinity; prox is max(x, 0)."""
 
     constraint: ClassVar[bool] = True
+    tensor_scale: ClassVar[bool] = True
     low: ClassVar[float] = 0.0
     high: ClassVar[float] = math.inf
 
@@ -183,11 +198,16 @@ class NonNegative(Penalty):
         return x.clamp(min=0.0)
 
 
-def split_product(weight: float, scale: float, dtype: torch.dtype) -> tuple[float, float]:
+def split_product(weight: float, scale: float | Tensor, dtype: torch.dtype) -> tuple[Any, Any]:
     """weight·scale as coarse + rest: coarse rounded to `dtype`, rest what that leaves of the exact product.
 
     |x| - coarse is exact near the kink of a threshold, and subtracting the rest keeps every digit of a small result.
+    Of a scale that is a tensor (), the product is that of float64.
     """
+    if isinstance(scale, Tensor):
+        whole = scale.double() * weight
+        rounded = whole.to(dtype)
+        return rounded, whole - rounded
     product = Fraction(float(weight)) * Fraction(scale)
     try:
         coarse = float(torch.tensor(float(product), dtype=dtype))

@@ -50,7 +50,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -68,18 +69,21 @@ from lifted_bregman.penalties.registry import ProxRule, registered_prox
 
 @torch.no_grad()
 def composite_prox(
-    activation: Activation, penalty: Penalty | None, v: Tensor, activation_scale: float, penalty_scale: float
+    activation: Activation, penalty: Penalty | None, v: Tensor, activation_scale: float, penalty_scale: float | Tensor
 ) -> Tensor:
     """prox_{aΨ + bR}(v) = argmin_u ½‖u - v‖² + a Ψ(u) + b R(u), by the rules at the top of this module.
 
     activation_scale  a > 0
-    penalty_scale     b > 0
+    penalty_scale     b > 0; a tensor () on the device of v is read by the host for some rules only
     """
-    a, b = positive(activation_scale, "activation_scale"), positive(penalty_scale, "penalty_scale")
+    a = positive(activation_scale, "activation_scale")
     if penalty is None:
         return activation.prox(v, a)
     activation._require(v, "v")
     rule = _find_rule(activation, penalty)
+    b: Any = penalty_scale
+    if not (isinstance(b, Tensor) and rule in _ON_DEVICE):
+        b = positive(float(b) if isinstance(b, Tensor) else b, "penalty_scale")
     _require_feasible(activation, penalty, v.shape[-1])
     return rule(activation, penalty, v, a, b) if v.numel() else v.clone()
 
@@ -175,7 +179,29 @@ def _is(*types: type) -> Callable[[Activation], bool]:
 
 def _keeps_zero(activation: Activation) -> bool:
     known = isinstance(activation, (Separable, GroupSoftThreshold, BallProjection))
-    return known and float(activation(torch.zeros(1, dtype=torch.float64))) == 0.0
+    return known and _cached(_maps_zero_to_zero, activation)
+
+
+def _cached(fact: Callable[..., bool], activation: Activation, *settings: float) -> bool:
+    """A fact about an activation, found once."""
+    try:
+        return _known(fact, activation, *settings)
+    except TypeError:  # a user's activation without a hash
+        return fact(activation, *settings)
+
+
+@lru_cache
+def _known(fact: Callable[..., bool], activation: Activation, *settings: float) -> bool:
+    return fact(activation, *settings)
+
+
+def _maps_zero_to_zero(activation: Activation) -> bool:
+    return float(activation(torch.zeros(1, dtype=torch.float64))) == 0.0
+
+
+def _contains_nearest(activation: Activation, low: float, high: float) -> bool:
+    """Whether the point of [low, high] that is nearest to σ(0) is in the domain."""
+    return bool(activation.contains(activation(torch.zeros(1, dtype=torch.float64)).clamp(low, high)))
 
 
 _ANY = _Kind("any activation", lambda activation: True)
@@ -205,6 +231,10 @@ _RULES: tuple[tuple[type[Penalty], _Kind, ProxRule], ...] = (
     (GroupL2, _ANY, _group),
     (Penalty, _IDENTITY, _penalty_last),
 )
+
+
+_ON_DEVICE = (_activation_alone, _penalty_first, _penalty_last, _median)
+"""Rules whose b may be a tensor ()."""
 
 
 def _find_rule(activation: Activation, penalty: Penalty) -> ProxRule:
@@ -249,7 +279,7 @@ def _require_feasible(activation: Activation, penalty: Penalty, features: int | 
         elif activation.joint:
             feasible = True
         else:  # the domain is an interval around σ(0); it meets the box if it has the box's nearest point to σ(0)
-            feasible = bool(activation.contains(activation(torch.zeros(1, dtype=torch.float64)).clamp(low, high)))
+            feasible = _cached(_contains_nearest, activation, low, high)
         if not feasible:
             raise CompatibilityError(
                 f"No output of {activation}{f' with {n} features' if activation.joint else ''} satisfies {penalty}; "

@@ -435,10 +435,12 @@ class LiftedProblem:
         return own.restore(composite_prox(own.activation, penalty, own.arrange(v), scale, penalty_scale))
 
     @no_graph
-    def parameter_prox(self, layer: int, values: Mapping[str, Tensor], step: float) -> dict[str, Tensor]:
+    def parameter_prox(self, layer: int, values: Mapping[str, Tensor], step: float | Tensor) -> dict[str, Tensor]:
         """prox_{t(P_l + Σ (τ/2)‖· - Θ⁰‖²)}; P_l acts on the weights, as (units, rest) matrices, and not on biases.
 
         prox_{tP_l/(1+tτ)}( (v + t Σ τ_i Θ⁰_i) / (1 + tτ) ),   τ = Σ τ_i
+
+        A step that is a tensor () stays on the device.
         """
         if self.anchors:
             if missing := set(self.anchors[0][0][layer]) - set(values):
@@ -449,7 +451,7 @@ class LiftedProblem:
                 )
             shrink = 1.0 + step * self.anchor_weight
             values = {name: self._pulled_to_anchors(layer, name, v, step, shrink) for name, v in values.items()}
-            step /= shrink
+            step = step / shrink
         penalty, f = self.parameter_penalties.get(layer), self.network[layer].map
         if penalty is None:
             return dict(values)
@@ -458,11 +460,16 @@ class LiftedProblem:
             for name, v in values.items()
         }
 
-    def _pulled_to_anchors(self, layer: int, name: str, v: Tensor, step: float, shrink: float) -> Tensor:
+    def _pulled_to_anchors(
+        self, layer: int, name: str, v: Tensor, step: float | Tensor, shrink: float | Tensor
+    ) -> Tensor:
         """(v + t Σ τ_i Θ⁰_i) / (1 + tτ)."""
         total = v.clone()
         for centre, tau in self.anchors:
-            total.add_(centre[layer][name], alpha=step * tau)
+            if isinstance(step, Tensor):
+                total.addcmul_(centre[layer][name], step, value=tau)
+            else:
+                total.add_(centre[layer][name], alpha=step * tau)
         return total.div_(shrink)
 
     # Diagnostics

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from lifted_bregman.problem import Span
@@ -64,10 +65,15 @@ def added_up(entries: Mapping[str, Any], span: Span, counts: Sequence[str]) -> d
     if not counts:
         return {}
     own = [entries.get(name, 0) for name in counts]
-    there, *totals = span.total_of(any(name in entries for name in counts), *own)
+    there, *totals = span.total_of(any(name in entries for name in counts), *map(float, own))
     if not there:
         return {}
-    return {name: type(value)(total) for name, value, total in zip(counts, own, totals, strict=True)}
+    return {name: _alike(total, value) for name, value, total in zip(counts, own, totals, strict=True)}
+
+
+def _alike(total: float, value: Any) -> Any:
+    """A total as the number or tensor () that it was made of."""
+    return torch.full_like(value, total) if isinstance(value, Tensor) else type(value)(total)
 
 
 def _leaves(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], Any]]:

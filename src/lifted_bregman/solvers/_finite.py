@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from lifted_bregman.problem.span import Span
@@ -77,6 +78,17 @@ def require_finite(run: Run) -> None:
     where = _not_finite(run.state.state_dict(), "")
     if where is not None:
         raise Diverged(f"{where} of the solver's state is {after}")
+
+
+def read_numbers(metrics: Mapping[str, float | Tensor]) -> dict[str, float]:
+    """Metrics as numbers: those that are tensors () come from the device in one copy, which waits for the step."""
+    there = {name: value for name, value in metrics.items() if isinstance(value, Tensor)}
+    if not there:
+        return dict(metrics)  # type: ignore[arg-type]
+    dtype = next((value.dtype for value in there.values() if value.is_floating_point()), torch.float32)
+    numbers = torch.stack([value.to(dtype) for value in there.values()]).tolist()
+    read = dict(zip(there, numbers, strict=True))
+    return {name: read[name] if name in read else float(value) for name, value in metrics.items()}
 
 
 def finite(t: Tensor) -> bool:

@@ -67,9 +67,9 @@ class Design:
         """Designs with the same key can be stacked."""
         return self.columns, self.block, self.X is None, self.ones is None, self.root is None, self.rows
 
-    def subtract(self, into: Mapping[str, Tensor], D: Tensor, factor: float) -> None:
-        """into ← into - factor·AᵀD/m, in place."""
-        step = -factor / self.total
+    def subtract(self, into: Mapping[str, Tensor], D: Tensor) -> None:
+        """into ← into - AᵀD/m, in place."""
+        step = -1.0 / self.total
         if self.summed:
             parts: dict[str, Tensor] = {}
             if self.X is not None:
@@ -92,7 +92,7 @@ class Design:
 
     def anywhere(self, here: bool) -> bool:
         """Whether `here` is true in any of the processes that have rows of the batch."""
-        return self.peers.total_of(float(here)) != (0.0,) if self.summed else here
+        return self.peers.total_of(float(here)) != (0.0,)
 
     def add_up(self, *sums: Tensor) -> None:
         """Makes sums over the rows here those over all rows, in place."""
@@ -134,13 +134,13 @@ def design(
 class Metric:
     """(A Aᵀ/b + tI)⁻¹ of the blocks of one layer."""
 
-    def __init__(self, inverse: Tensor, t: Tensor, fallback: bool) -> None:
+    def __init__(self, inverse: Tensor, t: Tensor, fallback: Tensor) -> None:
         self.inverse = inverse
         """(blocks, b, b)."""
         self.t = t
         """(blocks, 1, 1)."""
         self.fallback = fallback
-        """Whether a multiple of the identity has taken its place."""
+        """Whether a multiple of the identity has taken its place, () of bool."""
 
 
 def metrics(designs: Sequence[Design], damping: float) -> list[Metric]:
@@ -157,7 +157,7 @@ def metrics(designs: Sequence[Design], damping: float) -> list[Metric]:
             part.add_(column * column.mT)
     if first.ones is not None and not (first.filled or first.root is not None):
         K.add_(1.0)
-    inverse, t, fallback = damped_inverse(K.div_(b), damping, first.anywhere)
+    inverse, t, fallback = damped_inverse(K.div_(b), damping, first.anywhere if first.summed else None)
     parts = zip(inverse.split(each), t.split(each), strict=True)
     return [Metric(M, own, fallback) for M, own in parts]
 

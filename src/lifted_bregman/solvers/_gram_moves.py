@@ -45,6 +45,7 @@ __all__ = [
     "by_row",
     "dense_move",
     "design",
+    "joint_root_mean_square",
     "metrics",
 ]
 
@@ -57,21 +58,24 @@ Lengths = Mapping[str, Tensor]
 
 
 class Move(ABC):
-    """Δ of one layer, before each of its units is given a length."""
+    """Δ of one layer, before each of its units is given a length.
 
-    fallback: bool = False
-    """Whether a gradient step has replaced the solution of a linear system."""
+    Its numbers stay on the device, as tensors (): nothing waits for them.
+    """
+
+    fallback: Tensor | None = None
+    """Whether a gradient step has replaced the solution of a linear system, () of bool; None where there is none."""
     of_parameters: bool = False
     """Whether `size` is that of the parameters' change, not of the pre-activations'."""
     units: Lengths
     """Mean squares of the entries of Δ, or a bound: one number for each unit, or for each row of each parameter."""
 
     @abstractmethod
-    def size(self, lengths: Lengths) -> float:
+    def size(self, lengths: Lengths) -> Tensor:
         """Root mean square of the change that `lengths`·Δ makes: of the pre-activations, or of the parameters."""
 
     @abstractmethod
-    def subtract(self, into: Mapping[str, Tensor], lengths: Lengths, factor: float) -> None:
+    def subtract(self, into: Mapping[str, Tensor], lengths: Lengths, factor: Tensor | float) -> None:
         """into ← into - factor·lengths·Δ, in place."""
 
 
@@ -96,11 +100,11 @@ class SampleMove(Move):
         self.units = {"unit": along.div_(m * own.columns * blocks)}
         self._scale = 1.0 / math.sqrt(m * width * blocks)
 
-    def size(self, lengths: Lengths) -> float:
+    def size(self, lengths: Lengths) -> Tensor:
         return _weighted_norm(self._squares, lengths["unit"]) * self._scale
 
-    def subtract(self, into: Mapping[str, Tensor], lengths: Lengths, factor: float) -> None:
-        self._design.subtract(into, self._C.mul_(lengths["unit"]), factor)
+    def subtract(self, into: Mapping[str, Tensor], lengths: Lengths, factor: Tensor | float) -> None:
+        self._design.subtract(into, self._C.mul_(lengths["unit"] * factor))
 
 
 class PlainMove(Move):
@@ -109,21 +113,19 @@ class PlainMove(Move):
     def __init__(self, own: Design, E: Tensor) -> None:
         m = own.total
         self._design, self._E = own, E
-        inputs = 0.0 if own.X is None else float(torch.linalg.vector_norm(own.X)) ** 2
+        inputs = E.new_zeros(()) if own.X is None else torch.linalg.vector_norm(own.X).square_()
         if own.ones is not None:
-            inputs += own.rows if own.root is None else float(own.ones.square().sum())
+            inputs = inputs + (own.rows if own.root is None else own.ones.square().sum())
         self._squares = torch.linalg.vecdot(E, E, dim=0)
-        if own.summed:
-            (inputs,) = own.peers.total_of(inputs)
-            own.add_up(self._squares)
+        own.add_up(inputs, self._squares)
         self.units = {"unit": self._squares * (inputs / (m**3 * own.columns))}
         self._scale = inputs / (m * math.sqrt(m * E.shape[1]))  # ‖AAᵀE‖ <= ‖A‖²‖E‖
 
-    def size(self, lengths: Lengths) -> float:
+    def size(self, lengths: Lengths) -> Tensor:
         return _weighted_norm(self._squares, lengths["unit"]) * self._scale
 
-    def subtract(self, into: Mapping[str, Tensor], lengths: Lengths, factor: float) -> None:
-        self._design.subtract(into, self._E * lengths["unit"], factor)
+    def subtract(self, into: Mapping[str, Tensor], lengths: Lengths, factor: Tensor | float) -> None:
+        self._design.subtract(into, self._E * (lengths["unit"] * factor))
 
 
 class WeightMove(Move):
@@ -152,12 +154,12 @@ class WeightMove(Move):
         own.add_up(AtG, *others)
         return AtG
 
-    def size(self, lengths: Lengths) -> float:
+    def size(self, lengths: Lengths) -> Tensor:
         return _weighted_norm(self._squares, lengths["unit"]) * self._scale
 
-    def subtract(self, into: Mapping[str, Tensor], lengths: Lengths, factor: float) -> None:
-        for name, part in unpacked(self._f, (self._delta * lengths["unit"]).t()).items():
-            into[name].sub_(part, alpha=factor)
+    def subtract(self, into: Mapping[str, Tensor], lengths: Lengths, factor: Tensor | float) -> None:
+        for name, part in unpacked(self._f, (self._delta * (lengths["unit"] * factor)).t()).items():
+            into[name].sub_(part)
 
 
 class PatchMove(Move):
@@ -195,16 +197,16 @@ class PatchMove(Move):
         self.units = {"unit": self._delta.square().mean(1)}
         self._scale = 1.0 / math.sqrt(places * units)
 
-    def size(self, lengths: Lengths) -> float:
+    def size(self, lengths: Lengths) -> Tensor:
         return _weighted_norm(self._squares, lengths["unit"]) * self._scale
 
-    def subtract(self, into: Mapping[str, Tensor], lengths: Lengths, factor: float) -> None:
-        step = self._delta.mul_(lengths["unit"][:, None])
+    def subtract(self, into: Mapping[str, Tensor], lengths: Lengths, factor: Tensor | float) -> None:
+        step = self._delta.mul_((lengths["unit"] * factor)[:, None])
         if "weight" in self._f.parameters:
             columns = step.shape[1] - ("bias" in self._f.parameters)
-            into["weight"].sub_(self._f.from_unit_rows(step[:, :columns], into["weight"]), alpha=factor)
+            into["weight"].sub_(self._f.from_unit_rows(step[:, :columns], into["weight"]))
         if "bias" in self._f.parameters:
-            into["bias"].sub_(step[:, -1], alpha=factor)
+            into["bias"].sub_(step[:, -1])
 
 
 def _columns(f: Convolution, gradient: Mapping[str, Tensor]) -> Tensor:
@@ -237,14 +239,13 @@ class GradientMove(Move):
                 name: g.square() if g.ndim < 2 else g.flatten(1).square().mean(1) for name, g in self._gradient.items()
             }
 
-    def size(self, lengths: Lengths) -> float:
+    def size(self, lengths: Lengths) -> Tensor:
         moves = [by_row(lengths[name], g) * g for name, g in self._gradient.items()]
-        squares = math.fsum(float(g.square().sum()) for g in moves)
-        return math.sqrt(squares / self._count)
+        return joint_root_mean_square(moves)
 
-    def subtract(self, into: Mapping[str, Tensor], lengths: Lengths, factor: float) -> None:
+    def subtract(self, into: Mapping[str, Tensor], lengths: Lengths, factor: Tensor | float) -> None:
         for name, g in self._gradient.items():
-            into[name].addcmul_(by_row(lengths[name], g), g, value=-factor)
+            into[name].addcmul_(by_row(lengths[name] * factor, g), g, value=-1.0)
 
 
 def dense_move(f: Dense, own: Design, metric: Metric | None, E: Tensor, damping: float, left: Left, steps: int) -> Move:
@@ -280,9 +281,15 @@ def dense_move(f: Dense, own: Design, metric: Metric | None, E: Tensor, damping:
     return WeightMove(f, own, E, damping, left_of_rows, steps)
 
 
-def _weighted_norm(squares: Tensor, factors: Tensor) -> float:
+def _weighted_norm(squares: Tensor, factors: Tensor) -> Tensor:
     """√Σ_j f_j² q_j."""
-    return math.sqrt(float(torch.dot(squares, factors.square())))
+    return torch.dot(squares, factors.square()).sqrt_()
+
+
+def joint_root_mean_square(tensors: list[Tensor]) -> Tensor:
+    """The root mean square of all entries of several tensors, ()."""
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(tensors)))
+    return norm.div_(math.sqrt(sum(t.numel() for t in tensors)))
 
 
 def by_row(values: Tensor, like: Tensor) -> Tensor:

@@ -20,12 +20,12 @@ from lifted_bregman.solvers._interface import Batch
 
 @dataclass(frozen=True, eq=False)
 class Signal:
-    """E_l for some rows of the batch, with the x_l⁺ and ν_l/λ_l that it comes from; for the output y and 1/λ_L."""
+    """E_l for some rows of the batch, with the x_l⁺ and ν_l/λ_l, (), that it comes from; for the output y and 1/λ_L."""
 
     rows: slice
     E: Tensor
     target: Tensor
-    nudge: float
+    nudge: Tensor | float
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,29 +104,34 @@ class Gradients:
 
 def left_of(layer: Layer, z: Tensor, signals: list[Signal], H: Tensor) -> Tensor:
     """E for the pre-activation z - (ν/λ)H."""
-    found = [
-        layer.activate(torch.sub(z[s.rows], H[s.rows], alpha=s.nudge)).sub(s.target).div_(s.nudge) for s in signals
-    ]
+    found = [layer.activate(_minus(z[s.rows], H[s.rows], s.nudge)).sub(s.target).div_(s.nudge) for s in signals]
     return found[0] if len(found) == 1 else torch.cat(found)
 
 
-def nudged(problem: LiftedProblem, layer: int, z: Tensor, pulled: Tensor, nudge: float) -> Tensor:
+def _minus(z: Tensor, g: Tensor, nudge: Tensor | float) -> Tensor:
+    """z - νg."""
+    return torch.addcmul(z, g, nudge, value=-1.0) if isinstance(nudge, Tensor) else torch.sub(z, g, alpha=nudge)
+
+
+def nudged(problem: LiftedProblem, layer: int, z: Tensor, pulled: Tensor, nudge: Tensor) -> Tensor:
     """x_l⁺."""
     own, penalty = problem.network[layer], problem.penalties.get(layer)
-    v = torch.sub(z, pulled, alpha=nudge)
+    v = _minus(z, pulled, nudge)
     if penalty is None:
         return own.activate(v)
     return own.restore(composite_prox(own.activation, penalty, own.arrange(v), 1.0, nudge))
 
 
-def root_mean_squares(values: list[Tensor], weights: Tensor | None, peers: Peers) -> list[float]:
-    """Root mean squares over all entries, also those of peers, samples counting by their weights."""
+def root_mean_squares(values: list[Tensor], weights: Tensor | None, peers: Peers) -> list[Tensor]:
+    """Root mean squares () over all entries, also those of peers, samples counting by their weights."""
     if weights is not None:
         root = weights.sqrt()
         values = [value * root.view(-1, *[1] * (value.ndim - 1)) for value in values]
-    norms = peers.norms_of(*map(float, torch._foreach_norm(values)))
+    norms = list(torch._foreach_norm(values))
     if peers.count == 1:
         counts = [value.numel() for value in values]
     else:
         counts = [peers.samples(len(value)) * math.prod(value.shape[1:]) for value in values]
-    return [norm / math.sqrt(count) for norm, count in zip(norms, counts, strict=True)]
+        norms = [values[0].new_full((), norm) for norm in peers.norms_of(*map(float, norms))]
+    torch._foreach_div_(norms, [math.sqrt(count) for count in counts])
+    return norms

@@ -85,8 +85,11 @@ class SolverState:
     """Steps taken."""
     variables: LiftedState | None = None
     """x_1 .. x_{L-1} of the last batch, for solvers that have them."""
-    metrics: dict[str, float] = field(default_factory=dict)
-    """Numbers of the last step (residuals, step sizes, multipliers); each must be finite, or the run has diverged."""
+    metrics: dict[str, Any] = field(default_factory=dict)
+    """Numbers of the last step (residuals, step sizes, multipliers); each must be finite, or the run has diverged.
+
+    `step` may leave tensors () on the device, so that it need not wait for them; a run makes them numbers.
+    """
 
     def state_dict(self) -> dict[str, Any]:
         """Every field as plain containers of tensors and numbers.  Tensors are not copied."""

@@ -22,7 +22,7 @@ from lifted_bregman.problem.blocks import layers
 from lifted_bregman.solvers._batches import epoch_order
 from lifted_bregman.solvers._by_layer import added_up, collected, own_part
 from lifted_bregman.solvers._callbacks import Callback, callback_error, close_all
-from lifted_bregman.solvers._finite import Diverged, Keeper, require_finite
+from lifted_bregman.solvers._finite import Diverged, Keeper, read_numbers, require_finite
 from lifted_bregman.solvers._growth import ADVICE, EXPLODED, GOOD, Reference, reference, row_value, zero_loss
 from lifted_bregman.solvers._history import largest_certificate, lifted_energies, measured, require_certificates
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, on_device
@@ -310,6 +310,7 @@ class Run:
         batch = self._batch(order, self.batch).share(self.peers)
         with self._one_step():
             self.state = self.solver.step(self._shared, self.state, batch)
+        self.state.metrics = read_numbers(self.state.metrics)
         self.batch += 1
         self.phase = Phase.BETWEEN
         self.seconds += time.perf_counter() - started

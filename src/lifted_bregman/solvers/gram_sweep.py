@@ -28,6 +28,7 @@ from lifted_bregman.solvers._gram_moves import (
     PatchMove,
     dense_move,
     design,
+    joint_root_mean_square,
     metrics,
 )
 from lifted_bregman.solvers._gram_signals import Gradients, Signal, forward, left_of, nudged, root_mean_squares
@@ -46,12 +47,12 @@ class GramSweepState(SolverState):
     """V, of which Θ is nearly the average; empty where there is no average, and V is Θ."""
     origin: Anchor = field(default_factory=dict)
     """V⁰."""
-    distance: float = 0.0
-    """r_k, the farthest that units were seen from V⁰."""
+    distance: Tensor = field(default_factory=lambda: torch.zeros(()))
+    """r_k, the farthest that units were seen from V⁰: a tensor () beside the parameters."""
     units: Anchor = field(default_factory=dict)
     """The sums of the mean squares of the units' moves."""
-    fallbacks: int = 0
-    """Moves in which a gradient step replaced the solution of a linear system."""
+    fallbacks: Tensor | int = 0
+    """Moves in which a gradient step replaced the solution of a linear system: a tensor () of int64."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,9 @@ class GramSweep(Solver[GramSweepState]):
     so that the batches' noise averages out without a schedule that has to know the end (Defazio et al. 2024).  Θ̄ is
     not kept: it is Θ + (Θ - V)(1 - β)/β.  Weights with a penalty get the zeros of V at the very end (of `Nuclear`, its
     rank), because an average has none: the last row of the history is from before.
+
+    No number of a step is read by the host: sizes, nudges, lengths and the metrics stay on the device as tensors ().
+    An exception are samples or layers that are shared with other processes, and maps of one's own that read numbers.
 
     A step costs the three products of a weight's size that back-propagation needs, and two tensors of that size are
     kept besides Θ.  Convergence is observed, not proven.
@@ -161,7 +165,18 @@ class GramSweep(Solver[GramSweepState]):
 
     def init(self, problem: LiftedProblem, batch: Batch) -> GramSweepState:
         fast = copied(problem) if self.average else {}
-        return GramSweepState(fast=fast, origin=copied(problem), distance=self.step_size)
+        like = next(problem.model.parameters())
+        return GramSweepState(
+            fast=fast,
+            origin=copied(problem),
+            distance=like.new_full((), self.step_size),
+            fallbacks=like.new_zeros((), dtype=torch.int64),
+        )
+
+    def attach(self, problem: LiftedProblem, state: GramSweepState) -> None:
+        # Earlier versions have stored a number.
+        if not isinstance(state.distance, Tensor):
+            state.distance = next(problem.model.parameters()).new_full((), state.distance)
 
     @no_graph
     def step(self, problem: LiftedProblem, state: GramSweepState, batch: Batch) -> GramSweepState:
@@ -178,7 +193,7 @@ class GramSweep(Solver[GramSweepState]):
             error = torch.sub(x[top], batch.Y).div_(nudge)
             (residual,) = root_mean_squares([error], batch.weights, problem.peers)
             state.metrics["output_residual"] = residual
-            sizes[top] += residual
+            sizes[top] = sizes[top] + residual
         below_waits = bool(span.borrowed)
         designs, factors = ({}, {}) if below_waits else self._metrics(problem, implicit, x, batch)
         signals: dict[int, list[Signal]] = {layer: [] for layer in span.layers}
@@ -247,7 +262,7 @@ class GramSweep(Solver[GramSweepState]):
         x: Mapping[int, Tensor],
         z: Mapping[int, Tensor],
         pulled: Tensor,
-        sizes: Mapping[int, float],
+        sizes: Mapping[int, Tensor],
         batch: Batch,
     ) -> Signal:
         """E_l from J_xᵀ E_{l+1}, for some rows of the batch."""
@@ -297,7 +312,7 @@ class GramSweep(Solver[GramSweepState]):
         work.prox_maps += own + hidden + (self.inner_steps - 1) * designs
         work.adjoints += sum(layer > 1 for layer in problem.span.layers)
         work.parameter_gradients += own
-        state.metrics["fallbacks"] = float(state.fallbacks)
+        state.metrics["fallbacks"] = state.fallbacks
 
     def _metrics(
         self, problem: LiftedProblem, implicit: list[int], x: Mapping[int, Tensor], batch: Batch
@@ -319,25 +334,26 @@ class GramSweep(Solver[GramSweepState]):
             factors.update(zip(group, made, strict=True))
         return designs, factors
 
-    def _nudge(self, problem: LiftedProblem, layer: int, size: float, pulled: float) -> float:
+    def _nudge(self, problem: LiftedProblem, layer: int, size: Tensor, pulled: Tensor) -> Tensor:
         """ν_l/λ_l; `size` and `pulled` are those of z_l and of J_xᵀ E_{l+1}."""
         shared = self.nudge / problem.links.longest_path
         nudge = (self.penalised_nudge if layer in problem.penalties else shared) / problem.weight(layer)
         # Above 0 also where a signal has overflowed, which the loop notices after the step.
-        return max(min(nudge, _LARGEST_NUDGE * (size + _TINY) / (pulled + _TINY)), _TINY)
+        return ((size + _TINY) / (pulled + _TINY)).mul_(_LARGEST_NUDGE).clamp_(_TINY, nudge)
 
-    def _take(self, problem: LiftedProblem, state: GramSweepState, layer: int, made: Move, size: float) -> None:
+    def _take(self, problem: LiftedProblem, state: GramSweepState, layer: int, made: Move, size: Tensor) -> None:
         """Gives the units their lengths, and moves V and Θ of a layer; `size` is that of z_l."""
         theta = {name: p.detach() for name, p in problem.network[layer].map.parameters.items()}
         inputs = max(p.numel() // _units(p) for p in theta.values())  # 1 where only a bias is trained
         rate = state.distance / math.sqrt(inputs)
         if made.of_parameters:
-            size = _rms_of(theta) + rate
+            size = joint_root_mean_square(list(theta.values())) + rate
         lengths = self._lengths(state, layer, made)
-        change = rate * made.size(lengths)
-        if change > self.trust * size:
-            rate *= self.trust * size / change
-        state.fallbacks += made.fallback
+        # min(1, κ·size/change); fmin is 1 where both are 0
+        allowed = (size * self.trust).div_(made.size(lengths).mul_(rate))
+        rate = torch.fmin(allowed, torch.ones_like(allowed)).mul_(rate)
+        if made.fallback is not None:
+            state.fallbacks = state.fallbacks + made.fallback
         beta = self.average
         V = state.fast[layer] if beta else theta
         if beta:
@@ -345,8 +361,8 @@ class GramSweep(Solver[GramSweepState]):
             torch._foreach_lerp_(own, fast, (beta - 1.0) / beta)  # Θ̄
         made.subtract(V, lengths, rate)
         if problem.has_parameter_prox(layer):
-            step = rate * float(next(iter(lengths.values())))
-            for name, value in problem.parameter_prox(layer, V, max(step, _TINY)).items():
+            step = (rate * next(iter(lengths.values()))).clamp_(min=_TINY)
+            for name, value in problem.parameter_prox(layer, V, step).items():
                 V[name].copy_(value)
         if beta:
             share = (1.0 + self.power) / (state.steps + self.power)
@@ -388,14 +404,16 @@ def _look(problem: LiftedProblem, state: GramSweepState) -> None:
     if k % (1 << max(0, k.bit_length() - 4)):
         return
     places = state.fast or live(problem)
-    none = -1.0  # of a layer without parameters
-    squares = torch.full((len(state.origin),), none, dtype=torch.float64)
-    for number, (layer, origin) in enumerate(state.origin.items()):
+    squares = []
+    for layer, origin in state.origin.items():
         if origin:
-            away = math.fsum(float(torch.dist(places[layer][name], start)) ** 2 for name, start in origin.items())
-            squares[number] = away / max(_units(start) for start in origin.values())
-    known = [square for square in problem.span.all_layers(squares).tolist() if square != none]
-    state.distance = max(state.distance, math.sqrt(math.fsum(known) / max(1, len(known))))
+            away = torch.stack([torch.dist(places[layer][name], start) for name, start in origin.items()])
+            squares.append(away.square_().sum() / max(_units(start) for start in origin.values()))
+        else:
+            squares.append(torch.zeros_like(state.distance))
+    trained = sum(bool(layer.map.parameters) for layer in problem.network)
+    away = (problem.span.all_layers(torch.stack(squares)).sum() / max(1, trained)).sqrt_()
+    state.distance = torch.fmax(state.distance, away)  # which is not NaN where V has overflowed
     state.metrics["distance"] = state.distance
 
 
@@ -412,8 +430,3 @@ def _with_zeros(W: Tensor, V: Tensor, penalty: Penalty) -> Tensor:
 def _units(parameter: Tensor) -> int:
     """Its rows; 1 for a single number."""
     return len(parameter) if parameter.ndim else 1
-
-
-def _rms_of(parameters: Mapping[str, Tensor]) -> float:
-    squares = sum(float(p.square().sum()) for p in parameters.values())
-    return math.sqrt(squares / sum(p.numel() for p in parameters.values()))

@@ -1,0 +1,153 @@
+"""No number of a step of `GramSweep` is read by the host, on a device that is not the CPU."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import lifted_bregman as lb
+from lifted_bregman import penalties
+from lifted_bregman.solvers import Batch, Run, Solver
+from tests.graph.architectures import MODELS
+from tests.problem.test_graph_problems import CASES
+from tests.solvers.pretend_device import ELSEWHERE, HostReads, PretendDevice, move_model
+from tests.solvers.problems import NAMES, make
+
+F64 = torch.float64
+
+
+def convolutions():
+    torch.manual_seed(2)
+    model = nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(4, 3, 3, padding=1, padding_mode="circular"),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(48, 3),
+    )
+    return model.double(), torch.randn(6, 2, 4, 4, dtype=F64), torch.randn(6, 3, dtype=F64)
+
+
+def dense():
+    torch.manual_seed(4)
+    model = nn.Sequential(nn.Linear(9, 8), nn.ReLU(), nn.Linear(8, 5), nn.Sigmoid(), nn.Linear(5, 3))
+    return model.double(), torch.randn(7, 9, dtype=F64), torch.randn(7, 3, dtype=F64)
+
+
+def reads_of(solver: Solver, problem, X, Y, weights=None) -> list[str]:
+    """What the host waits for in three steps after a first one, which fills caches."""
+    with PretendDevice():
+        if next(problem.model.parameters()).device != ELSEWHERE:
+            move_model(problem.model)
+        X, Y = X.to(ELSEWHERE), Y.to(ELSEWHERE)
+        batch = Batch.whole(problem, X, Y, None if weights is None else weights.to(ELSEWHERE))
+        state = solver.init(problem, batch)
+        state = solver.step(problem, state, batch)
+        start = [p.detach().cpu().clone() for p in problem.model.parameters()]
+        with HostReads() as reads:
+            for _ in range(3):
+                state = solver.step(problem, state, batch)
+        ends = [p.detach().cpu() for p in problem.model.parameters()]
+    assert state.steps == 4 and not all(map(torch.equal, start, ends))
+    assert all(bool(end.isfinite().all()) for end in ends)
+    return reads.found
+
+
+SETTINGS = {
+    "default": {},
+    "blocks": {"block": 3, "inner_steps": 2},
+    "gradient": {"damping": math.inf},
+    "micro-batches": {"micro_batches": 2, "average": 0.0},
+}
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("network", [dense, convolutions])
+def test_steps_on_chains_read_nothing(network, weighted, settings):
+    model, X, Y = network()
+    problem = lb.lift(model, loss=lb.SquaredError())
+    weights = torch.linspace(0.5, 1.5, len(X), dtype=F64) if weighted else None
+    assert reads_of(lb.GramSweep(**SETTINGS[settings]), problem, X, Y, weights) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_steps_on_the_problems_of_all_solvers_read_nothing(name):
+    case = make(name)
+    assert reads_of(lb.GramSweep(step_size=0.02), case.problem, case.X, case.Y) == []
+
+
+@pytest.mark.parametrize(
+    "penalty",
+    [penalties.L1(0.01), penalties.SquaredL2(0.1), penalties.GroupL2(0.01), penalties.Nuclear(0.01)],
+    ids=repr,
+)
+def test_steps_with_a_penalty_on_parameters_read_nothing(penalty):
+    model, X, Y = dense()
+    problem = lb.lift(model, loss=lb.SquaredError(), parameter_penalties={1: penalty})
+    assert reads_of(lb.GramSweep(), problem, X, Y) == []
+
+
+@pytest.mark.parametrize(
+    "penalty", [penalties.L1(0.01), penalties.GroupL2(0.01), penalties.NonNegative(), penalties.Box(0.0, 2.0)], ids=repr
+)
+def test_steps_with_a_penalty_on_variables_read_nothing(penalty):
+    model, X, Y = dense()
+    problem = lb.lift(model, loss=lb.SquaredError(), penalties={1: penalty})
+    assert reads_of(lb.GramSweep(), problem, X, Y) == []
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_steps_on_graphs_read_nothing(name):
+    torch.manual_seed(3)
+    model, (X,) = MODELS[name]()
+    Y = torch.randn_like(model.eval()(X).detach())
+    with PretendDevice():
+        move_model(model)
+        problem = lb.lift(model, loss=lb.SquaredError(), example=X[:2].to(ELSEWHERE))
+    assert reads_of(lb.GramSweep(), problem, X, Y) == []
+
+
+def test_reads_and_copies_are_noticed():
+    with PretendDevice(), HostReads() as reads:
+        x = torch.ones(3).to(ELSEWHERE)
+        for read in (
+            lambda: float(x.sum()),
+            lambda: bool(x.sum() > 0.0),
+            lambda: x.tolist(),
+            lambda: x.cpu(),
+            lambda: x[x > 0.0],
+            lambda: torch.equal(x, x),
+            lambda: x.sum().item(),
+        ):
+            before = len(reads.found)
+            read()
+            assert len(reads.found) == before + 1
+
+
+def test_a_run_makes_numbers_of_the_metrics():
+    case = make("relu")
+    result = lb.fit(case.problem, case.data, lb.GramSweep(), epochs=2, batch_size=5)
+    assert {type(value) for value in result.state.metrics.values()} == {float}
+    assert set(result.state.metrics) == {"distance", "output_residual", "fallbacks"}
+    assert result.state.metrics["distance"] == float(result.state.distance) > 0.0
+
+
+def test_a_distance_that_was_stored_as_a_number_goes_on():
+    """As checkpoints of earlier versions have it."""
+    first, second = make("relu"), make("relu")
+    batches = [Batch.whole(case.problem, *case.data) for case in (first, second)]
+    runs = [
+        Run(case.problem, lb.GramSweep(), batch, epochs=3) for case, batch in zip((first, second), batches, strict=True)
+    ]
+    stored = runs[1].state_dict()
+    stored["solver"] |= {"distance": float(stored["solver"]["distance"]), "fallbacks": 0}
+    runs[1].load_state_dict(stored)
+    for run in runs:
+        run.execute()
+    for p, q in zip(first.problem.model.parameters(), second.problem.model.parameters(), strict=True):
+        assert torch.equal(p, q)
