@@ -339,18 +339,19 @@ def test_a_convolution_of_samples_with_weights_moves_along_its_gradient():
 
 
 @pytest.mark.parametrize(
-    ("conv", "size"),
+    ("before", "conv", "size"),
     [
-        (nn.Conv2d(2, 3, 3, padding=1), (5, 5)),
-        (nn.Conv2d(4, 6, 2, stride=2, groups=2, bias=False), (6, 6)),
-        (nn.Conv1d(30, 4, 3), (3,)),  # 91 columns and 6 patches
+        ([], nn.Conv2d(2, 3, 3, padding=1), (5, 5)),
+        ([], nn.Conv2d(4, 6, 2, stride=2, groups=2, bias=False), (6, 6)),
+        ([], nn.Conv1d(30, 4, 3), (3,)),  # 91 columns and 6 patches
+        ([nn.Conv2d(4, 4, 1), nn.ReLU(), nn.MaxPool2d(2)], nn.Conv2d(4, 3, 2), (8, 8)),
     ],
-    ids=["images", "groups", "few patches"],
+    ids=["images", "groups", "few patches", "after pooling"],
 )
-def test_a_convolution_moves_in_the_metric_of_its_patches(conv, size):
+def test_a_convolution_moves_in_the_metric_of_its_patches(before, conv, size):
     """By NumPy: unit j moves along g_j (AᵀA/m + tI)⁻¹, g by autograd and A by unfolding, η in root mean square."""
     torch.manual_seed(6)
-    model = nn.Sequential(conv, nn.Tanh(), nn.Flatten(), nn.LazyLinear(2)).double()
+    model = nn.Sequential(*before, conv, nn.Tanh(), nn.Flatten(), nn.LazyLinear(2)).double()
     X, Y = torch.randn(6, conv.in_channels, *size, dtype=F64), torch.randn(6, 2, dtype=F64)
     model(X)
     problem = lb.lift(model, loss=lb.SquaredError())
@@ -358,7 +359,8 @@ def test_a_convolution_moves_in_the_metric_of_its_patches(conv, size):
     nested_objective(problem, batch.X, batch.Y).backward()
     parts = [conv.weight.grad.flatten(1)] + ([conv.bias.grad[:, None]] if conv.bias is not None else [])
     g = torch.cat(parts, 1).numpy()
-    images = X if len(size) == 2 else X[..., None]
+    given = nn.Sequential(*before)(X).detach()
+    images = given if len(size) == 2 else given[..., None]
     kernel, stride, padding = ((*k, 1)[:2] for k in (conv.kernel_size, conv.stride, conv.padding))
     padding = padding if len(size) == 2 else (0, 0)
     A = torch.nn.functional.unfold(images, kernel, stride=stride, padding=padding).transpose(1, 2).flatten(0, 1)
@@ -371,10 +373,10 @@ def test_a_convolution_moves_in_the_metric_of_its_patches(conv, size):
         K += 3.0 * np.trace(K) / len(K) * np.eye(len(K))
         expected.append(np.linalg.solve(K, slopes.T).T)
     delta = np.concatenate(expected)
-    before = [p.detach().clone() for p in conv.parameters()]
+    start = [p.detach().clone() for p in conv.parameters()]
     solver = GramSweep(nudge=1e-7, step_size=1e-3, trust=1e6, average=0.0, narrow_damping=3.0)
     solver.step(problem, solver.init(problem, batch), batch)
-    moved = [old - p.detach() for old, p in zip(before, conv.parameters(), strict=True)]
+    moved = [old - p.detach() for old, p in zip(start, conv.parameters(), strict=True)]
     found = torch.cat([m.flatten(1) if m.ndim > 1 else m[:, None] for m in moved], 1).numpy()
     inputs = conv.weight[0].numel()
     length = 1e-3 / math.sqrt(inputs) / np.sqrt((delta**2).mean(1, keepdims=True))

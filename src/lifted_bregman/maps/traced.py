@@ -308,6 +308,11 @@ class TracedMap(LayerMap):
             )
 
 
+def core_of(f: LayerMap) -> tuple[TracedMap | None, LayerMap]:
+    """f = g ∘ h: the map h without parameters, None where there is none, and g, which is f itself there."""
+    return f.core if isinstance(f, TracedMap) and f.core is not None else (None, f)
+
+
 def trace_chain(*modules: nn.Module, affine: bool = False, channels_first: bool = False) -> TracedMap:
     """The composition of modules, at most one of which has parameters, as a map."""
     graph, root = fx.Graph(), {}

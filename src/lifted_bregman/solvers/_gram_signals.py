@@ -12,6 +12,7 @@ from torch import Tensor
 from lifted_bregman.graph import Layer
 from lifted_bregman.maps import Borrowing
 from lifted_bregman.maps.base import Inputs, PullBack
+from lifted_bregman.maps.traced import core_of
 from lifted_bregman.problem import LiftedProblem, Peers
 from lifted_bregman.problem.composite import composite_prox
 from lifted_bregman.solvers._gram_moves import by_row
@@ -38,6 +39,14 @@ class Forward:
     """z_l of the terms here."""
     pulls: dict[int, list[PullBack]]
     """The pull-backs of terms that are linearised, one for each part."""
+    fed: dict[int, Tensor]
+    """What the core of a map reads, where calls without parameters come first (`core_of`)."""
+    heads: dict[int, list[PullBack]]
+    """The pull-backs of these calls, one for each part."""
+
+    def read(self, problem: LiftedProblem, layer: int) -> Inputs:
+        """What the core of the map f_l reads: x_{l-1} in a chain."""
+        return self.fed[layer] if layer in self.fed else problem.network.read(self.x, layer)
 
 
 def forward(problem: LiftedProblem, X: Tensor, parts: list[slice], linearised: Container[int]) -> Forward:
@@ -47,17 +56,24 @@ def forward(problem: LiftedProblem, X: Tensor, parts: list[slice], linearised: C
     x: dict[int, list[Tensor]] = {layer: [] for layer in (lowest, *span.layers)}
     z: dict[int, list[Tensor]] = {layer: [] for layer in span.layers}
     pulls: dict[int, list[PullBack]] = {layer: [] for layer in span.layers if layer in linearised}
+    fed: dict[int, list[Tensor]] = {}
+    heads: dict[int, list[PullBack]] = {}
     shape = problem.shapes(X)[lowest - 1] if span.borrowed else ()
     for rows in parts:
         x[lowest].append(span.from_below(X.new_empty((len(X[rows]), *shape))) if span.borrowed else X[rows])
         here = {v: values[-1] for v, values in x.items() if values}
         for layer in span.layers:
-            own = network[layer]
+            own, read = network[layer], network.read(here, layer)
+            head, core = core_of(own.map)
+            if head is not None:
+                read, pull = head.linearise(read)
+                heads.setdefault(layer, []).append(pull)
+                fed.setdefault(layer, []).append(read)
             if layer in pulls:
-                value, pull = own.map.linearise(network.read(here, layer))
+                value, pull = core.linearise(read)
                 pulls[layer].append(pull)
             else:
-                value = own.map.apply(network.read(here, layer))
+                value = core.apply(read)
             here[layer] = own.activate(value)
             z[layer].append(value)
             x[layer].append(here[layer])
@@ -65,7 +81,7 @@ def forward(problem: LiftedProblem, X: Tensor, parts: list[slice], linearised: C
             span.send_above(x[layer][-1])
     if not span.borrowed:
         x[lowest] = [X]  # which peers know
-    return Forward(_joined(x), _joined(z), pulls)
+    return Forward(_joined(x), _joined(z), pulls, _joined(fed), heads)
 
 
 def _joined(parts: Mapping[int, list[Tensor]]) -> dict[int, Tensor]:

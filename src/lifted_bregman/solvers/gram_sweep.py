@@ -14,8 +14,9 @@ from torch import Tensor
 from lifted_bregman._arguments import positive, require_count
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.errors import SettingError
-from lifted_bregman.maps import Convolution, Dense
+from lifted_bregman.maps import Convolution, Dense, LayerMap
 from lifted_bregman.maps.base import Inputs
+from lifted_bregman.maps.traced import core_of
 from lifted_bregman.penalties import Nuclear, Penalty
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.blocks import hidden_layers, layers
@@ -31,7 +32,7 @@ from lifted_bregman.solvers._gram_moves import (
     joint_root_mean_square,
     metrics,
 )
-from lifted_bregman.solvers._gram_signals import Gradients, Signal, forward, left_of, nudged, root_mean_squares
+from lifted_bregman.solvers._gram_signals import Forward, Gradients, Signal, forward, left_of, nudged, root_mean_squares
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState
 from lifted_bregman.solvers._micro_batches import micro_batches
 
@@ -195,7 +196,7 @@ class GramSweep(Solver[GramSweepState]):
             state.metrics["output_residual"] = residual
             sizes[top] = sizes[top] + residual
         below_waits = bool(span.borrowed)
-        designs, factors = ({}, {}) if below_waits else self._metrics(problem, implicit, x, batch)
+        designs, factors = ({}, {}) if below_waits else self._metrics(problem, implicit, passed, batch)
         signals: dict[int, list[Signal]] = {layer: [] for layer in span.layers}
         gradients = Gradients(problem, batch)
 
@@ -206,7 +207,7 @@ class GramSweep(Solver[GramSweepState]):
             elif not (gradient := gradients.of(layer)):
                 return
             elif batch.weights is None and not math.isinf(self.damping) and _is_convolution(problem, layer):
-                made = self._patch_move(problem, layer, x[problem.links.inputs[layer][0]], own, gradient)
+                made = self._patch_move(problem, layer, passed.read(problem, layer), own, gradient)
             else:
                 made = GradientMove(gradient, problem.has_parameter_prox(layer), problem.peers)
             self._take(problem, state, layer, made, sizes[layer])
@@ -223,17 +224,21 @@ class GramSweep(Solver[GramSweepState]):
                 signals[layer].append(signal)
                 # J_xᵀ E_l for the variables that f_l reads, with Θ_l before its move
                 wanted = [v for v in problem.links.inputs[layer] if v in hidden]
-                if layer in implicit:
-                    below = problem.network[layer].map.pull_back_input(x[wanted[0]][rows], signal.E) if wanted else ()
-                else:
+                if layer not in implicit:
                     below = gradients.pull(layer, passed.pulls[layer][number], signal.E, rows, bool(wanted))
+                elif wanted:
+                    below = _core(problem, layer).pull_back_input(passed.read(problem, layer)[rows], signal.E)
+                else:
+                    below = None
+                if wanted and layer in passed.heads:
+                    below, _ = passed.heads[layer][number](below)
                 _add_up(pulled, problem.links.inputs[layer], below, wanted)
                 if rows is parts[-1] and not below_waits:
                     move(layer)
             for layer in span.borrowed:
                 span.send_below(pulled[layer])
         if below_waits:
-            designs, factors = self._metrics(problem, implicit, x, batch)
+            designs, factors = self._metrics(problem, implicit, passed, batch)
             for layer in reversed(span.layers):
                 move(layer)
         span.settle()
@@ -281,12 +286,12 @@ class GramSweep(Solver[GramSweepState]):
         metric: Metric | None,
     ) -> Move:
         """Δ_l of a dense layer from the signals of the whole batch."""
-        term = problem.network[layer]
-        assert isinstance(term.map, Dense)
+        term, f = problem.network[layer], _core(problem, layer)
+        assert isinstance(f, Dense)
         E = signals[0].E if len(signals) == 1 else torch.cat([signal.E for signal in signals])
         damping = self.damping if metric is not None or math.isinf(self.damping) else self.narrow_damping
         left = partial(left_of, term, z, signals)
-        return dense_move(term.map, own, metric, E, damping, left, self.inner_steps)
+        return dense_move(f, own, metric, E, damping, left, self.inner_steps)
 
     def _patch_move(
         self,
@@ -297,7 +302,7 @@ class GramSweep(Solver[GramSweepState]):
         gradient: Mapping[str, Tensor],
     ) -> Move:
         """Δ_l of a convolution, in the metric of some patches of its inputs."""
-        f, peers = problem.network[layer].map, problem.peers
+        f, peers = _core(problem, layer), problem.peers
         assert isinstance(f, Convolution)
         squares = sum(signal.E.square().transpose(0, 1).flatten(1).sum(1) for signal in signals)
         assert isinstance(squares, Tensor)
@@ -315,16 +320,16 @@ class GramSweep(Solver[GramSweepState]):
         state.metrics["fallbacks"] = state.fallbacks
 
     def _metrics(
-        self, problem: LiftedProblem, implicit: list[int], x: Mapping[int, Tensor], batch: Batch
+        self, problem: LiftedProblem, implicit: list[int], passed: Forward, batch: Batch
     ) -> tuple[dict[int, Design], dict[int, Metric]]:
         """The designs of the layers that move implicitly, and the metrics of those in sample space."""
         designs: dict[int, Design] = {}
         alike: dict[tuple[int, ...], list[int]] = {}
         metric = not math.isinf(self.damping)
         for layer in implicit:
-            f = problem.network[layer].map
+            f = _core(problem, layer)
             assert isinstance(f, Dense)
-            own = design(f, problem.network.read(x, layer), batch.weights, self.block, problem.peers, metric)
+            own = design(f, passed.read(problem, layer), batch.weights, self.block, problem.peers, metric)
             designs[layer] = own
             if own.block and metric:
                 alike.setdefault(own.key, []).append(layer)
@@ -379,16 +384,21 @@ class GramSweep(Solver[GramSweepState]):
         return {name: s.add(_TINY).rsqrt_() for name, s in sums.items()}
 
 
+def _core(problem: LiftedProblem, layer: int) -> LayerMap:
+    """The dense or convolution map at the end of f_l, where calls without parameters come first; else f_l."""
+    return core_of(problem.network[layer].map)[1]
+
+
 def _is_implicit(problem: LiftedProblem, layer: int) -> bool:
     """Whether a layer moves in the metric of its inputs: dense, with parameters of its own and without a penalty."""
-    f, alone = problem.network[layer].map, len(problem.links.users[layer]) == 1
+    f, alone = _core(problem, layer), len(problem.links.users[layer]) == 1
     return isinstance(f, Dense) and alone and not problem.has_parameter_prox(layer) and bool(f.parameters)
 
 
 def _is_convolution(problem: LiftedProblem, layer: int) -> bool:
     """Whether a layer moves in the metric of its patches: a convolution that shares nothing and has no penalty."""
     alone = len(problem.links.users[layer]) == 1
-    return isinstance(problem.network[layer].map, Convolution) and alone and not problem.has_parameter_prox(layer)
+    return isinstance(_core(problem, layer), Convolution) and alone and not problem.has_parameter_prox(layer)
 
 
 def _add_up(pulled: dict[int, Tensor], inputs: Sequence[int], below: Inputs, wanted: Sequence[int]) -> None:
