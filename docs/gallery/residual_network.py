@@ -60,7 +60,6 @@ X, y = digits.train.X.view(-1, 1, 8, 8), digits.train.y
 X_test, y_test = digits.test.X.view(-1, 1, 8, 8), digits.test.y
 
 
-
 @torch.no_grad()
 def features(model):
     """What the last layer reads, of the held-out digits and in evaluation mode."""
@@ -78,16 +77,16 @@ model.train()
 problem = lb.lift(model, loss=lb.CrossEntropy(), example=X[:2])
 
 # %%
-# The summary lists the terms. A shortcut makes a variable that two terms read: ``relu`` of the stem is read by the first
-# convolution of block 1 and by its sum. The convolutions of a block end in variables of their own, because batch
+# The summary lists the terms. A shortcut makes a variable that two terms read: ``relu`` of the stem is read by the
+# first convolution of block 1 and by its sum. The convolutions of a block end in variables of their own, because batch
 # normalisation has parameters too and the sum has two inputs.
 
 print(summary(problem.network))
 
 # %%
-# The summary's last line says what training mode means here: batch normalisation couples the samples of a batch. During a
-# step it divides by the mean and variance of the batch, measured once, and records them. The history and the validation
-# are in evaluation mode. Inside the context, differentiating an activation would raise an error.
+# The summary's last line says what training mode means here: batch normalisation couples the samples of a batch. During
+# a step it divides by the mean and variance of the batch, measured once, and records them. The history and the
+# validation are in evaluation mode. Inside the context, differentiating an activation would raise an error.
 
 with lb.forbid_activation_derivatives():
     result = lb.fit(problem, (X, y), epochs=6, batch_size=50, validation=(X_test, y_test))
@@ -100,18 +99,20 @@ print(result.message)
 
 history = result.history
 epochs = [row["epoch"] for row in history]
-figure, axes = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
-axes[0].plot(epochs, [row["objective"] for row in history], label="training digits")
-axes[0].plot(epochs, [row["validation"] for row in history], "--", label="held-out digits")
-axes[0].set(xlabel="epoch", ylabel="cross-entropy", yscale="log", xticks=epochs)
-axes[0].legend()
-for axis, features, title in zip(axes[1:], (before, after), ("untrained", "trained"), strict=True):
-    centred = features - features.mean(0)
+figure, (curve, *axes) = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
+curve.plot(epochs, [row["objective"] for row in history], label="training digits")
+curve.plot(epochs, [row["validation"] for row in history], "--", label="held-out digits")
+curve.set(xlabel="epoch", ylabel="cross-entropy", yscale="log", xticks=epochs)
+curve.legend()
+axes[0].set_title("untrained")
+axes[1].set_title("trained")
+for axis, found in zip(axes, (before, after), strict=True):
+    centred = found - found.mean(0)
     plane = centred @ torch.linalg.svd(centred, full_matrices=False).Vh[:2].T
     for digit, colour in enumerate(plt.get_cmap("tab10").colors):
         axis.scatter(*plane[y_test == digit].T, s=14, color=colour, linewidth=0, label=digit)
-    axis.set(title=title, xticks=[], yticks=[])
-axes[2].legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, handletextpad=0)
+    axis.set(xticks=[], yticks=[])
+axes[1].legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, handletextpad=0)
 plt.show()
 
 accuracy = float((model.head(after).argmax(1) == y_test).float().mean())

@@ -93,8 +93,8 @@ with lb.forbid_activation_derivatives():
 print(result.message)
 
 # %%
-# The summary shows how attention is lifted. The projections ``qkv`` are a variable. The softmax of the masked products is
-# a variable with the activation softmax, and the next term multiplies it with the values. GELU is x times the normal
+# The summary shows how attention is lifted. The projections ``qkv`` are a variable. The softmax of the masked products
+# is a variable with the activation softmax, and the next term multiplies it with the values. GELU is x times the normal
 # distribution function Φ(x): Φ(x) is lifted, and the product is a map.
 
 print(summary(problem.network))
@@ -115,8 +115,8 @@ said = recite("This is the cow", 25)
 print(said)
 
 # %%
-# Left: nats for each word. The dashed line is a model that knows how often each word occurs, and nothing else. Right: the
-# attention weights of one head of the first block, at the variables of a forward pass. Rows attend to columns.
+# Left: nats for each word. The dashed line is a model that knows how often each word occurs, and nothing else. Right:
+# the attention weights of one head of the first block, at the variables of a forward pass. Rows attend to columns.
 
 history = result.history
 nats = [row["objective"] / LENGTH for row in history]
@@ -130,9 +130,9 @@ attention = problem.forward_state(sample)[problem.network.named("softmax")][0]
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
 left.plot([row["epoch"] for row in history], nats, "o-", label="GPT")
 left.axhline(alone, color="0.5", linestyle="--", label="frequencies of words")
-left.set(xlabel="epoch", ylabel="nats for a word", ylim=(0, None))
+left.set(xlabel="epoch", ylabel="nats for a word", yscale="log")
 left.legend()
-image = right.imshow(attention[0], cmap="Blues", vmin=0, vmax=1)
+image = right.imshow(attention[0].numpy(), cmap="Blues", vmin=0, vmax=1)
 right.set_xticks(range(LENGTH), shown, rotation=90, fontsize=7)
 right.set_yticks(range(LENGTH), shown, fontsize=7)
 figure.colorbar(image, ax=right, label="attention weight")
