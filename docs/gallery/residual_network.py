@@ -110,7 +110,7 @@ for axis, found in zip(axes, (before, after), strict=True):
     centred = found - found.mean(0)
     plane = centred @ torch.linalg.svd(centred, full_matrices=False).Vh[:2].T
     for digit, colour in enumerate(plt.get_cmap("tab10").colors):
-        axis.scatter(*plane[y_test == digit].T, s=14, color=colour, linewidth=0, label=digit)
+        axis.scatter(*plane[y_test == digit].T, s=14, color=colour, lw=0, label=digit)
     axis.set(xticks=[], yticks=[])
 axes[1].legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, handletextpad=0)
 plt.show()
@@ -122,6 +122,6 @@ print(f"{100 * accuracy:.1f} % of the held-out digits are recognised")
 # For CIFAR-10, run ``lifted data get cifar-10`` once, take ``data.load("cifar-10")`` and ``view(-1, 3, 32, 32)``, and a
 # wider ``ResNet(channels=3, width=32)`` with more blocks. Nothing else changes, but it takes much longer.
 
-assert problem.network.couples_samples is False  # in evaluation mode, where the model is now
+assert not problem.network.couples_samples  # the model is in evaluation mode now
 assert accuracy > 0.95
 assert history[-1]["objective"] < 0.1 * history[0]["objective"]
