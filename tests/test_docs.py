@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 import math
 import re
@@ -75,7 +76,7 @@ def read_settings(text):
 
 def test_there_are_pages_with_code():
     assert {"solvers.md", "training.md", "data.md", "estimators.md", "when-not.md", "command-line.md"} <= set(PAGES)
-    assert {"write-your-own-solver.md", "write-your-own-loop.md"} <= set(PAGES)
+    assert {"write-your-own-solver.md", "write-your-own-loop.md", "can-i-lift-my-model.md"} <= set(PAGES)
 
 
 def rows(page, heading):
@@ -83,6 +84,28 @@ def rows(page, heading):
     section = (DOCS / page).read_text().split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
     lines = [line for line in section.splitlines() if line.startswith("|")]
     return [line.strip("|").split("|")[0].strip() for line in lines[2:]]
+
+
+def test_the_summary_on_the_page_is_the_one_that_its_code_prints(capsys):
+    page = (DOCS / "can-i-lift-my-model.md").read_text()
+    (_, code), *_ = BLOCK.findall(page)
+    exec(compile(code, "can-i-lift-my-model.md", "exec"), {})
+    shown = re.search(r"```text\n(.*?)```", page, re.S).group(1)
+    assert capsys.readouterr().out.strip() == shown.strip()
+
+
+def test_what_a_solver_needs_is_what_its_class_declares():
+    section = (DOCS / "solvers.md").read_text().split("## What a solver needs\n", 1)[1].split("\n## ", 1)[0]
+    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if "`" in line[:4]]
+    said = {name.strip("`"): (shared, mode) for name, _, shared, mode in table}
+    word = {True: "yes", False: "no"}
+    declared = {
+        f"{home}{kind.__name__}": (word[kind.shared_parameters], word[kind.training_mode])
+        for home, module in (("", lb.solvers), ("baselines.", lb.baselines))
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, lb.solvers.Solver) and not inspect.isabstract(kind)
+    }
+    assert said == declared
 
 
 def test_every_outcome_is_explained():

@@ -60,6 +60,50 @@ def test_train_a_sequential(run):
 
 
 @pytest.mark.long
+def test_residual_network(run):
+    names = run("residual_network")
+    model, result = names["model"], names["result"]
+    assert not model.training
+    with torch.no_grad():
+        loss = nn.functional.cross_entropy(model(names["X"]), names["y"])
+    assert result.history[-1]["objective"] == pytest.approx(float(loss), rel=1e-4)
+    # 1,433 digits in batches of 50: 29 steps an epoch, each of which records its statistics once
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            assert int(module.num_batches_tracked) == 29 * len(result.history)
+
+
+@pytest.mark.long
+def test_small_gpt(run):
+    names = run("small_gpt")
+    model, X, Y = names["model"], names["X"], names["Y"]
+    with torch.no_grad():
+        loss = nn.functional.cross_entropy(model(X).flatten(0, 1), Y.flatten())
+    assert names["nats"][-1] == pytest.approx(float(loss), rel=1e-4)
+    # attention by torch's own softmax, from the parameters of the first block
+    block, sample = model.blocks[0], names["sample"]
+    with torch.no_grad():
+        x = model.tokens(sample) + model.places
+        q, k, _ = block.qkv(block.norm1(x))[0].split(32, dim=1)
+        q, k = (t.view(-1, 4, 8).transpose(0, 1) for t in (q, k))
+        later = torch.ones(24, 24, dtype=torch.bool).triu(1)
+        weights = (q @ k.mT / 8**0.5).masked_fill(later, -torch.inf).softmax(-1)
+    np.testing.assert_allclose(names["attention"], weights, atol=1e-5)
+    assert model.head.weight is model.tokens.weight
+
+
+@pytest.mark.long
+def test_unet_denoiser(run):
+    names = run("unet_denoiser")
+    model, X, Y = names["model"], names["X"], names["Y"]
+    with torch.no_grad():
+        errors = 0.5 * (model(X) - Y).square().flatten(1).sum(1)
+        first = nn.functional.softshrink(model.enter(X), 0.1)
+    value = float((errors + 3e-3 * first.abs().flatten(1).sum(1)).mean())
+    assert names["history"][-1]["objective"] == pytest.approx(value, rel=1e-4)
+
+
+@pytest.mark.long
 def test_scikit_learn_pipeline(run):
     names = run("scikit_learn_pipeline")
     search, X, y = names["search"], names["X_test"], names["y_test"]

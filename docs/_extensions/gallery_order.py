@@ -4,6 +4,9 @@ from pathlib import Path
 
 ORDER = (
     "train_a_sequential",
+    "residual_network",
+    "small_gpt",
+    "unet_denoiser",
     "scikit_learn_pipeline",
     "sparse_codes",
     "save_and_load",

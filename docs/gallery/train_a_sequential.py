@@ -3,7 +3,8 @@ Train the model you have
 ========================
 
 A plain :class:`torch.nn.Sequential` goes in, and the same object comes out trained. Nothing is wrapped or converted:
-the lifted problem shares the model's parameters, and no activation is ever differentiated.
+the lifted problem shares the model's parameters, and no activation is ever differentiated. Models of other kinds
+follow in the next examples.
 """
 
 import matplotlib.pyplot as plt

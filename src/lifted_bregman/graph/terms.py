@@ -237,7 +237,7 @@ class Network:
 
     @property
     def readers(self) -> tuple[tuple[int, ...], ...]:
-        """readers[v]: the terms whose maps read x_v, in order; of a chain (v + 1,)."""
+        """For each variable x_v, at readers[v], the terms whose maps read it, in order; of a chain (v + 1,)."""
         return self.links.readers
 
     def forward(self, X: Tensor, terms: Iterable[int] | None = None) -> list[Tensor]:
