@@ -57,7 +57,7 @@ class BackPropagated(lb.GramSweep):
         x: Mapping[int, Tensor],
         z: Mapping[int, Tensor],
         pulled: Tensor,
-        sizes: Mapping[int, float],
+        reach: Tensor,
         batch: Batch,
     ) -> Signal:
         own = problem.network[layer]

@@ -125,10 +125,12 @@ def elsewhere(tensor: Tensor) -> Tensor:
 
 def move_model(model: nn.Module) -> None:
     """What model.to(device) does."""
+    moved: dict[int, nn.Parameter] = {}  # of those that several modules share, one
     for module in model.modules():
         for name, p in module._parameters.items():
             if p is not None:
-                module._parameters[name] = nn.Parameter(p.detach().to(ELSEWHERE), p.requires_grad)
+                new = moved.setdefault(id(p), nn.Parameter(p.detach().to(ELSEWHERE), p.requires_grad))
+                module._parameters[name] = new
         for name, buffer in module._buffers.items():
             if buffer is not None:
                 module._buffers[name] = buffer.to(ELSEWHERE)

@@ -178,19 +178,12 @@ def damped_inverse(
     failed = info.any()
     if anywhere is not None:
         failed = torch.full_like(failed, anywhere(bool(failed)))
-    lower.diagonal(dim1=1, dim2=2).masked_fill_(failed, 1.0)  # torch refuses to invert a factor with a 0 there
-    inverse = _inverse_of_factored(lower).masked_fill_(failed, 0.0)
+    if K.is_cpu and not bool(failed):  # where a look waits for nothing, and LAPACK's inverse takes half the time
+        return torch.cholesky_inverse(lower), t[:, :, None], failed
+    # On other devices `cholesky_inverse` would wait to look for zeros on the diagonal.
+    inverse = inverse_by_triangle(lower).masked_fill_(failed, 0.0)
     inverse.diagonal(dim1=1, dim2=2).add_(torch.where(failed, 1.0 / (n * mean + t), 0.0))
     return inverse, t[:, :, None], failed
-
-
-def _inverse_of_factored(lower: Tensor) -> Tensor:
-    """(LLᵀ)⁻¹ for a stack L (k, n, n).
-
-    On the CPU by LAPACK, in half the time.  On other devices `cholesky_inverse` waits for the device to look for zeros
-    on the diagonal, and two products with the inverse of L take its place.
-    """
-    return torch.cholesky_inverse(lower) if lower.device.type == "cpu" else inverse_by_triangle(lower)
 
 
 def inverse_by_triangle(lower: Tensor) -> Tensor:

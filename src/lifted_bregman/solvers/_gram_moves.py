@@ -101,7 +101,7 @@ class SampleMove(Move):
         self._scale = 1.0 / math.sqrt(m * width * blocks)
 
     def size(self, lengths: Lengths) -> Tensor:
-        return _weighted_norm(self._squares, lengths["unit"]) * self._scale
+        return _weighted_norm(self._squares, lengths["unit"]).mul_(self._scale)
 
     def subtract(self, into: Mapping[str, Tensor], lengths: Lengths, factor: Tensor | float) -> None:
         self._design.subtract(into, self._C.mul_(lengths["unit"] * factor))
@@ -122,7 +122,7 @@ class PlainMove(Move):
         self._scale = inputs / (m * math.sqrt(m * E.shape[1]))  # ‖AAᵀE‖ <= ‖A‖²‖E‖
 
     def size(self, lengths: Lengths) -> Tensor:
-        return _weighted_norm(self._squares, lengths["unit"]) * self._scale
+        return _weighted_norm(self._squares, lengths["unit"]).mul_(self._scale)
 
     def subtract(self, into: Mapping[str, Tensor], lengths: Lengths, factor: Tensor | float) -> None:
         self._design.subtract(into, self._E * (lengths["unit"] * factor))
@@ -155,7 +155,7 @@ class WeightMove(Move):
         return AtG
 
     def size(self, lengths: Lengths) -> Tensor:
-        return _weighted_norm(self._squares, lengths["unit"]) * self._scale
+        return _weighted_norm(self._squares, lengths["unit"]).mul_(self._scale)
 
     def subtract(self, into: Mapping[str, Tensor], lengths: Lengths, factor: Tensor | float) -> None:
         for name, part in unpacked(self._f, (self._delta * (lengths["unit"] * factor)).t()).items():
@@ -198,7 +198,7 @@ class PatchMove(Move):
         self._scale = 1.0 / math.sqrt(places * units)
 
     def size(self, lengths: Lengths) -> Tensor:
-        return _weighted_norm(self._squares, lengths["unit"]) * self._scale
+        return _weighted_norm(self._squares, lengths["unit"]).mul_(self._scale)
 
     def subtract(self, into: Mapping[str, Tensor], lengths: Lengths, factor: Tensor | float) -> None:
         step = self._delta.mul_((lengths["unit"] * factor)[:, None])

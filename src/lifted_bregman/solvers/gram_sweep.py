@@ -188,13 +188,20 @@ class GramSweep(Solver[GramSweepState]):
         parts = micro_batches(len(batch), self.micro_batches)
         passed = forward(problem, batch.X, parts, set(span.layers) - set(implicit))
         x, z = passed.x, passed.z
-        sizes = dict(zip(z, root_mean_squares(list(z.values()), batch.weights, problem.peers), strict=True))
+        measured = root_mean_squares(list(z.values()), batch.weights, problem.peers)
+        sizes = dict(zip(z, measured, strict=True))
+        # How far z_l may be moved by a nudge, above 0.
+        reach = torch._foreach_mul(measured, _LARGEST_NUDGE)
+        torch._foreach_add_(reach, _TINY)
+        reaches = dict(zip(z, reach, strict=True))
         if top in span.layers:
             nudge = 1.0 / problem.weight(top)
             error = torch.sub(x[top], batch.Y).div_(nudge)
             (residual,) = root_mean_squares([error], batch.weights, problem.peers)
             state.metrics["output_residual"] = residual
             sizes[top] = sizes[top] + residual
+        limits = dict(zip(sizes, torch._foreach_mul(list(sizes.values()), self.trust), strict=True))
+        failed: list[Tensor] = []
         below_waits = bool(span.borrowed)
         designs, factors = ({}, {}) if below_waits else self._metrics(problem, implicit, passed, batch)
         signals: dict[int, list[Signal]] = {layer: [] for layer in span.layers}
@@ -210,7 +217,9 @@ class GramSweep(Solver[GramSweepState]):
                 made = self._patch_move(problem, layer, passed.read(problem, layer), own, gradient)
             else:
                 made = GradientMove(gradient, problem.has_parameter_prox(layer), problem.peers)
-            self._take(problem, state, layer, made, sizes[layer])
+            if made.fallback is not None:
+                failed.append(made.fallback)
+            self._take(problem, state, layer, made, limits[layer])
 
         for number, rows in enumerate(parts):
             pulled: dict[int, Tensor] = {}  # Σ_t J_xᵀ E_t of each variable, over the terms t that were visited
@@ -220,7 +229,7 @@ class GramSweep(Solver[GramSweepState]):
                     signal = Signal(rows, error[rows], batch.Y[rows], nudge)
                 else:
                     g = span.from_above(x[layer][rows]) if layer in span.lent else pulled.pop(layer)
-                    signal = self._signal(problem, layer, rows, x, z, g, sizes, batch)
+                    signal = self._signal(problem, layer, rows, x, z, g, reaches[layer], batch)
                 signals[layer].append(signal)
                 # J_xᵀ E_l for the variables that f_l reads, with Θ_l before its move
                 wanted = [v for v in problem.links.inputs[layer] if v in hidden]
@@ -242,6 +251,8 @@ class GramSweep(Solver[GramSweepState]):
             for layer in reversed(span.layers):
                 move(layer)
         span.settle()
+        if failed:
+            state.fallbacks = state.fallbacks + torch.stack(failed).sum()
         self._count(problem, state, len(designs))
         return state
 
@@ -267,12 +278,12 @@ class GramSweep(Solver[GramSweepState]):
         x: Mapping[int, Tensor],
         z: Mapping[int, Tensor],
         pulled: Tensor,
-        sizes: Mapping[int, Tensor],
+        reach: Tensor,
         batch: Batch,
     ) -> Signal:
         """E_l from J_xᵀ E_{l+1}, for some rows of the batch."""
         weights = None if batch.weights is None else batch.weights[rows]
-        nudge = self._nudge(problem, layer, sizes[layer], *root_mean_squares([pulled], weights, problem.peers))
+        nudge = self._nudge(problem, layer, reach, *root_mean_squares([pulled], weights, problem.peers))
         target = nudged(problem, layer, z[layer][rows], pulled, nudge)
         return Signal(rows, torch.sub(x[layer][rows], target).div_(nudge), target, nudge)
 
@@ -339,26 +350,22 @@ class GramSweep(Solver[GramSweepState]):
             factors.update(zip(group, made, strict=True))
         return designs, factors
 
-    def _nudge(self, problem: LiftedProblem, layer: int, size: Tensor, pulled: Tensor) -> Tensor:
-        """ν_l/λ_l; `size` and `pulled` are those of z_l and of J_xᵀ E_{l+1}."""
+    def _nudge(self, problem: LiftedProblem, layer: int, reach: Tensor, pulled: Tensor) -> Tensor:
+        """ν_l/λ_l, where z_l moves by `reach` > 0 at most; `pulled` is the size of J_xᵀ E_{l+1}."""
         shared = self.nudge / problem.links.longest_path
         nudge = (self.penalised_nudge if layer in problem.penalties else shared) / problem.weight(layer)
         # Above 0 also where a signal has overflowed, which the loop notices after the step.
-        return ((size + _TINY) / (pulled + _TINY)).mul_(_LARGEST_NUDGE).clamp_(_TINY, nudge)
+        return (reach / pulled).clamp_(_TINY, nudge)
 
-    def _take(self, problem: LiftedProblem, state: GramSweepState, layer: int, made: Move, size: Tensor) -> None:
-        """Gives the units their lengths, and moves V and Θ of a layer; `size` is that of z_l."""
+    def _take(self, problem: LiftedProblem, state: GramSweepState, layer: int, made: Move, limit: Tensor) -> None:
+        """Gives the units their lengths, and moves V and Θ of a layer; z_l changes by `limit` at most."""
         theta = {name: p.detach() for name, p in problem.network[layer].map.parameters.items()}
         inputs = max(p.numel() // _units(p) for p in theta.values())  # 1 where only a bias is trained
         rate = state.distance / math.sqrt(inputs)
         if made.of_parameters:
-            size = joint_root_mean_square(list(theta.values())) + rate
+            limit = (joint_root_mean_square(list(theta.values())) + rate).mul_(self.trust)
         lengths = self._lengths(state, layer, made)
-        # min(1, κ·size/change); fmin is 1 where both are 0
-        allowed = (size * self.trust).div_(made.size(lengths).mul_(rate))
-        rate = torch.fmin(allowed, torch.ones_like(allowed)).mul_(rate)
-        if made.fallback is not None:
-            state.fallbacks = state.fallbacks + made.fallback
+        rate = torch.fmin(rate, limit / made.size(lengths))  # which leaves the rate where both are 0
         beta = self.average
         V = state.fast[layer] if beta else theta
         if beta:
