@@ -190,8 +190,7 @@ class LiftedProblem:
             X = self._checks.inputs(X)
         X = joined(X)
         if self.span.count > 1:
-            assert isinstance(X, Tensor)  # a chain
-            return self.forward_point(X, X).state
+            return self.forward_point(X, X).state  # type: ignore[arg-type]  # a chain, whose X is a tensor
         X = X.detach() if X.requires_grad else X  # which peers know as their own part
         variables = self.network.forward(X, hidden_layers(self.depth))
         self.work.forward_maps += len(variables)
