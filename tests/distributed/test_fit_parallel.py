@@ -23,6 +23,7 @@ from lifted_bregman.distributed import launcher
 from lifted_bregman.errors import CheckpointError, CompatibilityError, LiftedBregmanError, SettingError
 from lifted_bregman.solvers import Callback, Outcome, Result, Run
 from tests.distributed.processes import children_here, forked, launch_forks, until
+from tests.graph.architectures import MODELS, drawn
 from tests.solvers.problems import Case, make
 from tests.training.runs import StopAt
 
@@ -85,6 +86,25 @@ def test_the_numbers_are_those_of_one_process(name: str) -> None:
     first, second = forked(2, work)
     require_close(first, expected)
     require_same(second, first)
+
+
+@pytest.mark.parametrize("name", ["default", "implicit", "whole set"])
+def test_a_model_of_several_inputs_has_the_numbers_of_one_process(name: str) -> None:
+    solver = SOLVERS[name]
+
+    def trained(**more: Any) -> list[Tensor]:
+        model, inputs = MODELS["three inputs"]()
+        torch.manual_seed(6)
+        X, Y = drawn(inputs, 13), torch.randn(13, 2, dtype=torch.float64)
+        problem = lb.lift(model, loss=lb.SquaredError(), example=inputs)
+        lb.fit(problem, (X, Y), solver, epochs=2, batch_size=5 if solver.minibatch else None, **more)
+        return [p.detach().clone() for p in model.parameters()]
+
+    expected = trained()
+    first, second = forked(2, lambda rank: trained(parallel=TWO))
+    for one, other, alone in zip(first, second, expected, strict=True):
+        assert torch.equal(one, other)
+        torch.testing.assert_close(one, alone, rtol=1e-11, atol=1e-11)
 
 
 def test_early_stopping_restores_the_best_everywhere() -> None:

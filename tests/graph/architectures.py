@@ -281,6 +281,19 @@ class TwoInputs(nn.Module):
         return self.out(x.sum(1))
 
 
+class ThreeInputs(nn.Module):
+    """Inputs that meet at different depths: an image, numbers, and which features count."""
+
+    def __init__(self):
+        super().__init__()
+        self.look, self.facts, self.out = nn.Conv2d(2, 4, 3), nn.Linear(3, 4), nn.Linear(7, 2)
+
+    def forward(self, image, facts, counted):
+        seen = F.relu(self.look(image)).mean((2, 3))
+        both = torch.tanh(self.facts(facts) + seen.masked_fill(~counted, 0.0))
+        return self.out(torch.cat([both, facts], 1))
+
+
 class Dropped(nn.Module):
     def __init__(self):
         super().__init__()
@@ -332,7 +345,7 @@ class Torchs(nn.Module):
         return self.out(h[-1])
 
 
-def _seeded(make, *shapes, ids=None):
+def _seeded(make, *shapes, ids=None, mask=None):
     def build():
         torch.manual_seed(3)
         model = make().double()
@@ -343,6 +356,8 @@ def _seeded(make, *shapes, ids=None):
         x = tuple(torch.randn(s, dtype=torch.float64) for s in shapes)
         if ids is not None:
             x = (torch.randint(0, ids[1], ids[0]), *x)
+        if mask is not None:
+            x = (*x, torch.rand(mask) < 0.7)
         return model, x
 
     return build
@@ -364,9 +379,34 @@ MODELS = {
     "functions and parameters": _seeded(Functional, (5, 5)),
     "shared block": _seeded(SharedBlock, (5, 3)),
     "two inputs": _seeded(TwoInputs, (5, 3), ids=((5, 4), 7)),
+    "three inputs": _seeded(ThreeInputs, (5, 2, 4, 4), (5, 3), mask=(5, 4)),
     "gates": _seeded(Gates, (5, 5)),
     "torch's own attention and recurrences": _seeded(Torchs, (5, 4, 6)),
     "dropout": _seeded(Dropped, (5, 5)),
     "chain": _seeded(lambda: nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3), nn.Softmax(-1)), (5, 5)),
 }
-"""A model in float64, and five samples for it; a new one at every call."""
+"""A model in float64, and five samples for it, a tuple with a tensor for each input; a new one at every call."""
+
+
+def drawn(inputs, samples):
+    """X with so many samples of the kinds of `inputs`: a tensor, or a tuple where there are several."""
+    found = []
+    for x in inputs:
+        shape = (samples, *x.shape[1:])
+        if x.is_floating_point():
+            found.append(torch.randn(shape, dtype=torch.float64))
+        else:
+            found.append(
+                torch.rand(shape) < 0.7 if x.dtype == torch.bool else torch.randint(0, int(x.max()) + 1, shape)
+            )
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+def answer(model, X):
+    """The output of a model of one or several inputs."""
+    return model(*X) if isinstance(X, tuple) else model(X)
+
+
+def first(X, samples):
+    """The first samples of X."""
+    return tuple(x[:samples] for x in X) if isinstance(X, tuple) else X[:samples]

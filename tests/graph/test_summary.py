@@ -47,9 +47,9 @@ def test_activations_inside_a_map_are_named():
     assert rows(text)[3][3] == "Softmax() (the loss's)"
 
 
-def test_two_inputs_have_names():
+def test_inputs_have_the_names_of_the_forward_method():
     model, x = MODELS["two inputs"]()
     table = rows(summary(read_network(model, x)))
-    assert table[2][4] == "input"
-    assert table[3][4] == "input 2"
+    assert table[2][4] == "ids"
+    assert table[3][4] == "facts"
     assert [row[5] for row in table[2:4]] == ["28", "16"]

@@ -7,8 +7,8 @@ from torch import nn
 import lifted_bregman as lb
 from lifted_bregman import solvers
 from lifted_bregman.solvers import baselines, gram_sweep
-from tests.graph.architectures import MODELS
-from tests.problem.test_graph_problems import CASES, F64, lifted
+from tests.graph.architectures import MODELS, answer, drawn, first
+from tests.problem.test_graph_problems import CASES, lifted
 from tests.sampling import pairwise
 
 
@@ -37,7 +37,7 @@ def test_signals_are_those_of_back_propagation_as_the_nudge_vanishes(name, monke
     nudge = 1e-5 * problem.links.longest_path
     with lb.forbid_activation_derivatives():
         whole, half = (signal_gradient(problem, batch, nu, monkeypatch) for nu in (nudge, nudge / 2))
-    loss = 0.5 * (problem.model(X) - Y).square().sum() / len(X)
+    loss = 0.5 * (answer(problem.model, X) - Y).square().sum() / len(Y)
     loss.backward()
     size = torch.cat([p.grad.flatten() for p in problem.model.parameters() if p.grad is not None]).norm()
     checked = 0
@@ -52,17 +52,14 @@ def test_signals_are_those_of_back_propagation_as_the_nudge_vanishes(name, monke
 def taught(name, samples=24):
     """A problem in float32 with targets from another model of the same kind."""
     torch.manual_seed(1)
-    model, (x,) = MODELS[name]()
+    model, inputs = MODELS[name]()
     teacher, _ = MODELS[name]()
     for p in teacher.parameters():
         nn.init.normal_(p, std=0.5)
-    if x.is_floating_point():
-        X = torch.randn(samples, *x.shape[1:], dtype=F64)
-    else:
-        X = torch.randint(0, int(x.max()) + 1, (samples, *x.shape[1:]))
-    Y = teacher.double().eval()(X).detach()
+    X = drawn(inputs, samples)
+    Y = answer(teacher.double().eval(), X).detach()
     model = model.double()
-    return lb.lift(model, loss=lb.SquaredError(), example=X[:2]), X, Y
+    return lb.lift(model, loss=lb.SquaredError(), example=first(X, 2)), X, Y
 
 
 SOLVERS = {
@@ -103,7 +100,9 @@ def test_training_lowers_the_loss_without_derivatives_of_activations(name, solve
     assert best < before, result.message
 
 
-@pytest.mark.parametrize("name", ["post-activation residual", "language model", "recurrence"])
+@pytest.mark.parametrize(
+    "name", ["post-activation residual", "language model", "recurrence", "two inputs", "three inputs"]
+)
 @pytest.mark.parametrize("solver", [baselines.SGD(0.001), baselines.AdamW(0.01)], ids=["SGD", "AdamW"])
 def test_baselines_train_graphs(name, solver):
     problem, X, Y = taught(name)

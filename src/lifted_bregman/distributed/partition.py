@@ -6,13 +6,12 @@ import math
 from collections.abc import Sequence
 from itertools import accumulate
 
-from torch import Tensor
-
+from lifted_bregman.graph import ModelInput
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.blocks import layers
 
 
-def layer_costs(problem: LiftedProblem, X: Tensor) -> list[float]:
+def layer_costs(problem: LiftedProblem, X: ModelInput) -> list[float]:
     """What each layer takes of a sweep, in multiplications for a sample: from shapes alone.
 
     A weight of m outputs and n inputs is used at each of the k places of a sample (one for a dense layer, the pixels of

@@ -1,16 +1,20 @@
-"""`prune`: the smaller dense model that computes the same function as one with dead units."""
+"""`prune`: the smaller model that computes the same function as one with dead units."""
 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lifted_bregman.errors import UnsupportedModuleError
+from lifted_bregman.graph.prune_graph import prune_graph
 from lifted_bregman.graph.reader import read_network
+from lifted_bregman.graph.units import CONVOLUTIONS
 from lifted_bregman.maps.dense import Dense
 
 
@@ -19,18 +23,24 @@ class PruneReport:
     """What `prune` removed, and why not more."""
 
     widths_before: tuple[int, ...]
-    """m_1 .. m_{L-1}, the hidden widths."""
+    """m_1 .. m_{L-1}, the hidden widths; of a model that was traced, the widths of all its prunable layers."""
     widths_after: tuple[int, ...]
     parameters_before: int
     parameters_after: int
     zeros_before: float
     """The fraction of weights, biases not counted, that are exactly zero."""
     zeros_after: float
+    held: Mapping[str, str] = field(default_factory=dict)
+    """Layers with dead units that stay, and what holds them; of a model that was traced."""
 
     @property
     def message(self) -> str:
         """The result as a sentence."""
         zeros = f"{100.0 * self.zeros_after:.1f} % of the weights"
+        held = "".join(f" Dead units of {path} stay, because of {reason}." for path, reason in self.held.items())
+        return self._removed(zeros) + held
+
+    def _removed(self, zeros: str) -> str:
         if self.widths_before == self.widths_after:
             if self.zeros_after == 0.0:
                 return "Nothing was removed: no weight is zero."
@@ -52,7 +62,7 @@ class PrunedSequential(nn.Sequential):
 
 
 @torch.no_grad()
-def prune(model: nn.Sequential) -> PrunedSequential:
+def prune(model: nn.Module, example: Tensor | tuple[Tensor, ...] | None = None) -> Any:
     """The model without the hidden units that do not matter; it computes the same function.
 
     A hidden unit goes when all its incoming weights are zero, for then its output is the constant σ(b), which is added
@@ -60,14 +70,21 @@ def prune(model: nn.Sequential) -> PrunedSequential:
     others, and goes on until there are none.  A layer keeps at least one unit.  The model itself stays as it is; the
     result has memory of its own, and `result.report` says what was removed.
 
-    model  an `nn.Sequential` of `nn.Linear` and activations that `lift` knows.  Activations between the layers must act
-      on each unit alone: a joint one (softmax, group soft threshold, ball) changes its other outputs when one of
-      its inputs goes.  The last layer's may be joint, for no output is ever removed.
+    model    an `nn.Sequential` of `nn.Linear` and activations that `lift` knows.  Activations between the layers must
+      act on each unit alone: a joint one (softmax, group soft threshold, ball) changes its other outputs when one of
+      its inputs goes.  The last layer's may be joint, for no output is ever removed.  With an example, any module that
+      `lift` can trace; the result is a smaller copy of it.
+    example  a few samples, or a tuple of those for several inputs.  Then the units of convolutions (channels) and
+      linear layers go, with their batch normalisation; the function is that of evaluation mode.  Units that meet in a
+      sum, as those of a residual stream, go together or stay.  A constant other than 0 does not pass zero padding, and
+      what mixes units (group norm, attention, grouped convolutions) keeps those that it reads: `report.held` says which
     """
+    if example is not None:
+        return _pruned_graph(model, example)
     if not isinstance(model, nn.Sequential):
         raise UnsupportedModuleError(
-            f"prune was given a {type(model).__name__}; it takes an nn.Sequential of nn.Linear and activations: write "
-            "the model as nn.Sequential(...)."
+            f"prune was given a {type(model).__name__}; it takes an nn.Sequential of nn.Linear and activations, or any "
+            "model with an example of its input: use prune(model, X[:2])."
         )
     leaves = _leaves(model, "model")
     _require_prunable(model)
@@ -99,6 +116,28 @@ def prune(model: nn.Sequential) -> PrunedSequential:
     return result
 
 
+def _pruned_graph(model: nn.Module, example: Tensor | tuple[Tensor, ...]) -> nn.Module:
+    read_network(model, example)  # which refuses what cannot be traced, by name
+    given = example if isinstance(example, tuple) else (example,)
+    smaller, held = prune_graph(model, given)
+    before, after = _weights(model), _weights(smaller)
+    report = PruneReport(
+        widths_before=tuple(map(len, before)),
+        widths_after=tuple(map(len, after)),
+        parameters_before=sum(p.numel() for p in model.parameters()),
+        parameters_after=sum(p.numel() for p in smaller.parameters()),
+        zeros_before=_zeros(before),
+        zeros_after=_zeros(after),
+        held=held,
+    )
+    smaller.report = report  # type: ignore[assignment]
+    return smaller
+
+
+def _weights(model: nn.Module) -> list[Tensor]:
+    return [module.weight for module in model.modules() if isinstance(module, (nn.Linear, *CONVOLUTIONS))]
+
+
 def _require_prunable(model: nn.Sequential) -> None:
     network = read_network(model)
     if network.shared:
@@ -110,7 +149,8 @@ def _require_prunable(model: nn.Sequential) -> None:
     for layer in network:
         if not isinstance(layer.map, Dense):
             raise UnsupportedModuleError(
-                f"{layer.path} cannot be pruned: its map is not dense; prune takes nn.Linear and activations only."
+                f"{layer.path} cannot be pruned: its map is not dense; without an example prune takes nn.Linear and "
+                "activations only: use prune(model, X[:2])."
             )
     for layer, upper in pairwise(network.layers):
         if layer.activation.joint:

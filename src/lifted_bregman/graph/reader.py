@@ -14,7 +14,7 @@ from lifted_bregman.graph.cut import Term, activate_last, cut, find_facts, param
 from lifted_bregman.graph.prepare import prepare
 from lifted_bregman.graph.refusals import require_unwrapped
 from lifted_bregman.graph.terms import Network
-from lifted_bregman.graph.trace import trace
+from lifted_bregman.graph.trace import inputs_of, trace
 from lifted_bregman.graph.verify import require_same_function
 from lifted_bregman.maps.base import Map
 from lifted_bregman.maps.determinism import refuse
@@ -56,7 +56,7 @@ def read_network(model: nn.Module, example: Tensor | tuple[Tensor, ...] | None =
     final = _final_activation(terms[-1])
     layers[-1] = replace(layers[-1], activation=Identity())
     shared, unused = _parameter_uses(model, graph, terms, modules)
-    network = Network(model, tuple(layers), final, shared, unused, skipped)
+    network = Network(model, tuple(layers), final, shared, unused, skipped, inputs_of(model, given))
     if given is not None:
         require_same_function(network, given, same_in_both_modes)
     return network

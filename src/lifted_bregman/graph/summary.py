@@ -26,7 +26,9 @@ _SHORT = {
 
 def summary(network: Network) -> str:
     """The terms of a network, one in a line, and below them what is lifted, what is a map, and what to know."""
-    names = {0: "input", **{-place: f"input {place + 1}" for place in range(1, _inputs(network))}}
+    names = {0: "input"}
+    if len(network.inputs) > 1:
+        names = {-place: given.name for place, given in enumerate(network.inputs)}
     for number, layer in enumerate(network, 1):
         names[number] = layer.names[-1] if layer.names else str(number)
     rows = [("", "name", "map", "activation", "reads", "parameters")]
@@ -128,7 +130,3 @@ def _shared(network: Network) -> list[str]:
 
 def _which(network: Network, fact: str) -> list[str]:
     return [layer.path for layer in network if getattr(layer.map, fact)]
-
-
-def _inputs(network: Network) -> int:
-    return 1 + max((-v for layer in network for v in layer.inputs if v < 0), default=0)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from lifted_bregman.activations import Activation
 from lifted_bregman.errors import SettingError
+from lifted_bregman.graph.inputs import Input, ModelInput, variable
 from lifted_bregman.maps import Borrowing, LayerMap
 from lifted_bregman.maps.base import Inputs
 from lifted_bregman.maps.sites import Site
@@ -91,6 +92,8 @@ class Layer:
 class Links:
     """Which term reads which variable, without maps and numbers: inputs[l] and readers[v], 0 for the model's input.
 
+    Further inputs of a model have the numbers -1, -2, .. in `inputs`, and no entry in `readers`.
+
     reads  the variables that each term reads, from term 1 on
     users  the terms in which each parameter block occurs, from block 1 on; by default that of its own number
     """
@@ -100,9 +103,10 @@ class Links:
         """L, the number of terms."""
         self.inputs: tuple[tuple[int, ...], ...] = ((), *reads)
         self.users: tuple[tuple[int, ...], ...] = ((), *(users or ((l,) for l in range(1, self.depth + 1))))
-        self.readers: tuple[tuple[int, ...], ...] = tuple(
-            tuple(l for l, read in enumerate(self.inputs) if v in read) for v in range(self.depth + 1)
-        )
+        self.readers: tuple[tuple[int, ...], ...] = tuple(self._reading(v) for v in range(self.depth + 1))
+
+    def _reading(self, v: int) -> tuple[int, ...]:
+        return tuple(l for l, read in enumerate(self.inputs) if v in read)
 
     @classmethod
     def chain(cls, depth: int) -> Links:
@@ -164,6 +168,8 @@ class Network:
     """Parameters of the model, by name, that its output does not depend on."""
     skipped: tuple[Any, ...] = ()
     """Dropout that was the identity when the model was read, and is no part of the terms."""
+    inputs: tuple[Input, ...] = (Input(),)
+    """The tensors that the model takes: number 0, -1, -2, .. in `Layer.inputs`."""
 
     def __post_init__(self) -> None:
         linked = tuple(
@@ -191,10 +197,14 @@ class Network:
         """Whether there is batch normalisation or dropout in a term, in whatever mode."""
         return bool(self._sites)
 
-    @property
-    def takes_indices(self) -> bool:
-        """Whether the model's input holds whole numbers, by which embeddings are looked up."""
-        return any(self[term].map.takes_indices for term in self.links.readers[0])
+    def takes_indices(self, place: int = 0) -> bool:
+        """Whether an input, counted from 0, holds whole numbers by which embeddings are looked up."""
+        return any(
+            layer.map.takes_indices(which)
+            for layer in self.layers
+            for which, v in enumerate(layer.inputs)
+            if v == -place
+        )
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -240,17 +250,17 @@ class Network:
         """For each variable x_v, at readers[v], the terms whose maps read it, in order; of a chain (v + 1,)."""
         return self.links.readers
 
-    def forward(self, X: Tensor, terms: Iterable[int] | None = None) -> list[Tensor]:
-        """x_0 = X and x_l = σ_l(f_l(..)) of the terms 1 .. n, by default of all."""
-        x = [X]
+    def forward(self, X: ModelInput, terms: Iterable[int] | None = None) -> list[Tensor]:
+        """x_l = σ_l(f_l(..)) of the terms 1 .. n, by default of all."""
+        x: list[Any] = [X]
         for l in range(1, len(self.layers) + 1) if terms is None else terms:
             x.append(self[l].activate(self[l].map.apply(self.read(x, l))))
-        return x
+        return x[1:]
 
-    def read(self, x: Sequence[Tensor] | Mapping[int, Tensor], term: int) -> Inputs:
+    def read(self, x: Sequence[ModelInput] | Mapping[int, ModelInput], term: int) -> Inputs:
         """What the map of a term reads of x_0, x_1, ..: a tensor, or a tuple where it reads several variables."""
         inputs = self.links.inputs[term]
-        return x[inputs[0]] if len(inputs) == 1 else tuple([x[v] for v in inputs])
+        return variable(x, inputs[0]) if len(inputs) == 1 else tuple([variable(x, v) for v in inputs])
 
     def named(self, name: str) -> int | None:
         """The term in which a module or value has this name; None if there is none."""

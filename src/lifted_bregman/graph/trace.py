@@ -21,6 +21,7 @@ from lifted_bregman.activations import ActivationModule
 from lifted_bregman.errors import LiftedBregmanError
 from lifted_bregman.graph.agree import agree
 from lifted_bregman.graph.decompose import FUNCTIONS, MODULES
+from lifted_bregman.graph.inputs import Input
 from lifted_bregman.graph.proxies import UNKNOWN, Proxy, tensors, value_of
 from lifted_bregman.graph.refusals import (
     current_line,
@@ -336,16 +337,32 @@ def trace(model: nn.Module, example: tuple[Tensor, ...] | None) -> tuple[fx.Grap
 
 def required_inputs(model: nn.Module) -> int:
     """1, for a model whose forward takes one tensor; others need an example."""
-    try:
-        parameters = list(inspect.signature(model.forward).parameters.values())
-    except (TypeError, ValueError):
-        return 1
-    places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    needed = [p.name for p in parameters if p.default is p.empty and p.kind in places]
+    needed = [p.name for p in _positional(model) if p.default is p.empty]
     if len(needed) > 1:
         names = ", ".join(needed)
         refuse("model", model, f"its forward takes {names}: give an example of each, example=({names})")
     return 1
+
+
+def inputs_of(model: nn.Module, example: tuple[Tensor, ...] | None) -> tuple[Input, ...]:
+    """The tensors that the model takes, with their names in its forward method where there are several."""
+    if example is None:
+        return (Input(),)
+    if len(example) == 1:
+        return (Input(dtype=example[0].dtype),)
+    names = [p.name for p in _positional(model)]
+    names += [f"input {place}" for place in range(len(names) + 1, len(example) + 1)]  # those of *args have no names
+    return tuple(Input(name, x.dtype) for name, x in zip(names, example, strict=False))
+
+
+def _positional(model: nn.Module) -> list[inspect.Parameter]:
+    """The arguments of the model's forward method that may be given by their places."""
+    try:
+        parameters = inspect.signature(model.forward).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p for p in parameters if p.kind in places]
 
 
 def _samples(x: Tensor, count: int) -> Tensor:

@@ -35,8 +35,6 @@ class LayerMap(ABC):
     """Whether z of one sample depends on others of the batch, as with batch normalisation in training mode."""
     random: bool = False
     """Whether z is random, as with dropout in training mode."""
-    takes_indices: bool = False
-    """Whether x holds whole numbers, as for an embedding."""
     channels_first: bool = False
     """Whether the features of z are (channels, ...), as a convolution makes them, or (..., units)."""
 
@@ -86,6 +84,10 @@ class LayerMap(ABC):
             return self.pull_back_input(x, d) if inputs else None, self.pull_back_parameters(x, d, scale)
 
         return self.apply(x), pull
+
+    def takes_indices(self, which: int = 0) -> bool:
+        """Whether x, or input number `which` of several, holds whole numbers by which an embedding is looked up."""
+        return False
 
     @property
     def sites(self) -> Sequence[Site]:

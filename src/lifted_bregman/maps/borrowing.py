@@ -42,6 +42,9 @@ class Borrowing(LayerMap):
     def sites(self) -> Sequence[Site]:
         return self.base.sites
 
+    def takes_indices(self, which: int = 0) -> bool:
+        return self.base.takes_indices(which)
+
     def require_pure(self) -> None:
         self.base.require_pure()
 

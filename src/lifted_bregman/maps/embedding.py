@@ -25,7 +25,6 @@ class EmbeddingMap(LayerMap):
     """
 
     affine = True
-    takes_indices = True
 
     def __init__(self, module: nn.Embedding) -> None:
         if type(module) is not nn.Embedding:
@@ -45,6 +44,9 @@ class EmbeddingMap(LayerMap):
     def parameters(self) -> dict[str, nn.Parameter]:
         weight = self.module.weight
         return {"weight": weight} if isinstance(weight, nn.Parameter) and weight.requires_grad else {}
+
+    def takes_indices(self, which: int = 0) -> bool:
+        return True
 
     def unit_rows(self, weight: Tensor) -> Tensor:
         """Wᵀ (features, entries), as the dense map of one-hot inputs has it."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.func import functional_call, vjp
+from torch.nn.functional import embedding
 
 from lifted_bregman._linalg import (
     NormalOperator,
@@ -60,7 +61,8 @@ class TracedMap(LayerMap):
         """f = g ∘ h with a map h without parameters and one dense or convolution map g: (h, g), if f is such a map."""
         self.affine = affine
         self.channels_first = channels_first
-        self.inputs = sum(node.op == "placeholder" for node in graph.graph.nodes)
+        self._placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+        self.inputs = len(self._placeholders)
         self._holder = holder
         self._names = dict(names)
         self._homes = {name: _home(graph, within) for name, within in self._names.items()}
@@ -114,6 +116,15 @@ class TracedMap(LayerMap):
         finally:
             for site, old in zip(self._sites, before, strict=True):
                 site.frozen = old
+
+    def takes_indices(self, which: int = 0) -> bool:
+        """Whether an `nn.Embedding`, or torch's function of that name, is given this input as it is."""
+        return any(self._looks_up(node) for node in self._placeholders[which].users)
+
+    def _looks_up(self, node: fx.Node) -> bool:
+        if node.op == "call_module":
+            return isinstance(self.graph.get_submodule(str(node.target)), nn.Embedding)
+        return node.target is embedding and node.args[:1] != () and node.args[0].op == "placeholder"  # type: ignore[union-attr]
 
     def unit_rows(self, weight: Tensor) -> Tensor:
         if not isinstance(self._holder, _TRANSPOSED):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from lifted_bregman.errors import CompatibilityError, SettingError, TensorError
-from lifted_bregman.graph import Network
+from lifted_bregman.graph import Input, InputTensors, ModelInput, Network
+from lifted_bregman.graph.inputs import InputLike, input_tensors
 from lifted_bregman.losses import BregmanLoss
 from lifted_bregman.maps import Borrowing, Dense, TracedMap
 from lifted_bregman.maps.determinism import require_pure, unchanged
@@ -22,47 +26,69 @@ class DataChecks:
     def __init__(self, network: Network, loss: BregmanLoss) -> None:
         self._network = network
         self._loss = loss
-        self._shapes: dict[torch.Size, tuple[torch.Size, ...]] = {}
-        self._tried: set[tuple[torch.Size, tuple[bool, ...]]] = set()
+        self._shapes: dict[tuple[torch.Size, ...], tuple[torch.Size, ...]] = {}
+        self._tried: set[tuple[tuple[torch.Size, ...], tuple[bool, ...]]] = set()
         """Shapes of samples, and modes of the modules in `lb.Map`, with which the maps were tried."""
 
     def pure(self) -> None:
         """Every module must be a function of each sample alone, in the mode that it has now."""
         require_pure(self._network.model)
 
-    def inputs(self, X: Tensor) -> None:
+    def inputs(self, X: InputLike) -> ModelInput:
         """X: a finite tensor (samples, ...) of the model's dtype, on its device, that fits every layer.
 
-        A model that looks up embeddings takes whole numbers.
+        A model that looks up embeddings takes whole numbers.  One of several inputs takes a tuple of tensors with as
+        many samples each, whose dtypes are those of lift's example; it is returned as `InputTensors`.
         """
-        require_plain(X, "X")
+        given = require_all_inputs(self._network.inputs, X)
         like = next(self._network.model.parameters())
         require_numbers(like, "the model's parameters are")
         _require_no_autocast(like)
-        if self._network.takes_indices:
-            if X.is_floating_point():
-                raise TensorError(f"X is {X.dtype} and the model looks up embeddings: use X.long().")
-        elif X.dtype != like.dtype:
-            raise TensorError(f"X is {X.dtype} and the model's parameters are {like.dtype}: use X.to({like.dtype}).")
-        _require_device(X, "X", like)
-        if X.ndim < 2 or X.numel() == 0:
-            raise TensorError(
-                f"X has shape {tuple(X.shape)}; it needs at least one sample and at least one feature, (samples, ...): "
-                "a single sample x is given as x.unsqueeze(0)."
-            )
-        if X.is_floating_point():
-            _require_finite(X, "X")
+        for place, x in enumerate(given):
+            self._require_input(x, place, like)
+        if len({len(x) for x in given}) > 1:
+            counts = ", ".join(f"{own.name} has {len(x)}" for own, x in zip(self._network.inputs, given, strict=True))
+            raise TensorError(f"the inputs differ in their number of samples ({counts}): give one row for each sample.")
+        X = X if isinstance(X, Tensor) else InputTensors(given)
         self.feature_shapes(X)
         self._try_maps(X)
+        return X
+
+    def _require_input(self, x: Tensor, place: int, like: Tensor) -> None:
+        """The checks of one tensor that the model takes."""
+        own = self._network.inputs[place]
+        name = own.name
+        whole = own.dtype is not None and not (own.dtype.is_floating_point or own.dtype == torch.bool)
+        if own.dtype == torch.bool:
+            if x.dtype != torch.bool:
+                raise TensorError(f"{name} is {x.dtype} and was bool in lift's example: use {name}.bool().")
+        elif self._network.takes_indices(place) or whole:
+            if x.is_floating_point() or x.dtype == torch.bool:
+                uses = "the model looks up embeddings" + (" by it" if len(self._network.inputs) > 1 else "")
+                reason = uses if self._network.takes_indices(place) else "held whole numbers in lift's example"
+                raise TensorError(f"{name} is {x.dtype} and {reason}: use {name}.long().")
+        elif x.dtype != like.dtype:
+            raise TensorError(
+                f"{name} is {x.dtype} and the model's parameters are {like.dtype}: use {name}.to({like.dtype})."
+            )
+        _require_device(x, name, like)
+        least = 2 if len(self._network.inputs) == 1 else 1
+        if x.ndim < least or x.numel() == 0:
+            raise TensorError(
+                f"{name} has shape {tuple(x.shape)}; it needs at least one sample and at least one feature, "
+                "(samples, ...): a single sample x is given as x.unsqueeze(0)."
+            )
+        if x.is_floating_point():
+            _require_finite(x, name)
 
     @property
     def _dtype(self) -> torch.dtype:
         return next(self._network.model.parameters()).dtype
 
-    def targets(self, X: Tensor, Y: Tensor) -> Tensor:
+    def targets(self, X: ModelInput, Y: Tensor) -> Tensor:
         """Y in the form of the network's outputs (labels become one-hot rows); X must have been checked before."""
         require_plain(Y, "Y")
-        _require_device(Y, "Y", X)
+        _require_device(Y, "Y", input_tensors(X)[0])
         if Y.ndim == 0 or len(Y) != len(X):
             count = len(Y) if Y.ndim else 0
             raise TensorError(f"X has {len(X)} samples and Y has {count}: give one target for every sample.")
@@ -73,7 +99,7 @@ class DataChecks:
         like = top.arrange(made)
         return top.restore(self._loss.encode(top.arrange(Y) if Y.ndim == like.ndim else Y, like))
 
-    def state(self, state: LiftedState, X: Tensor) -> None:
+    def state(self, state: LiftedState, X: ModelInput) -> None:
         """A state of this network for the samples of X; X must have been checked before."""
         hidden = hidden_layers(len(self._network))
         if not isinstance(state, LiftedState) or len(state) != len(hidden):
@@ -91,23 +117,23 @@ class DataChecks:
                     "the same X, or select its samples with state.select(indices)."
                 )
 
-    def feature_shapes(self, X: Tensor) -> tuple[torch.Size, ...]:
+    def feature_shapes(self, X: ModelInput) -> tuple[torch.Size, ...]:
         """The shape of one sample at every layer."""
-        features = X.shape[1:]
+        features = _features(X)
         if features not in self._shapes:
-            with unchanged(self._network.model, X), self._network.evaluating():
+            with unchanged(self._network.model, input_tensors(X)[0]), self._network.evaluating():
                 self._shapes[features] = self._probe(X)
         return self._shapes[features]
 
-    def _try_maps(self, X: Tensor) -> None:
+    def _try_maps(self, X: ModelInput) -> None:
         """Tries each `lb.Map` on a few samples, once for every shape of sample and every mode of its modules."""
         maps = [f.base if isinstance(f, Borrowing) else f for f in (layer.map for layer in self._network)]
         taken = [number for number, f in enumerate(maps, 1) if isinstance(f, TracedMap) and f.maps]
         modules = [module for f in maps if isinstance(f, TracedMap) for _, module in f.maps]
-        key = (X.shape[1:], tuple(inner.training for module in modules for inner in module.modules()))
+        key = (_features(X), tuple(inner.training for module in modules for inner in module.modules()))
         if not taken or key in self._tried:
             return
-        x = [X[:_TRIED_SAMPLES].detach()]
+        x: list[Any] = [X[:_TRIED_SAMPLES].detach()]
         with self._network.evaluating():
             for number in range(1, taken[-1] + 1):
                 f, read = maps[number - 1], self._network.read(x, number)
@@ -115,10 +141,11 @@ class DataChecks:
                 x.append(self._network[number].activate(z))
         self._tried.add(key)
 
-    def _probe(self, X: Tensor) -> tuple[torch.Size, ...]:
+    def _probe(self, X: ModelInput) -> tuple[torch.Size, ...]:
         """The feature shape of every layer, from one sample of zeros."""
         shapes = []
-        values = [X.new_zeros((1, *X.shape[1:]))]
+        zeros = tuple(x.new_zeros((1, *x.shape[1:])) for x in input_tensors(X))
+        values: list[Any] = [zeros[0] if isinstance(X, Tensor) else InputTensors(zeros)]
         for number, layer in enumerate(self._network, 1):
             read = self._network.read(values, number)
             given = tuple(read.shape[1:]) if isinstance(read, Tensor) else [tuple(t.shape[1:]) for t in read]
@@ -128,9 +155,13 @@ class DataChecks:
                 wants = ""
                 if isinstance(layer.map, Dense):
                     wants = f" (it takes {layer.map.module.in_features} features)"
+                names = " and ".join(
+                    f"{own.name} has samples of shape {tuple(features)}"
+                    for own, features in zip(self._network.inputs, _features(X), strict=True)
+                )
                 raise TensorError(
-                    f"X has samples of shape {tuple(X.shape[1:])}, so that {layer.path} is given {given}, which it "
-                    f"cannot take{wants}: change the data or the layer. torch says: {error}"
+                    f"{names}, so that {layer.path} is given {given}, which it cannot take{wants}: change the data or "
+                    f"the layer. torch says: {error}"
                 ) from error
             if x.ndim < 2 or len(x) != 1:
                 raise TensorError(
@@ -148,14 +179,45 @@ class DataChecks:
         return tuple(shapes)
 
 
-def sample_weights(weights: Tensor, X: Tensor) -> Tensor:
-    """One finite number above 0 for each sample of X, in the dtype and on the device of X."""
+def require_all_inputs(inputs: Sequence[Input], X: Any) -> tuple[Any, ...]:
+    """The tensors of X, one for each input of the model; an error that names the input which is missing."""
+    names = ", ".join(own.name for own in inputs)
+    if len(inputs) == 1:
+        if isinstance(X, InputTensors) or (isinstance(X, tuple) and all(isinstance(x, Tensor) for x in X)):
+            count = len(X.tensors if isinstance(X, InputTensors) else X)
+            raise TensorError(f"X is a tuple of {count} tensors and the model takes one: give one tensor.")
+        require_plain(X, "X")
+        return (X,)
+    given = X.tensors if isinstance(X, InputTensors) else X
+    if not isinstance(given, tuple | list):
+        raise TensorError(
+            f"X is a {type(X).__name__} and the model takes {len(inputs)} tensors: give a tuple ({names})."
+        )
+    if len(given) < len(inputs):
+        raise TensorError(
+            f"X has {len(given)} of the {len(inputs)} tensors that the model takes, and {inputs[len(given)].name} is "
+            f"missing: give a tuple ({names})."
+        )
+    if len(given) > len(inputs):
+        raise TensorError(f"X has {len(given)} tensors and the model takes {len(inputs)}: give a tuple ({names}).")
+    for own, x in zip(inputs, given, strict=True):
+        require_plain(x, own.name)
+    return tuple(given)
+
+
+def _features(X: ModelInput) -> tuple[torch.Size, ...]:
+    """The shape of one sample of each input."""
+    return tuple(x.shape[1:] for x in input_tensors(X))
+
+
+def sample_weights(weights: Tensor, Y: Tensor) -> Tensor:
+    """One finite number above 0 for each sample, in the dtype and on the device of the targets Y."""
     if isinstance(weights, Tensor):
         require_plain(weights, "sample_weights")
-    if not isinstance(weights, Tensor) or weights.shape != (len(X),):
+    if not isinstance(weights, Tensor) or weights.shape != (len(Y),):
         given = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
-        raise TensorError(f"the sample weights are {given}; expected a tensor ({len(X)},), one number for each sample.")
-    w = weights.detach().to(X)
+        raise TensorError(f"the sample weights are {given}; expected a tensor ({len(Y)},), one number for each sample.")
+    w = weights.detach().to(Y)
     bad = ~(w.isfinite() & (w > 0.0))
     if bad.any():
         first = int(bad.nonzero()[0])

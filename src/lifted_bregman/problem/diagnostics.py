@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -18,6 +18,7 @@ from lifted_bregman.problem.span import lend
 from lifted_bregman.problem.state import LiftedState
 
 if TYPE_CHECKING:
+    from lifted_bregman.graph import ModelInput
     from lifted_bregman.problem.lifted import LiftedProblem
 
 
@@ -56,7 +57,7 @@ def certificates(problem: LiftedProblem, point: Point, step: float = 1.0) -> Cer
 
 
 @no_graph
-def consistency(problem: LiftedProblem, state: LiftedState, X: Tensor) -> tuple[float, ...]:
+def consistency(problem: LiftedProblem, state: LiftedState, X: ModelInput) -> tuple[float, ...]:
     """Relative gaps, as `LiftedProblem.consistency` states them."""
     gaps = []
     network, values = problem.network, [X, *state]
@@ -70,10 +71,11 @@ def consistency(problem: LiftedProblem, state: LiftedState, X: Tensor) -> tuple[
 
 
 @no_graph
-def linear_units(problem: LiftedProblem, X: Tensor) -> tuple[LinearUnits, ...]:
+def linear_units(problem: LiftedProblem, X: ModelInput) -> tuple[LinearUnits, ...]:
     """Units acting linearly, as `LiftedProblem.linear_units` states them."""
     found = []
-    network, values = problem.network, [X]
+    network = problem.network
+    values: list[Any] = [X]
     for layer in hidden_layers(len(network)):
         z = network[layer].map.apply(network.read(values, layer))
         values.append(network[layer].activate(z))

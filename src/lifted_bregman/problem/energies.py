@@ -148,7 +148,7 @@ def _on_variable(problem: LiftedProblem, point: Point, layer: int) -> Tensor:
 
 def _on_variables(problem: LiftedProblem, point: Point) -> Tensor:
     """Σ_l R_l(x_l) of each sample."""
-    total = point.x[-1].new_zeros(point.samples)
+    total: Tensor = point.x[-1].new_zeros(point.samples)
     for layer in problem.penalties:
         if layer in problem.span.hidden:
             total = total + _on_variable(problem, point, layer)

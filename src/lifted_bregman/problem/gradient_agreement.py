@@ -14,6 +14,7 @@ from lifted_bregman._arguments import positive
 from lifted_bregman._linalg import norm
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.errors import CompatibilityError, SettingError
+from lifted_bregman.graph.inputs import InputLike, ModelInput
 from lifted_bregman.problem.blocks import hidden_layers, layers
 from lifted_bregman.problem.nested import nested_gradient, not_differentiable
 from lifted_bregman.problem.point import Point
@@ -41,7 +42,7 @@ class GradientAgreement:
 
 def gradient_agreement(
     problem: LiftedProblem,
-    X: Tensor,
+    X: InputLike,
     Y: Tensor,
     weight: float | None = None,
     sweeps: int | None = None,
@@ -72,7 +73,7 @@ def gradient_agreement(
     if missing is not None:
         raise CompatibilityError(f"gradient_agreement needs a back-propagated gradient to compare with; {missing}.")
     X, Y = problem.prepare(X, Y)
-    tolerance = (1e-10 if X.dtype == torch.float64 else 1e-4) if tolerance is None else positive(tolerance, "tolerance")
+    tolerance = (1e-10 if Y.dtype == torch.float64 else 1e-4) if tolerance is None else positive(tolerance, "tolerance")
     lifted = problem.with_weights(problem.weights if weight is None else weight)
     point = lifted.point(lifted.forward_state(X, check=False), X, Y)
     steps = _step_sizes(lifted, point)
@@ -110,7 +111,7 @@ def _sweep(problem: LiftedProblem, point: Point, steps: dict[int, float]) -> flo
     return largest
 
 
-def _backpropagated(problem: LiftedProblem, X: Tensor, Y: Tensor) -> list[Tensor]:
+def _backpropagated(problem: LiftedProblem, X: ModelInput, Y: Tensor) -> list[Tensor]:
     """The gradient of the nested objective without penalties on parameters, by layer."""
     own = [list(problem.network[layer].map.parameters.values()) for layer in layers(problem.depth)]
     _, gradient = nested_gradient(problem, X, Y, [p for group in own for p in group], parameter_penalties=False)

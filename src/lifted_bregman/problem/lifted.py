@@ -11,7 +11,8 @@ from torch import Tensor
 
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.errors import CompatibilityError
-from lifted_bregman.graph import Network
+from lifted_bregman.graph import ModelInput, Network
+from lifted_bregman.graph.inputs import InputLike, joined
 from lifted_bregman.losses import BregmanLoss
 from lifted_bregman.maps import Borrowing, Dense, PowerIteration
 from lifted_bregman.penalties import Penalty
@@ -174,59 +175,63 @@ class LiftedProblem:
 
     # Points
 
-    def prepare(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
-        """X and Y checked, with Y as the loss wants it (labels become one-hot); rows of both need no more checks."""
-        self._checks.inputs(X)
+    def prepare(self, X: InputLike, Y: Tensor) -> tuple[ModelInput, Tensor]:
+        """X and Y checked, with Y as the loss wants it (labels become one-hot); rows of both need no more checks.
+
+        Where the model takes several tensors, X is a tuple of those, and comes back as `InputTensors`.
+        """
+        X = self._checks.inputs(X)
         return X.detach(), self._checks.targets(X, Y).detach()
 
-    def forward_state(self, X: Tensor, check: bool = True) -> LiftedState:
+    def forward_state(self, X: InputLike, check: bool = True) -> LiftedState:
         """x_l = σ_l(f_l(x_{l-1}, Θ_l)) for l < L: the variables at which every coupling term vanishes."""
         if check:
             self._checks.pure()
-            self._checks.inputs(X)
+            X = self._checks.inputs(X)
+        X = joined(X)
         if self.span.count > 1:
-            return self.forward_point(X, X).state
+            return self.forward_point(X, X).state  # type: ignore[arg-type]  # a chain, whose X is a tensor
         X = X.detach() if X.requires_grad else X  # which peers know as their own part
-        variables = self.network.forward(X, hidden_layers(self.depth))[1:]
+        variables = self.network.forward(X, hidden_layers(self.depth))
         self.work.forward_maps += len(variables)
         self.work.prox_maps += len(variables)
         return LiftedState(variables)
 
-    def shapes(self, X: Tensor) -> tuple[torch.Size, ...]:
+    def shapes(self, X: InputLike) -> tuple[torch.Size, ...]:
         """The shape of one sample's x_1 .. x_L."""
-        return self._checks.feature_shapes(X)
+        return self._checks.feature_shapes(joined(X))
 
     @no_graph
     def evaluate(
-        self, state: LiftedState, X: Tensor, Y: Tensor, check: bool = True, weights: Tensor | None = None
+        self, state: LiftedState, X: InputLike, Y: Tensor, check: bool = True, weights: Tensor | None = None
     ) -> Point:
         """All z_l and d_l at a point, each computed once; check=False takes X, Y and weights as they are."""
         return self._point(state, X, Y, weights, check).complete()
 
-    def _point(self, state: LiftedState, X: Tensor, Y: Tensor, weights: Tensor | None, check: bool = True) -> Point:
+    def _point(self, state: LiftedState, X: InputLike, Y: Tensor, weights: Tensor | None, check: bool = True) -> Point:
         if check:
             self._checks.pure()
             X, Y = self.prepare(X, Y)
             self._checks.state(state, X)
-            weights = None if weights is None else sample_weights(weights, X)
+            weights = None if weights is None else sample_weights(weights, Y)
         return self.point(state, X, Y, weights)
 
-    def point(self, state: LiftedState, X: Tensor, Y: Tensor, weights: Tensor | None = None) -> Point:
+    def point(self, state: LiftedState, X: InputLike, Y: Tensor, weights: Tensor | None = None) -> Point:
         """A point whose z_l and d_l are computed when first read; X and Y come from `prepare` and are not checked.
 
-        Nor are the weights: w_i > 0, (s,), of the dtype and on the device of X, or None for all equal to 1.
+        Nor are the weights: w_i > 0, (s,), of the dtype and on the device of Y, or None for all equal to 1.
         """
-        return Point(self.network, (X, *state, Y), self.work, weights)
+        return Point(self.network, (joined(X), *state, Y), self.work, weights)
 
-    def forward_point(self, X: Tensor, Y: Tensor, weights: Tensor | None = None) -> Point:
+    def forward_point(self, X: InputLike, Y: Tensor, weights: Tensor | None = None) -> Point:
         """The point of `forward_state`, with the z_l and σ_l(z_l) that led to it; arguments as for `point`."""
-        point = Point(self.network, (*[X] * self.depth, Y), self.work, weights)
+        point = Point(self.network, (joined(X), *[Y] * self.depth), self.work, weights)
         enter(self, point)
         return point
 
     # Energies
 
-    def energy(self, state: LiftedState, X: Tensor, Y: Tensor, *, weights: Tensor | None = None) -> Tensor:
+    def energy(self, state: LiftedState, X: InputLike, Y: Tensor, *, weights: Tensor | None = None) -> Tensor:
         """E(Θ, X), a scalar: mean over samples, sum over features.
 
         weights: w_i > 0, one for each sample, used as given: the samples' part is (1/s) Σ_i w_i (...).  For a weighted
@@ -238,34 +243,34 @@ class LiftedProblem:
         """`energy` of a point that is evaluated already."""
         return energies.layer_energies(self, point).sum()
 
-    def layer_energies(self, state: LiftedState, X: Tensor, Y: Tensor, *, weights: Tensor | None = None) -> Tensor:
+    def layer_energies(self, state: LiftedState, X: InputLike, Y: Tensor, *, weights: Tensor | None = None) -> Tensor:
         """The parts of E by layer, (L,): mean of λ_l B_l + R_l, or of the loss for l = L, plus P_l; their sum is E.
 
         weights: as for `energy`.
         """
         return energies.layer_energies(self, self._point(state, X, Y, weights))
 
-    def sample_energies(self, state: LiftedState, X: Tensor, Y: Tensor) -> Tensor:
+    def sample_energies(self, state: LiftedState, X: InputLike, Y: Tensor) -> Tensor:
         """The parts of E by sample, (s,); their mean plus Σ_l P_l(Θ_l) is E.  With weights w_i: the mean of w_i times
         them.
         """
         return energies.sample_energies(self, self._point(state, X, Y, None))
 
-    def objective(self, X: Tensor, Y: Tensor, *, weights: Tensor | None = None) -> Tensor:
+    def objective(self, X: InputLike, Y: Tensor, *, weights: Tensor | None = None) -> Tensor:
         """The nested network's value: mean loss plus penalties at the forward pass.  Comparable across all methods.
 
         Batch normalisation and dropout act as in evaluation mode.  Constraints on variables (`Box`, `NonNegative`) are
         left out, which the forward pass need not satisfy.  weights: as for `energy`.
         """
         X, Y = self.prepare(X, Y)
-        weights = None if weights is None else sample_weights(weights, X)
+        weights = None if weights is None else sample_weights(weights, Y)
         with self.network.evaluating():
             return energies.objective(self, self.point(self.forward_state(X, check=False), X, Y, weights))
 
     def nonsmooth_energy(
         self,
         state: LiftedState,
-        X: Tensor,
+        X: InputLike,
         Y: Tensor,
         smooth_quadratic: bool = False,
         *,
@@ -277,7 +282,7 @@ class LiftedProblem:
     def smooth_energy(
         self,
         state: LiftedState,
-        X: Tensor,
+        X: InputLike,
         Y: Tensor,
         smooth_quadratic: bool = False,
         *,
@@ -475,7 +480,7 @@ class LiftedProblem:
     # Diagnostics
 
     def certificates(
-        self, state: LiftedState, X: Tensor, Y: Tensor, step: float = 1.0, *, weights: Tensor | None = None
+        self, state: LiftedState, X: InputLike, Y: Tensor, step: float = 1.0, *, weights: Tensor | None = None
     ) -> diagnostics.Certificates:
         """The prox-gradient residual of each block, others fixed: 0 exactly where the block is stationary.
 
@@ -487,21 +492,20 @@ class LiftedProblem:
         """
         return diagnostics.certificates(self, self.evaluate(state, X, Y, weights=weights), step)
 
-    def consistency(self, state: LiftedState, X: Tensor) -> tuple[float, ...]:
+    def consistency(self, state: LiftedState, X: InputLike) -> tuple[float, ...]:
         """‖x_l - σ_l(z_l)‖ / ‖σ_l(z_l)‖ of each hidden layer, over all samples, with z_l from the state's own x_{l-1}.
 
         0 where both norms vanish, infinity where only the second does.
         """
         self._checks.pure()
-        self._checks.inputs(X)
+        X = self._checks.inputs(X)
         self._checks.state(state, X)
         return diagnostics.consistency(self, state, X)
 
-    def linear_units(self, X: Tensor) -> tuple[diagnostics.LinearUnits, ...]:
+    def linear_units(self, X: InputLike) -> tuple[diagnostics.LinearUnits, ...]:
         """The percentage of units acting linearly in a forward pass (Table 2), for each hidden layer."""
         self._checks.pure()
-        self._checks.inputs(X)
-        return diagnostics.linear_units(self, X)
+        return diagnostics.linear_units(self, self._checks.inputs(X))
 
     def sparsity(self, codes: LiftedState | Tensor, layer: int | None = None) -> float:
         """The fraction of exact zeros in x_l of a state, or in a tensor of codes."""

@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import mse_loss
 
 from lifted_bregman.activations import Activation, Identity
-from lifted_bregman.graph import Layer
+from lifted_bregman.graph import Layer, ModelInput
 from lifted_bregman.graph.terms import sum_features
 from lifted_bregman.losses import bregman_loss
 from lifted_bregman.maps import Borrowing, Dense, LayerMap
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def nested_objective(
-    problem: LiftedProblem, X: Tensor, Y: Tensor, parameter_penalties: bool = True, weights: Tensor | None = None
+    problem: LiftedProblem, X: ModelInput, Y: Tensor, parameter_penalties: bool = True, weights: Tensor | None = None
 ) -> Tensor:
     """`problem.objective` with a graph: mean loss plus penalties at the forward pass; X and Y come from `prepare`.
 
@@ -38,7 +38,8 @@ def nested_objective(
     weights are the w_i, (s,), None for all equal to 1.  The mean is over the samples given, whoever has others.
     Derivatives are those of autograd; at a kink of an activation the one that torch chooses, of a penalty the shortest.
     """
-    network, values = problem.network, [X]
+    network = problem.network
+    values: list[Any] = [X]
     per_sample = []
     for layer in hidden_layers(problem.depth):
         own = network[layer]
@@ -61,7 +62,7 @@ def nested_objective(
 
 def nested_gradient(
     problem: LiftedProblem,
-    X: Tensor,
+    X: ModelInput,
     Y: Tensor,
     parameters: Sequence[Tensor],
     parameter_penalties: bool = True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,12 +25,12 @@ class Point:
     __slots__ = ("_network", "_pulled", "_residual", "_sigma", "_work", "_z", "weights", "x")
 
     def __init__(
-        self, network: Network, x: Iterable[Tensor], work: Work | None = None, weights: Tensor | None = None
+        self, network: Network, x: Iterable[Any], work: Work | None = None, weights: Tensor | None = None
     ) -> None:
         self._network = network
         self._work = work or Work()
-        self.x = list(x)
-        """x_0 (the input), x_1 .. x_{L-1} (the variables), x_L (the target)."""
+        self.x: list[Any] = list(x)
+        """x_0 (the input, `InputTensors` where there are several), x_1 .. x_{L-1} (the variables), x_L (the target)."""
         self.weights = weights
         """w_i, (s,), by which each sample's energy counts; None for all equal to 1."""
         self._z: list[Tensor | None] = [None] * len(self.x)
@@ -45,7 +46,8 @@ class Point:
     @property
     def dtype(self) -> torch.dtype:
         """That of the variables and targets; the input may hold whole numbers."""
-        return self.x[-1].dtype
+        target: Tensor = self.x[-1]
+        return target.dtype
 
     @property
     def state(self) -> LiftedState:

@@ -25,11 +25,13 @@ class Diverged(Exception):
 class Keeper:
     """A copy of the parameters of the last good row, or of the beginning: those and the objective are finite.
 
-    A new one has the present parameters.
+    A new one has the present parameters.  The model's buffers, such as the running statistics of batch normalisation,
+    are copied with them.
     """
 
     def __init__(self, run: Run) -> None:
         self._copies: Anchor = copied(run.problem)
+        self._buffers = {name: buffer.clone() for name, buffer in run.problem.model.named_buffers()}
         self.steps = run.state.steps
         """Steps taken when the copy was made."""
         self.epoch = int(run.history[-1]["epoch"]) if run.history else None
@@ -47,21 +49,29 @@ class Keeper:
     def keep(self, run: Run) -> None:
         """Copies the parameters of a good row; `require_finite` comes first, in all processes."""
         overwrite(self._copies, live(run.problem))
+        for name, buffer in run.problem.model.named_buffers():
+            self._buffers[name].copy_(buffer)
         self.steps, self.epoch, self.behind = run.state.steps, run.epoch, False
 
     def restore(self, run: Run) -> None:
         """Puts the copy back."""
         overwrite(live(run.problem), self._copies)
+        for name, buffer in run.problem.model.named_buffers():
+            buffer.copy_(self._buffers[name])
 
     def state_dict(self, span: Span) -> dict[str, Any]:
         """The copy of the layers in `span`, and when it was made.  Not copied again."""
         parameters = {layer: own for layer, own in self._copies.items() if layer in span.layers}
-        return {"steps": self.steps, "epoch": self.epoch, "behind": self.behind, "parameters": parameters}
+        kept = {"steps": self.steps, "epoch": self.epoch, "behind": self.behind, "parameters": parameters}
+        # Where processes share the layers no buffer changes.
+        return kept | ({"buffers": self._buffers} if self._buffers and span.count == 1 else {})
 
     def load_state_dict(self, entries: Mapping[str, Any]) -> None:
         """Takes over what `state_dict` returned, for the layers that are in it."""
         self.steps, self.epoch, self.behind = entries["steps"], entries["epoch"], entries["behind"]
         overwrite({layer: self._copies[layer] for layer in entries["parameters"]}, entries["parameters"])
+        for name, buffer in entries.get("buffers", {}).items():
+            self._buffers[name].copy_(buffer)
 
 
 def require_finite(run: Run) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from lifted_bregman.graph import Layer
+from lifted_bregman.graph import Layer, ModelInput
+from lifted_bregman.graph.inputs import input_tensors
 from lifted_bregman.maps import Borrowing
 from lifted_bregman.maps.base import Inputs, PullBack
 from lifted_bregman.maps.traced import core_of
@@ -34,7 +36,7 @@ class Forward:
     """A forward pass of one's own terms, part after part of the batch."""
 
     x: dict[int, Tensor]
-    """x_v of the terms here and of what they read."""
+    """x_v of the terms here and of what they read; the model's inputs have the numbers 0, -1, -2, .."""
     z: dict[int, Tensor]
     """z_l of the terms here."""
     pulls: dict[int, list[PullBack]]
@@ -49,19 +51,24 @@ class Forward:
         return self.fed[layer] if layer in self.fed else problem.network.read(self.x, layer)
 
 
-def forward(problem: LiftedProblem, X: Tensor, parts: list[slice], linearised: Container[int]) -> Forward:
+def forward(problem: LiftedProblem, X: ModelInput, parts: list[slice], linearised: Container[int]) -> Forward:
     """x_l = σ_l(z_l) and z_l; `linearised` are the terms whose pull-backs are wanted with what they computed here."""
     span, network = problem.span, problem.network
     lowest = span.layers[0] - 1
-    x: dict[int, list[Tensor]] = {layer: [] for layer in (lowest, *span.layers)}
+    given = {-place: t for place, t in enumerate(input_tensors(X))}  # by their numbers in Layer.inputs
+    x: dict[int, list[Tensor]] = {v: [] for v in ((lowest,) if span.borrowed else given)}
+    x |= {layer: [] for layer in span.layers}
     z: dict[int, list[Tensor]] = {layer: [] for layer in span.layers}
     pulls: dict[int, list[PullBack]] = {layer: [] for layer in span.layers if layer in linearised}
     fed: dict[int, list[Tensor]] = {}
     heads: dict[int, list[PullBack]] = {}
     shape = problem.shapes(X)[lowest - 1] if span.borrowed else ()
     for rows in parts:
-        x[lowest].append(span.from_below(X.new_empty((len(X[rows]), *shape))) if span.borrowed else X[rows])
-        here = {v: values[-1] for v, values in x.items() if values}
+        if span.borrowed:
+            x[lowest].append(span.from_below(given[0].new_empty((len(X[rows]), *shape))))
+        for v, values in given.items() if not span.borrowed else ():
+            x[v].append(values[rows])
+        here: dict[int, Any] = {v: values[-1] for v, values in x.items() if values}
         for layer in span.layers:
             own, read = network[layer], network.read(here, layer)
             head, core = core_of(own.map)
@@ -80,7 +87,7 @@ def forward(problem: LiftedProblem, X: Tensor, parts: list[slice], linearised: C
         for layer in span.lent:
             span.send_above(x[layer][-1])
     if not span.borrowed:
-        x[lowest] = [X]  # which peers know
+        x |= {v: [values] for v, values in given.items()}  # which peers know
     return Forward(_joined(x), _joined(z), pulls, _joined(fed), heads)
 
 

@@ -23,6 +23,8 @@ import torch
 from torch import Tensor
 
 from lifted_bregman.errors import CompatibilityError, SettingError
+from lifted_bregman.graph import InputTensors, ModelInput
+from lifted_bregman.graph.inputs import InputLike, input_tensors
 from lifted_bregman.problem import LiftedProblem, LiftedState, Peers
 from lifted_bregman.problem.data_checks import sample_weights
 from lifted_bregman.solvers.schedules import Schedule, require_numbers
@@ -32,7 +34,8 @@ from lifted_bregman.solvers.schedules import Schedule, require_numbers
 class Batch:
     """Samples, checked and encoded by `problem.prepare`, with their places in the whole set."""
 
-    X: Tensor
+    X: ModelInput
+    """(samples, ...), or `InputTensors` where the model takes several tensors."""
     Y: Tensor
     index: Tensor
     """The samples' indices in the whole set, (size,), int64, on the device of X."""
@@ -42,11 +45,11 @@ class Batch:
     """w_i > 0 with mean 1 over the whole set, (size,), by which each sample's energy counts; None for all equal."""
 
     @classmethod
-    def whole(cls, problem: LiftedProblem, X: Tensor, Y: Tensor, weights: Tensor | None = None) -> Batch:
+    def whole(cls, problem: LiftedProblem, X: InputLike, Y: Tensor, weights: Tensor | None = None) -> Batch:
         """The whole set as one batch; X, Y and weights are checked here, and the weights divided by their mean."""
         X, Y = problem.prepare(X, Y)
         if weights is not None:
-            weights = sample_weights(weights, X)
+            weights = sample_weights(weights, Y)
             weights = weights / weights.mean()
         return cls(X, Y, torch.arange(len(X), device=X.device), len(X), weights)
 
@@ -54,8 +57,8 @@ class Batch:
         """The samples at `places` of this batch; the places may be on any device."""
         places = places.to(self.X.device)
         weights = None if self.weights is None else self.weights[places]
-        X, Y, index = (values.index_select(0, places) for values in (self.X, self.Y, self.index))
-        return Batch(X, Y, index, self.total, weights)
+        Y, index = (values.index_select(0, places) for values in (self.Y, self.index))
+        return Batch(self.X.index_select(0, places), Y, index, self.total, weights)
 
     def slice(self, start: int, stop: int) -> Batch:
         """The samples from `start` up to `stop`, in the memory of this batch."""
@@ -66,8 +69,11 @@ class Batch:
         """One's own part of this batch, which all peers have: the beginning of their work on it."""
         if peers.count == 1:
             return self
-        given = (self.X, self.Y, self.index) if self.weights is None else (self.X, self.Y, self.index, self.weights)
-        X, Y, index, *weights = peers.divide(*given)
+        given = input_tensors(self.X)
+        more = (self.Y, self.index) if self.weights is None else (self.Y, self.index, self.weights)
+        parts = peers.divide(*given, *more)
+        Y, index, *weights = parts[len(given) :]
+        X = InputTensors(parts[: len(given)]) if isinstance(self.X, InputTensors) else parts[0]
         return Batch(X, Y, index, self.total, *weights)
 
     def __len__(self) -> int:

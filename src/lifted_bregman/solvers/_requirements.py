@@ -41,6 +41,13 @@ def require_compatible(solver: Solver[Any], problem: LiftedProblem, data: Batch,
             f"{_first(problem, kind)} is none in training mode; call model.eval(), or use GramSweep, ImplicitSGD or "
             "a baseline such as AdamW",
         )
+    parts = getattr(solver, "micro_batches", 1)
+    if (network.couples_samples or network.random) and parts > 1:
+        raise lacking(
+            solver,
+            "batches in one part where maps couple samples or are random",
+            f"it has micro_batches={parts}; use micro_batches=1, or call model.eval()",
+        )
     if peers.count > 1:
         _require_data_parallel(solver, problem, peers)
     if span.count > 1:
@@ -66,6 +73,10 @@ def _require_layer_parallel(solver: Solver[Any], problem: LiftedProblem, span: S
     if not problem.links.is_chain:
         required = "a chain of layers, where several processes share them"
         raise lacking(solver, required, "the model is none; use Parallel(data=...) or one process")
+    if problem.network.couples_samples or problem.network.random:
+        kind = "couples_samples" if problem.network.couples_samples else "random"
+        required = "maps that are functions of each sample alone where several processes share the layers"
+        raise lacking(solver, required, f"{_first(problem, kind)} is none; use one process, or call model.eval()")
 
 
 def _first(problem: LiftedProblem, flag: str) -> str:

@@ -223,7 +223,7 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
             moving = any(v in hidden_layers(problem.depth) for v in inputs)
             if not isinstance(f, Dense) or "weight" not in f.parameters or problem.has_parameter_prox(layer):
                 continue
-            rows = problem.peers.samples(len(batch)) * (1 if f.flatten else math.prod(batch.X.shape[1:-1]))
+            rows = problem.peers.samples(len(batch)) * math.prod(problem.shapes(batch.X)[layer - 1][:-1])
             if self.space is Space.SAMPLES or self.reading.in_samples(f, rows, self.inner_steps, moving):
                 key = variable_key(inputs[0])
                 maps[layer] = FactoredDense(f, blocks if moving else 1, memory, key, problem.peers)

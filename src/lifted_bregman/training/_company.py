@@ -15,6 +15,7 @@ from torch import Tensor
 from lifted_bregman.distributed.parallel import Parallel
 from lifted_bregman.distributed.place import given, launched
 from lifted_bregman.errors import CompatibilityError, SettingError
+from lifted_bregman.graph.inputs import input_tensors
 from lifted_bregman.problem import LiftedProblem, Peers, Span
 from lifted_bregman.solvers import Agreement, AsynchronousPIAG, Batch, ImplicitParallel, ModelAveraging, Solver
 
@@ -166,7 +167,10 @@ def digest(batch: Batch | None) -> str | None:
     if batch is None:
         return None
     found = hashlib.sha256()
-    for tensor in (batch.X, batch.Y, batch.weights):
+    given = input_tensors(batch.X)
+    if len(given) > 1:  # whose bytes alone would not say where one ends
+        found.update(repr([(x.shape, x.dtype) for x in given]).encode())
+    for tensor in (*given, batch.Y, batch.weights):
         if tensor is not None:
             found.update(_bytes(tensor))
     return found.hexdigest()

@@ -11,6 +11,7 @@ from lifted_bregman._arguments import whole
 from lifted_bregman.distributed.parallel import Parallel
 from lifted_bregman.distributed.place import given
 from lifted_bregman.errors import CheckpointError, LiftedBregmanError, SettingError, WorkerError
+from lifted_bregman.graph.inputs import input_tensors
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.solvers import Callback, GramSweep, Outcome, Result, Run, Solver
 from lifted_bregman.solvers._loop import StopNow
@@ -66,7 +67,8 @@ def fit(
         problem: made by `lift`.
         data: (X, Y) of tensors or NumPy arrays, Y targets or integer labels; a `Dataset` or `DataLoader`, which is read
             into memory once; or the name of a data set, such as "mnist-1k", for its images and labels.  Of a
-            `DataLoader` batch_size and drop_last count, and the order is that of `fit`.
+            `DataLoader` batch_size and drop_last count, and the order is that of `fit`.  For a model that takes several
+            tensors X is a tuple, ((A, B), Y), and a data set gives samples ((a, b), y) or (a, b, y).
         solver: any solver or baseline; `default_solver()` if None.
         epochs: passes over the data; for a whole-set solver, steps.  A resumed run counts those it had.
         batch_size: samples per step; None for 100 (or the DataLoader's own) where the solver takes batches.
@@ -261,7 +263,7 @@ def run_settings(run: Run, solver: Solver[Any]) -> dict[str, Any]:
         "drop_last": run.drop_last or None,  # which checkpoints of earlier versions do not have
         "seed": run.seed,
         "record_every": run.record_every,
-        "dtype": str(run.data.X.dtype),
+        "dtype": ", ".join(str(x.dtype) for x in input_tensors(run.data.X)),
         "samples": len(run.data),
         "data": digest(run.data),
         "validation": digest(run.validation),

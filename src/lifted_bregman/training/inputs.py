@@ -13,8 +13,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSam
 from torch.utils.data.sampler import BatchSampler, RandomSampler
 
 from lifted_bregman.errors import DataError, SettingError, TensorError
+from lifted_bregman.graph import InputTensors, ModelInput, Network
+from lifted_bregman.graph.inputs import input_tensors
 from lifted_bregman.problem import LiftedProblem
-from lifted_bregman.problem.data_checks import require_plain
+from lifted_bregman.problem.data_checks import require_all_inputs, require_plain
 from lifted_bregman.solvers import Batch
 
 _FLOATS: dict[torch.dtype, type[np.floating[Any]]] = {torch.float32: np.float32, torch.float64: np.float64}
@@ -23,7 +25,7 @@ _FLOATS: dict[torch.dtype, type[np.floating[Any]]] = {torch.float32: np.float32,
 class Inputs(NamedTuple):
     """Samples as tensors, and what else their form says."""
 
-    X: Tensor
+    X: ModelInput
     Y: Tensor
     batch_size: int | None = None
     """Of a DataLoader."""
@@ -37,7 +39,8 @@ class Inputs(NamedTuple):
 
     def batch(self, problem: LiftedProblem, weights: Any = None) -> Batch:
         """Everything as one checked batch."""
-        w = None if weights is None else as_tensor(weights, "sample_weights", self.X.dtype, self.X.device)
+        like = next(problem.model.parameters())
+        w = None if weights is None else as_tensor(weights, "sample_weights", like.dtype, like.device)
         return Batch.whole(problem, self.X, self.Y, w)
 
 
@@ -54,32 +57,41 @@ def read_inputs(problem: LiftedProblem, data: Any, name: str = "data") -> Inputs
 
         return _named(problem, sets.load(data, dtype=like.dtype).train, data, like)
     if isinstance(data, DataLoader):
-        return _loader(data, name, like)
+        return _loader(data, name, like, problem.network)
     if isinstance(data, Dataset):  # what it gives need not be what its attributes hold
-        return _dataset(data, name, like)
+        return _dataset(data, name, like, problem.network)
     if isinstance(data, tuple | list) and not hasattr(data, "_fields"):
         if len(data) != 2:
+            inputs = problem.network.inputs
+            pair = f"(({', '.join(own.name for own in inputs)}), Y)" if len(inputs) > 1 else "(X, Y)"
             raise TensorError(
-                f"{name} has {len(data)} parts; expected (X, Y). Weights of samples are given as sample_weights=, and "
+                f"{name} has {len(data)} parts; expected {pair}. Weights of samples are given as sample_weights=, and "
                 "a validation set as validation=."
             )
-        return _pair(data[0], data[1], name, like)
+        return _pair(data[0], data[1], name, like, problem.network)
     if hasattr(data, "X") and hasattr(data, "y"):
-        return _pair(data.X, data.y, name, like)
+        return _pair(data.X, data.y, name, like, problem.network)
     raise TensorError(
         f"{name} is a {type(data).__name__}; expected (X, Y) of tensors or arrays, a Dataset, a DataLoader or the name "
         "of a data set."
     )
 
 
-def as_tensor(value: Any, name: str, dtype: torch.dtype, device: torch.device, targets: bool = False) -> Tensor:
-    """A tensor as it is, and an array in the model's dtype and on its device; integer arrays of targets as int64."""
+def as_tensor(
+    value: Any, name: str, dtype: torch.dtype, device: torch.device, targets: bool = False, whole: bool = False
+) -> Tensor:
+    """A tensor as it is, and an array in the model's dtype and on its device.
+
+    Arrays of whole numbers become int64 where they are targets, or an input that takes them (`whole`).
+    """
     if isinstance(value, Tensor):
         require_plain(value, name)
         return value
     array = _numbers(value, name, targets)
     # A tensor can share the memory of an array that is writable, contiguous and of the machine's byte order.
-    wanted = np.int64 if targets and array.dtype.kind in "biu" else _FLOATS[dtype]
+    wanted: type[Any] = np.int64 if (targets or whole) and array.dtype.kind in "biu" else _FLOATS[dtype]
+    if whole and array.dtype.kind == "b":
+        wanted = np.bool_
     with np.errstate(over="ignore"):  # infinity is found by the checks of X and Y
         return torch.from_numpy(np.require(array, wanted, ["C", "W"])).to(device)
 
@@ -117,13 +129,30 @@ def _numbers(value: Any, name: str, targets: bool = False) -> NDArray[Any]:
     )
 
 
-def _pair(X: Any, Y: Any, name: str, like: Tensor) -> Inputs:
-    inputs = as_tensor(X, f"X of {name}", like.dtype, like.device)
-    return Inputs(inputs, as_tensor(Y, f"Y of {name}", like.dtype, like.device, targets=True))
+def _pair(X: Any, Y: Any, name: str, like: Tensor, network: Network) -> Inputs:
+    targets = as_tensor(Y, f"Y of {name}", like.dtype, like.device, targets=True)
+    if len(network.inputs) == 1:
+        if isinstance(X, tuple) and X and all(isinstance(x, Tensor) for x in X):
+            require_all_inputs(network.inputs, X)  # which raises the error
+        return Inputs(_input(X, 0, name, like, network), targets)
+    given = X.tensors if isinstance(X, InputTensors) else X
+    if not isinstance(given, tuple | list) or len(given) != len(network.inputs):
+        require_all_inputs(network.inputs, X)  # which raises the error
+    return Inputs(InputTensors(tuple(_input(x, i, name, like, network) for i, x in enumerate(given))), targets)
+
+
+def _input(x: Any, place: int, name: str, like: Tensor, network: Network) -> Tensor:
+    """One tensor that the model takes."""
+    own = network.inputs[place]
+    whole = network.takes_indices(place) or (own.dtype is not None and not own.dtype.is_floating_point)
+    return as_tensor(x, f"{own.name} of {name}", like.dtype, like.device, whole=whole)
 
 
 def _named(problem: LiftedProblem, samples: Any, name: str, like: Tensor) -> Inputs:
-    pair = _pair(samples.X, samples.y, name, like)
+    if len(problem.network.inputs) > 1:
+        raise DataError(f"{name} has one tensor of inputs and the model takes {len(problem.network.inputs)}.")
+    pair = _pair(samples.X, samples.y, name, like, problem.network)
+    assert isinstance(pair.X, Tensor)
     outputs, classes = _output_features(problem, pair.X), int(pair.Y.max()) + 1
     if pair.labels and outputs is not None and outputs < classes:
         raise DataError(
@@ -145,7 +174,7 @@ def _output_features(problem: LiftedProblem, X: Tensor) -> int | None:
         return None  # the problem's own checks say what does not fit
 
 
-def _loader(loader: DataLoader[Any], name: str, like: Tensor) -> Inputs:
+def _loader(loader: DataLoader[Any], name: str, like: Tensor, network: Network) -> Inputs:
     """The loader's data set, collated by the loader; the order of the samples is fit's own."""
     if isinstance(loader.dataset, IterableDataset):
         raise TensorError(f"{name} is a DataLoader over an iterable set; fit needs one of known length: use a Dataset.")
@@ -167,20 +196,20 @@ def _loader(loader: DataLoader[Any], name: str, like: Tensor) -> Inputs:
     in_order = DataLoader(
         loader.dataset, batch_size=batches.batch_size, collate_fn=collate, num_workers=loader.num_workers
     )
-    return _gathered(in_order, name, like)._replace(batch_size=batches.batch_size, drop_last=batches.drop_last)
+    return _gathered(in_order, name, like, network)._replace(batch_size=batches.batch_size, drop_last=batches.drop_last)
 
 
-def _dataset(data: Dataset[Any], name: str, like: Tensor) -> Inputs:
+def _dataset(data: Dataset[Any], name: str, like: Tensor, network: Network) -> Inputs:
     if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
         raise TensorError(f"{name} is a data set without a length; fit needs to know it: use a map-style Dataset.")
     if not len(data):
         raise TensorError(f"{name} is empty: give at least one sample.")
-    return _gathered(DataLoader(data, batch_size=256, collate_fn=partial(_collate, name)), name, like)
+    return _gathered(DataLoader(data, batch_size=256, collate_fn=partial(_collate, name)), name, like, network)
 
 
 def _collate(name: str, samples: list[Any]) -> Any:
     """torch's `default_collate`, also of arrays that torch cannot share memory with."""
-    if all(isinstance(sample, tuple | list) and len(sample) == 2 for sample in samples):
+    if all(isinstance(sample, tuple | list) and len(sample) > 1 for sample in samples):
         samples = [tuple(_plain_part(part, name) for part in sample) for sample in samples]
     try:
         return default_collate(samples)
@@ -192,22 +221,36 @@ def _collate(name: str, samples: list[Any]) -> Any:
 
 
 def _plain_part(part: Any, name: str) -> Any:
+    if isinstance(part, tuple | list) and any(isinstance(inner, np.ndarray) for inner in part):
+        return tuple(_plain_part(inner, name) for inner in part)
     if not isinstance(part, np.ndarray):
         return part
     array = _numbers(part, f"x of a sample of {name}")
     return np.require(array, array.dtype.newbyteorder("="), ["C", "W"])
 
 
-def _gathered(batches: DataLoader[Any], name: str, like: Tensor) -> Inputs:
+def _gathered(batches: DataLoader[Any], name: str, like: Tensor, network: Network) -> Inputs:
     """All batches in memory: every solver may ask for the whole set."""
     parts = []
+    several = len(network.inputs) > 1
     for batch in batches:
+        if several and isinstance(batch, tuple | list) and len(batch) == len(network.inputs) + 1:
+            batch = tuple(batch[:-1]), batch[-1]  # (a, b, y), as of a TensorDataset
         if not (isinstance(batch, tuple | list) and len(batch) == 2):
-            raise TensorError(
-                f"{name} gives {type(batch).__name__} samples; expected pairs (x, y) of input and target."
-            )
-        parts.append(_pair(batch[0], batch[1], name, like))
+            names = ", ".join(own.name for own in network.inputs)
+            expected = f"(({names}), y) of inputs and target" if several else "pairs (x, y) of input and target"
+            raise TensorError(f"{name} gives {type(batch).__name__} samples; expected {expected}.")
+        parts.append(_pair(batch[0], batch[1], name, like, network))
     if not parts:
         raise TensorError(f"{name} is empty: give at least one sample.")
-    X, Y = torch.cat([part.X for part in parts]), torch.cat([part.Y for part in parts])
-    return Inputs(X.to(like.device, like.dtype), Y.to(like.device, like.dtype if Y.is_floating_point() else Y.dtype))
+    columns = zip(*(input_tensors(part.X) for part in parts), strict=True)
+    found = tuple(_moved(torch.cat(column), like, i, network) for i, column in enumerate(columns))
+    Y = torch.cat([part.Y for part in parts])
+    targets = Y.to(like.device, like.dtype if Y.is_floating_point() else Y.dtype)
+    return Inputs(InputTensors(found) if several else found[0], targets)
+
+
+def _moved(x: Tensor, like: Tensor, place: int, network: Network) -> Tensor:
+    """One input on the model's device, and in its dtype unless it holds whole numbers that the model takes as such."""
+    whole = not x.is_floating_point() and (network.takes_indices(place) or len(network.inputs) > 1)
+    return x.to(like.device) if whole else x.to(like.device, like.dtype)
