@@ -1,7 +1,8 @@
 """Networks as terms in topological order: each a map and an activation, on the parameters of the user's model."""
 
+from lifted_bregman.graph.cut import Streams
 from lifted_bregman.graph.reader import read_network
 from lifted_bregman.graph.summary import summary
 from lifted_bregman.graph.terms import Layer, Links, Network
 
-__all__ = ["Layer", "Links", "Network", "read_network", "summary"]
+__all__ = ["Layer", "Links", "Network", "Streams", "read_network", "summary"]
