@@ -4,13 +4,14 @@ Every activation's output is a variable.  A value that two terms would compute b
 activation, so that every use of a parameter belongs to one term.  Calls that only arrange numbers, and what depends on
 no input of the model, are repeated in each term that needs them.  A call with parameters gets a variable at its output
 when another call with parameters follows, or when its output meets another value, before the activation: parameter
-blocks stay convex, and a sum of two branches reads two variables.
+blocks stay convex, and a sum of two branches reads two variables.  `Streams` says what becomes of residual streams.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from torch import fx, nn
@@ -22,6 +23,22 @@ from lifted_bregman.graph.refusals import refuse_call
 from lifted_bregman.maps.determinism import refuse
 
 _IDENTITY = Identity()
+_ADDITIONS = frozenset("add iadd radd sub isub rsub subtract".split())
+
+
+class Streams(Enum):
+    """What becomes of a sum that several terms read, as the stream h_k = h_{k-1} + u_k of a residual network.
+
+    The function, the objective, the energy at the forward state, and the gradients in Θ as all λ → ∞ do not depend on
+    it.  With DERIVED there is one variable less for each sum, and no term that holds it back: `ProximalGradient` and
+    `ImplicitSGD` reach a lower objective in the same sweeps (`benchmarks/residual_cuts.py`).  But term k then reads k
+    variables, a sweep computes of the order of k² maps, and W(h + u_1 + .. + u_k) is no dense map any more: its norms
+    come from autograd, and `GramSweep` moves it along the gradient instead of in the metric of its inputs.  So
+    VARIABLES is the default, and DERIVED for solvers that iterate on networks of a few blocks.
+    """
+
+    VARIABLES = "a variable with the identity as activation, tied to its summands by ½‖h_k - h_{k-1} - u_k‖²"
+    DERIVED = "no variable: each term that reads h_k adds up the variables u_1, .., u_k itself"
 
 
 @dataclass
@@ -92,7 +109,7 @@ def find_facts(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> Facts:
     return facts
 
 
-def cut(graph: fx.Graph, facts: Facts) -> list[Term]:
+def cut(graph: fx.Graph, facts: Facts, streams: Streams = Streams.VARIABLES) -> list[Term]:
     """The terms of a traced model, in topological order; the last one gives the output."""
     order = {node: number for number, node in enumerate(graph.nodes)}
     output = next(node for node in graph.nodes if node.op == "output")
@@ -111,8 +128,8 @@ def cut(graph: fx.Graph, facts: Facts) -> list[Term]:
             continue
         readers = {owner for user in node.users for owner in owners.get(user, ())}
         crowded[node] = any(_crowds(user, facts) or crowded[user] for user in node.users if not _ends(user, facts))
-        arranges = (node.op in ("call_function", "call_method") and name_of(node) in VIEWS) or _is_tuple(node)
-        if (len(readers) > 1 and not arranges) or (node in facts.parametric and crowded[node] and not _is_tuple(node)):
+        several = len(readers) > 1 and not _is_repeated(node, facts, streams)
+        if several or (node in facts.parametric and crowded[node] and not _is_tuple(node)):
             variables.add(node)
             owners[node], crowded[node] = {node}, False
         else:
@@ -196,6 +213,14 @@ def _activation(node: fx.Node, facts: Facts) -> Matched | None:
 
 def _ends(user: fx.Node, facts: Facts) -> bool:
     return user.op == "output" or _activation(user, facts) is not None
+
+
+def _is_repeated(node: fx.Node, facts: Facts, streams: Streams) -> bool:
+    """Whether a call is made anew in each term that needs it: it only arranges numbers, or adds up a derived stream."""
+    if node.op not in ("call_function", "call_method"):
+        return _is_tuple(node)
+    adds = streams is Streams.DERIVED and name_of(node) in _ADDITIONS and node not in facts.parametric
+    return adds or name_of(node) in VIEWS or _is_tuple(node)
 
 
 def _crowds(node: fx.Node, facts: Facts) -> bool:

@@ -8,9 +8,9 @@ from torch import Tensor, fx, nn
 from torch.nn.parameter import is_lazy
 
 from lifted_bregman.activations import Activation, Identity
-from lifted_bregman.errors import TensorError, UnsupportedModuleError
+from lifted_bregman.errors import SettingError, TensorError, UnsupportedModuleError
 from lifted_bregman.graph.build import build_layer, mark_channels
-from lifted_bregman.graph.cut import Term, activate_last, cut, find_facts, parameter_names
+from lifted_bregman.graph.cut import Streams, Term, activate_last, cut, find_facts, parameter_names
 from lifted_bregman.graph.prepare import prepare
 from lifted_bregman.graph.refusals import require_unwrapped
 from lifted_bregman.graph.terms import Network
@@ -20,19 +20,26 @@ from lifted_bregman.maps.base import Map
 from lifted_bregman.maps.determinism import refuse
 
 
-def read_network(model: nn.Module, example: Tensor | tuple[Tensor, ...] | None = None) -> Network:
+def read_network(
+    model: nn.Module,
+    example: Tensor | tuple[Tensor, ...] | None = None,
+    streams: Streams = Streams.VARIABLES,
+) -> Network:
     """The terms of `model` in topological order.
 
     model    any `nn.Module` whose forward method takes tensors, returns one, and can be traced: its control flow may
       depend on settings and shapes, and not on the numbers in tensors
     example  a few samples, (samples, ...), or a tuple of those where the model takes several tensors.  With it, forward
       may read any shape.  Without it, only the number of samples, x.size(0).
+    streams  whether sums that several terms read are variables, or added up anew in each of these terms
 
     An activation's output is a variable.  A value that two terms read is one too, with the identity as activation.
     Maps without parameters fold into the next map with parameters, or into the one before when an activation or the
     end comes first.  Dropout that is the identity now is left out; `network.skipped` has it.
     """
     _require_module(model)
+    if not isinstance(streams, Streams):
+        raise SettingError(f"streams is {streams!r}; it must be Streams.VARIABLES or Streams.DERIVED of lb.graph.")
     given = _as_tuple(example, model)
     _require_parameters(model)
     graph, constants, same_in_both_modes = trace(model, given)
@@ -48,7 +55,7 @@ def read_network(model: nn.Module, example: Tensor | tuple[Tensor, ...] | None =
         raise UnsupportedModuleError(
             "the model has no map with parameters, so there is nothing to train: add a layer such as nn.Linear."
         )
-    terms = cut(graph, facts)
+    terms = cut(graph, facts, streams)
     numbers = {node: -place for place, node in enumerate(n for n in graph.nodes if n.op == "placeholder")}
     numbers |= {term.node: number for number, term in enumerate(terms, 1)}
     owners = _owners(model)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from lifted_bregman.activations import Activation, Identity, Softmax
 from lifted_bregman.activations._base import SUPPORTED_DTYPES
 from lifted_bregman.errors import CompatibilityError, SettingError, TensorError
-from lifted_bregman.graph import Layer, Network, read_network
+from lifted_bregman.graph import Layer, Network, Streams, read_network
 from lifted_bregman.losses import BregmanLoss
 from lifted_bregman.maps import Dense
 from lifted_bregman.penalties import Penalty
@@ -37,6 +37,7 @@ def lift(
     weights: Weights | None = None,
     penalties: Penalties | None = None,
     parameter_penalties: Penalties | None = None,
+    streams: Streams = Streams.VARIABLES,
 ) -> LiftedProblem:
     """The lifted problem (eq. 13) of a model, on the model's own parameters.
 
@@ -53,8 +54,10 @@ def lift(
         penalties: R_l on the variables, {place: penalty}.  A place is the name of a module or value, as in the summary,
             or the number of a layer, from 1 to L-1.
         parameter_penalties: P_l on the weights (not the biases), {place: penalty} with layers from 1 to L.
+        streams: whether a sum that several terms read, such as a residual stream, is a variable (`Streams.VARIABLES`)
+            or is added up in each of these terms (`Streams.DERIVED`).
     """
-    network = read_network(model, example)
+    network = read_network(model, example, streams)
     for term in network:
         term.map.require_pure()
     _require_parameters(network)
