@@ -153,8 +153,12 @@ def test_drop_last_is_refused_where_no_batch_is_left_and_for_the_validation_set(
 
 def test_autocast_is_refused_with_what_to_do():
     case = case_in(torch.float32)
+    refused = r"ProximalGradient requires .*float32; missing: autocast.*bfloat16.*enabled=False.*GramSweep"
+    with pytest.raises(errors.CompatibilityError, match=refused), torch.autocast("cpu"):
+        lb.fit(case.problem, case.data, lb.ProximalGradient(), epochs=1)
+    state = case.problem.forward_state(case.X)
     with pytest.raises(errors.SettingError, match=r"autocast.*bfloat16.*enabled=False"), torch.autocast("cpu"):
-        lb.fit(case.problem, case.data, epochs=1)
+        case.problem.energy(state, *case.data)
     with torch.autocast("cpu", enabled=False):
         lb.fit(case.problem, case.data, epochs=1)
     with torch.autocast("cpu"):  # which leaves float64 as it is

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lifted_bregman._autocast import lowered, widened
 from lifted_bregman._linalg import PowerIteration, Vector, certified_bound, positive_bound
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.errors import SettingError, UnsupportedModuleError
@@ -87,7 +88,7 @@ class Convolution(LayerMap):
 
     def evaluate(self, x: Tensor) -> Tensor:
         z: Tensor = self.module(x)
-        return z
+        return widened(z)
 
     def linearise(self, x: Tensor) -> tuple[Tensor, PullBack]:
         def pull(d: Tensor, scale: float = 1.0, inputs: bool = True) -> tuple[Any, dict[str, Tensor]]:
@@ -208,8 +209,8 @@ class Convolution(LayerMap):
         return largest * (1.0 + 4.0 * rows * len(sums[0]) * _EPS)
 
     def _push(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        z: Tensor = _aten.convolution(self._padded(x), weight, bias, *self._settings)
-        return z
+        z: Tensor = _aten.convolution(*lowered(self._padded(x), weight, bias), *self._settings)
+        return widened(z)
 
     def _normal(self, v: Tensor, weight: Tensor) -> Tensor:
         """JᵀJ v in the inputs, for any weight."""
@@ -227,9 +228,10 @@ class Convolution(LayerMap):
             return None, {}
         padded, W = self._padded(x), self.module.weight
         units = [d.shape[1]] if mask[2] else None
-        pulled, *gradients = _aten.convolution_backward(d, padded, W, units, *self._settings, mask)
+        pulled, *gradients = _aten.convolution_backward(*lowered(d, padded, W), units, *self._settings, mask)
         found = zip(("weight", "bias"), gradients, strict=True)
-        return self._folded(pulled) if inputs else None, {name: g for name, g in found if name in names}
+        trained_only = {name: widened(g) for name, g in found if name in names}
+        return self._folded(widened(pulled)) if inputs else None, trained_only
 
     def _padded(self, x: Tensor) -> Tensor:
         return pad_inputs(x, self._axes) if self._pads else x

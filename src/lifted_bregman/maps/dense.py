@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from lifted_bregman._autocast import widened
 from lifted_bregman._linalg import PowerIteration, Vector, certified_bound
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.maps.base import LayerMap
@@ -34,15 +35,15 @@ class Dense(LayerMap):
 
     @no_graph
     def apply(self, x: Tensor) -> Tensor:
-        return linear(x.flatten(1) if self.flatten else x, self.module.weight, self.module.bias)
+        return widened(linear(x.flatten(1) if self.flatten else x, self.module.weight, self.module.bias))
 
     def evaluate(self, x: Tensor) -> Tensor:
         z: Tensor = self.module(x.flatten(1) if self.flatten else x)
-        return z
+        return widened(z)
 
     @no_graph
     def pull_back_input(self, x: Tensor, d: Tensor) -> Tensor:
-        pulled = d @ self.module.weight
+        pulled = widened(d @ self.module.weight)
         return pulled.view(x.shape) if self.flatten else pulled
 
     @no_graph
@@ -62,7 +63,8 @@ class Dense(LayerMap):
         weight, bias = self.module.weight, self.module.bias
         pulled: dict[str, Tensor] = {}
         if weight.requires_grad:
-            pulled["weight"] = torch.addmm(weight, d.t(), x, beta=0, alpha=scale)  # beta = 0: W gives the shape only
+            # beta = 0: W gives the shape only
+            pulled["weight"] = widened(torch.addmm(weight, d.t(), x, beta=0, alpha=scale))
         if bias is not None and bias.requires_grad:
             pulled["bias"] = d.sum(0).mul_(scale)
         return pulled

@@ -11,6 +11,7 @@ from torch import Tensor, fx, nn
 from torch.func import functional_call, vjp
 from torch.nn.functional import embedding
 
+from lifted_bregman._autocast import widened
 from lifted_bregman._linalg import (
     NormalOperator,
     PowerIteration,
@@ -163,20 +164,20 @@ class TracedMap(LayerMap):
     def evaluate(self, x: Inputs) -> Tensor:
         self.require_pure()
         z: Tensor = self.graph(*_several(x))
-        return z
+        return widened(z)
 
     @no_graph
     def apply(self, x: Inputs) -> Tensor:
         self.require_pure()
         z: Tensor = self.graph(*_several(x))
-        return z
+        return widened(z)
 
     def linearise(self, x: Inputs) -> tuple[Tensor, PullBack]:
         """z and its pull-back from one forward pass, whose autograd graph is kept as long as the pull-back is."""
         leaves = _leaves(x)
         trained = self.parameters
         with torch.enable_grad(), self._differentiating():
-            z: Tensor = self.graph(*leaves)
+            z = widened(self.graph(*leaves))
 
         def pull(d: Tensor, scale: float = 1.0, inputs: bool = True) -> tuple[Any, dict[str, Tensor]]:
             with self._differentiating(check=False):
@@ -187,7 +188,7 @@ class TracedMap(LayerMap):
     def pull_back_input(self, x: Inputs, d: Tensor) -> Inputs:
         leaves = _leaves(x)
         with self._still(), torch.enable_grad(), self._differentiating():
-            return _pull(self.graph(*leaves), leaves, {}, d, 1.0, isinstance(x, tuple))[0]
+            return _pull(widened(self.graph(*leaves)), leaves, {}, d, 1.0, isinstance(x, tuple))[0]
 
     @no_graph
     def accumulate_parameters(
@@ -203,7 +204,7 @@ class TracedMap(LayerMap):
         if not self._names:
             return {}
         with self._still(), torch.enable_grad(), self._differentiating():
-            z = self.graph(*(t.detach() for t in _several(x)))
+            z = widened(self.graph(*(t.detach() for t in _several(x))))
             return _pull(z, (), self.parameters, d, scale, False)[1]
 
     @no_graph

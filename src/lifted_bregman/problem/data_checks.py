@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lifted_bregman._autocast import autocast_dtype
 from lifted_bregman.errors import CompatibilityError, SettingError, TensorError
 from lifted_bregman.graph import Input, InputTensors, ModelInput, Network
 from lifted_bregman.graph.inputs import InputLike, input_tensors
@@ -31,8 +32,9 @@ class DataChecks:
         """Shapes of samples, and modes of the modules in `lb.Map`, with which the maps were tried."""
 
     def pure(self) -> None:
-        """Every module must be a function of each sample alone, in the mode that it has now."""
+        """Every module must be a function of each sample alone, in the mode and the precision that it has now."""
         require_pure(self._network.model)
+        _require_no_autocast(next(self._network.model.parameters()))
 
     def inputs(self, X: InputLike) -> ModelInput:
         """X: a finite tensor (samples, ...) of the model's dtype, on its device, that fits every layer.
@@ -43,7 +45,6 @@ class DataChecks:
         given = require_all_inputs(self._network.inputs, X)
         like = next(self._network.model.parameters())
         require_numbers(like, "the model's parameters are")
-        _require_no_autocast(like)
         for place, x in enumerate(given):
             self._require_input(x, place, like)
         if len({len(x) for x in given}) > 1:
@@ -263,13 +264,11 @@ def require_numbers(tensor: Tensor, which: str) -> None:
 
 def _require_no_autocast(like: Tensor) -> None:
     """An error where autocast would change the dtype of what the model's layers return."""
-    kind = like.device.type
-    if like.dtype == torch.float64 or not torch.amp.is_autocast_available(kind):  # float64 is left as it is
-        return
-    if torch.is_autocast_enabled(kind):
+    kind, dtype = like.device.type, autocast_dtype(like)
+    if dtype is not None:
         raise SettingError(
-            f"autocast is active for {kind}, so that layers would return {torch.get_autocast_dtype(kind)}; lifted "
-            f"training computes in the model's {like.dtype}: leave the autocast block, or put the call into "
+            f"autocast is active for {kind}, so that layers would return {dtype}; energies and their gradients are "
+            f"computed in the model's {like.dtype}: leave the autocast block, or put the call into "
             f"`with torch.autocast({kind!r}, enabled=False):`."
         )
 

@@ -133,6 +133,8 @@ class Solver(ABC, Generic[S]):
     """Whether it trains networks in which a parameter occurs in several terms: tied weights, recurrences."""
     training_mode: ClassVar[bool] = False
     """Whether it takes maps that couple samples or are random: batch normalisation, dropout in training mode."""
+    autocast: ClassVar[bool] = False
+    """Whether it takes maps that compute in half precision, as within torch.autocast."""
     counts: ClassVar[tuple[str, ...]] = ()
     """The fields of its state, and metrics, that count something: processes that share the layers add theirs up."""
 

@@ -230,6 +230,7 @@ class Run:
             self._together(self._ended, keeper, interruptible=False)
             if self.outcome is not Outcome.DIVERGED:
                 self.solver.finish(self._shared, self.state)
+            torch.clear_autocast_cache()
             self._call("finished")
         finally:
             close_all(self.callbacks, self.agreement)
@@ -310,6 +311,7 @@ class Run:
         batch = self._batch(order, self.batch).share(self.peers)
         with self._one_step():
             self.state = self.solver.step(self._shared, self.state, batch)
+        torch.clear_autocast_cache()  # it has the parameters as they were
         self.state.metrics = read_numbers(self.state.metrics)
         self.batch += 1
         self.phase = Phase.BETWEEN

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lifted_bregman._autocast import autocast_dtype
 from lifted_bregman.problem import LiftedProblem, Peers, Span
 from lifted_bregman.solvers._interface import Batch, Solver, lacking
 
@@ -11,6 +12,14 @@ from lifted_bregman.solvers._interface import Batch, Solver, lacking
 def require_compatible(solver: Solver[Any], problem: LiftedProblem, data: Batch, peers: Peers, span: Span) -> None:
     """Raises `CompatibilityError` with what is required, what is missing, and which solvers would do."""
     network = problem.network
+    if (half := autocast_dtype(like := next(problem.model.parameters()))) is not None and not solver.autocast:
+        kind = like.device.type
+        raise lacking(
+            solver,
+            f"maps that compute in the model's {like.dtype}",
+            f"autocast is active for {kind}, so that layers would return {half}; put the call into `with "
+            f"torch.autocast({kind!r}, enabled=False):`, or use GramSweep or a baseline such as AdamW",
+        )
     if data.weights is not None and not solver.weighted:
         raise lacking(solver, "samples that all count the same", "sample weights were given; leave them out")
     if data.weights is not None and network.couples_samples:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lifted_bregman._arguments import positive, require_count
+from lifted_bregman._autocast import full_precision
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.errors import SettingError
 from lifted_bregman.maps import Convolution, Dense, LayerMap
@@ -127,6 +128,7 @@ class GramSweep(Solver[GramSweepState]):
     shared_parameters: ClassVar[bool] = True
     training_mode: ClassVar[bool] = True
     weighted: ClassVar[bool] = True
+    autocast: ClassVar[bool] = True
     counts: ClassVar[tuple[str, ...]] = ("fallbacks",)
 
     step_size: float = 0.3
@@ -257,6 +259,7 @@ class GramSweep(Solver[GramSweepState]):
         return state
 
     @no_graph
+    @full_precision
     def finish(self, problem: LiftedProblem, state: GramSweepState) -> None:
         # Weights with a penalty get the zeros that its proximal map has made in V.
         if not (problem.parameter_penalties and state.fast):
@@ -287,6 +290,7 @@ class GramSweep(Solver[GramSweepState]):
         target = nudged(problem, layer, z[layer][rows], pulled, nudge)
         return Signal(rows, torch.sub(x[layer][rows], target).div_(nudge), target, nudge)
 
+    @full_precision
     def _implicit_move(
         self,
         problem: LiftedProblem,
@@ -304,6 +308,7 @@ class GramSweep(Solver[GramSweepState]):
         left = partial(left_of, term, z, signals)
         return dense_move(f, own, metric, E, damping, left, self.inner_steps)
 
+    @full_precision
     def _patch_move(
         self,
         problem: LiftedProblem,
@@ -330,6 +335,7 @@ class GramSweep(Solver[GramSweepState]):
         work.parameter_gradients += own
         state.metrics["fallbacks"] = state.fallbacks
 
+    @full_precision
     def _metrics(
         self, problem: LiftedProblem, implicit: list[int], passed: Forward, batch: Batch
     ) -> tuple[dict[int, Design], dict[int, Metric]]:
@@ -357,6 +363,7 @@ class GramSweep(Solver[GramSweepState]):
         # Above 0 also where a signal has overflowed, which the loop notices after the step.
         return (reach / pulled).clamp_(_TINY, nudge)
 
+    @full_precision
     def _take(self, problem: LiftedProblem, state: GramSweepState, layer: int, made: Move, limit: Tensor) -> None:
         """Gives the units their lengths, and moves V and Θ of a layer; z_l changes by `limit` at most."""
         theta = {name: p.detach() for name, p in problem.network[layer].map.parameters.items()}

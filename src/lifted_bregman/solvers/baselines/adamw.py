@@ -38,6 +38,7 @@ class AdamW(Solver[AdamState]):
     shared_parameters: ClassVar[bool] = True
     training_mode: ClassVar[bool] = True
     weighted: ClassVar[bool] = True
+    autocast: ClassVar[bool] = True
     data_parallel: ClassVar[bool] = True
 
     learning_rate: float | Schedule = 1e-3

@@ -34,6 +34,7 @@ class GradientDescent(Solver[BackpropState]):
     """
 
     weighted: ClassVar[bool] = True
+    autocast: ClassVar[bool] = True
     shared_parameters: ClassVar[bool] = True
     training_mode: ClassVar[bool] = True
     data_parallel: ClassVar[bool] = True

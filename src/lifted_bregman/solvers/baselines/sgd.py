@@ -56,6 +56,7 @@ class SGD(Solver[SGDState]):
     shared_parameters: ClassVar[bool] = True
     training_mode: ClassVar[bool] = True
     weighted: ClassVar[bool] = True
+    autocast: ClassVar[bool] = True
     data_parallel: ClassVar[bool] = True
 
     learning_rate: float | Schedule

@@ -1,0 +1,58 @@
+"""Autocast: maps compute in half precision, everything else in the precision of the parameters.
+
+z = f(x, Θ) and J_xᵀ d     products in bfloat16 or float16, as torch.autocast has them, and then float32
+all the rest               proximal maps, energies, differences σ(z) - x⁺, linear systems, parameters: float32
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_HALF = (torch.bfloat16, torch.float16)
+
+
+def autocast_dtype(like: Tensor) -> torch.dtype | None:
+    """To what autocast would round `like` in a product; None where it leaves it as it is, as it does float64."""
+    kind = like.device.type
+    if like.dtype == torch.float64 or not torch.amp.is_autocast_available(kind):
+        return None
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+
+
+def widened(z: Tensor) -> Tensor:
+    """The result of a map in float32 where autocast has made it in half precision; z itself otherwise."""
+    return z.float() if z.dtype in _HALF else z
+
+
+def lowered(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
+    """The operands of a product as autocast would round them, for operations that it does not know."""
+    if not torch._C._is_any_autocast_enabled():
+        return tensors
+    first = next(t for t in tensors if t is not None)
+    dtype = autocast_dtype(first)
+    return tensors if dtype is None else tuple(None if t is None else t.to(dtype) for t in tensors)
+
+
+def full_precision(function: Callable[P, R]) -> Callable[P, R]:
+    """A function whose products autocast leaves alone."""
+
+    @wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not torch._C._is_any_autocast_enabled():
+            return function(*args, **kwargs)
+        with ExitStack() as stack:
+            for kind in ("cpu", "cuda", "xpu", "mps"):
+                if torch.is_autocast_enabled(kind):
+                    stack.enter_context(torch.autocast(kind, enabled=False))
+            return function(*args, **kwargs)
+
+    return wrapper
