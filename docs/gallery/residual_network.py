@@ -12,7 +12,6 @@ from torch import nn
 
 import lifted_bregman as lb
 from lifted_bregman import data
-from lifted_bregman.graph import summary
 
 # %%
 # The block is the one that everybody writes. Nothing in it is made for lifting.
@@ -81,7 +80,7 @@ problem = lb.lift(model, loss=lb.CrossEntropy(), example=X[:2])
 # first convolution of block 1 and by its sum. The convolutions of a block end in variables of their own, because batch
 # normalisation has parameters too and the sum has two inputs.
 
-print(summary(problem.network))
+print(problem.summary())
 
 # %%
 # The summary's last line says what training mode means here: batch normalisation couples the samples of a batch. During

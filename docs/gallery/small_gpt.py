@@ -12,7 +12,6 @@ from torch import nn
 from torch.nn import functional as F
 
 import lifted_bregman as lb
-from lifted_bregman.graph import summary
 
 # %%
 # The text is a nursery rhyme in which every verse repeats the one before and adds a line. One word is one token. For a
@@ -97,7 +96,7 @@ print(result.message)
 # is a variable with the activation softmax, and the next term multiplies it with the values. GELU is x times the normal
 # distribution function Φ(x): Φ(x) is lifted, and the product is a map.
 
-print(summary(problem.network))
+print(problem.summary())
 
 # %%
 # The model continues a verse, each time with the most likely word.

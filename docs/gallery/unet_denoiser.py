@@ -13,7 +13,6 @@ from torch.nn import functional as F
 
 import lifted_bregman as lb
 from lifted_bregman import data
-from lifted_bregman.graph import summary
 
 # %%
 # Images of MNIST, 28 by 28 pixels from 0 to 1, with Gaussian noise of standard deviation 0.5 on them.
@@ -71,7 +70,7 @@ print(result.message)
 # %%
 # ``shrink`` is read by the next scale and by ``merge2``. Max pooling and concatenation are parts of maps.
 
-print(summary(problem.network))
+print(problem.summary())
 
 # %%
 # Left: half the squared error of an image plus the penalty, and half the squared error of the noisy image itself.

@@ -1,6 +1,6 @@
 """lifted_bregman: train neural networks without differentiating their activations.
 
-problem = lb.lift(model, loss=lb.SquaredError())      # reads an nn.Sequential and shares its parameters
+problem = lb.lift(model, loss=lb.SquaredError())      # reads the model and shares its parameters
 result = lb.fit(problem, (X, Y), epochs=5)             # trains it in place
 result.history, result.outcome, result.message         # a row an epoch, and how it ended
 

@@ -117,6 +117,20 @@ def test_training_mode_after_lift_is_found_when_training_starts(module, error):
         lb.fit(problem, data(), epochs=1)
 
 
+def test_an_energy_in_training_mode_after_lift_is_refused_with_the_remedy():
+    net = model(nn.Dropout(0.5)).eval()
+    problem, (X, Y) = lift(net), data()
+    state = problem.forward_state(X)
+    net.train()
+    for call in (
+        lambda: problem.energy(state, X, Y),
+        lambda: problem.forward_state(X),
+        lambda: problem.linear_units(X),
+    ):
+        with pytest.raises(UnsupportedModuleError, match=r"model\.1 \(Dropout\).*model\.eval\(\)"):
+            call()
+
+
 class ToTrainingMode(lb.callbacks.Callback):
     def recorded(self, run, row):
         run.problem.model.train()

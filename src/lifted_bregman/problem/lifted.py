@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.errors import CompatibilityError
-from lifted_bregman.graph import ModelInput, Network
+from lifted_bregman.graph import ModelInput, Network, summary
 from lifted_bregman.graph.inputs import InputLike, joined
 from lifted_bregman.losses import BregmanLoss
 from lifted_bregman.maps import Borrowing, Dense, PowerIteration
@@ -100,6 +100,14 @@ class LiftedProblem:
         """Who holds the other samples of a batch."""
         self.span = Span(self.depth)
         """Which layers are here."""
+
+    def summary(self) -> str:
+        """The terms as a table: number, name, map, activation, inputs and parameters; what is lifted and what is a map.
+
+        Below it stands what to know of the model: parameters that are shared or never used, maps that couple samples
+        or are random, activations that are differentiated inside a map.
+        """
+        return summary(self.network)
 
     def __repr__(self) -> str:
         parameters = list(self.model.parameters())
