@@ -121,7 +121,7 @@ MUTATIONS = [
     Mutation("ball: drop the ½ of the conjugate", VECTORS, "inside * (norm - 0.5 * inside)", "inside * (norm - inside)", FORMS),
     Mutation("Bregman loss: lower bound not enforced", BASE, "value = torch.maximum(definition, 0.5 * (x_ - u).square())", "value = definition", THEOREM),
     Mutation("Bregman loss: wrong sign of <x, z>", BASE, "self._phi_star(z_) - x_ * z_", "self._phi_star(z_) + x_ * z_", THEOREM),
-    Mutation("cut: two terms compute one value", "graph/cut.py", "(len(readers) > 1 and not arranges) or", "False or", "tests/graph/test_graphs.py"),
+    Mutation("cut: two terms compute one value", "graph/cut.py", "several = len(readers) > 1 and not _is_repeated(node, facts, streams)", "several = False", "tests/graph/test_graphs.py"),
     Mutation("cut: two maps with parameters in one term", "graph/cut.py", "(node in facts.parametric and crowded[node] and not _is_tuple(node))", "False", "tests/graph/test_graphs.py -k cut"),
     Mutation("trace: the batch size of the trace is kept", "graph/agree.py", "return BatchSize(multiple), None", "return a, None", "tests/graph/test_graphs.py"),
     Mutation("trace: dropout does not follow its module", "graph/agree.py", "            return Mode(), None", "            return a, None", "tests/maps/test_traced.py"),
@@ -336,6 +336,13 @@ MUTATIONS = [
     Mutation("asynchronous PIAG: who comes later is not recorded", ROUND, "state.arrived[number, p] = True", "state.arrived[number, next(iter(arrived))] = True", PIAG + "bound_is_kept"),
     Mutation("asynchronous processes: parameters that were handed out not taken", WORKERS, "            overwrite(parameters, theta)\n            if", "            if", IN_PROCESSES + "replay"),
     Mutation("asynchronous processes: rank 0 blamed for every fault", WORKERS, "host = max(round.fault.worker, 0) % dist.get_world_size(self.group)", "host = 0", IN_PROCESSES + "told_with_their_rank"),
+    Mutation("graph: the first reader of a variable only", LIFTED, "total = torch.add(total, pulled, alpha=weight)", "total = total + 0.0", "tests/problem/test_graph_problems.py -k gradients"),
+    Mutation("graph: a shared parameter counted in one term only", LIFTED, "            self._add_shared(point, user, layer, gradient)\n", "            pass\n", "tests/problem/test_graph_problems.py -k gradients"),
+    Mutation("patches: the metric forgotten", GRAM_MOVES, "delta = torch.bmm(G, inverse)", "delta = G", SWEEP + " -k patches"),
+    Mutation("patches: few of them not averaged", GRAM_MOVES, "alpha=-1.0 / r)", "alpha=-1.0)", SWEEP + " -k patches"),
+    Mutation("sites: a new mask at every call of a step", "maps/sites.py", "return self.frozen or (self.once and self._found)", "return self.frozen", "tests/maps/test_core.py"),
+    Mutation("anchors: left out of the energy", ENERGIES, " + _to_anchors(problem, layer) for layer, mean in means.items()]", " for layer, mean in means.items()]", "tests/solvers/test_implicit_sgd_variants.py -k proximal_problem"),
+    Mutation("softmax: a masked place counts", SIMPLEX, "torch.where(x_ == 0.0, 0.0, x_ * z_.log_softmax(-1))", "x_ * z_.log_softmax(-1)", "tests/activations/test_joint.py -k masked"),
 ]  # fmt: skip
 
 

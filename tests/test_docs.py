@@ -98,9 +98,12 @@ def test_what_a_solver_needs_is_what_its_class_declares():
     section = (DOCS / "solvers.md").read_text().split("## What a solver needs\n", 1)[1].split("\n## ", 1)[0]
     table = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if "`" in line[:4]]
     said = {name.strip("`"): (shared, mode) for name, _, shared, mode in table}
-    word = {True: "yes", False: "no"}
+
+    def word(declared):
+        return "as its solver" if isinstance(declared, property) else "yes" if declared else "no"
+
     declared = {
-        f"{home}{kind.__name__}": (word[kind.shared_parameters], word[kind.training_mode])
+        f"{home}{kind.__name__}": (word(kind.shared_parameters), word(kind.training_mode))
         for home, module in (("", lb.solvers), ("baselines.", lb.baselines))
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, lb.solvers.Solver) and not inspect.isabstract(kind)
