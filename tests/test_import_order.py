@@ -20,6 +20,7 @@ ORDER = (
     "_text",
     "_device",
     "_no_graph",
+    "_autocast",
     "_arguments",
     "_generators",
     "_linalg",
