@@ -188,7 +188,7 @@ def _function(node: fx.Node, shape: Any, given: list[Labels | None], found: Unit
 
 
 def _concatenated(node: fx.Node, given: Mapping[fx.Node, Labels | None], found: Units) -> tuple[Labels | None, bool]:
-    """The units of all parts one after another; a part without labels, such as the model's input, has units that stay."""
+    """The units of all parts one after another; those of a part without labels, as the model's input, stay."""
     whole, parts = node.meta.get("value"), node.args[0] if node.args else None
     dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
     if not isinstance(whole, Tensor) or not isinstance(parts, tuple | list) or not isinstance(dim, int):
