@@ -31,7 +31,7 @@ def test_a_map_is_its_head_and_then_its_dense_or_convolution_map(name):
     model = model.double().train()
     network = read_network(model)
     X = torch.randn(4, 2, 8, 8, dtype=F64)
-    x = network.forward(X, [1])[1]
+    x = network[1].activate(network[1].map.apply(X))
     f = network[2].map
     assert isinstance(f, TracedMap) and f.core is not None
     head, main = f.core

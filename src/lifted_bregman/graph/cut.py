@@ -236,6 +236,11 @@ def _real(node: fx.Node) -> bool:
     return value is UNKNOWN or not hasattr(value, "is_floating_point") or value.is_floating_point()
 
 
+def _named(node: fx.Node) -> str:
+    """A call as its user would name it."""
+    return str(node.target) if node.op == "call_module" else name_of(node)
+
+
 def _require_map_before(node: fx.Node, facts: Facts) -> None:
     """An error for an activation of an activation, and for one of the model's input; gates may have both."""
     before = node.all_input_nodes[0]
@@ -243,11 +248,10 @@ def _require_map_before(node: fx.Node, facts: Facts) -> None:
         return
     path, module = node.meta["path"], node.meta["owner"]
     if _activation(before, facts) is not None:
-        refuse(
-            path,
-            module,
-            "it follows another activation: put a map between them, or make one activation of both with "
-            "lb.activations.FromScalar(...).as_module()",
-        )
+        called = node.op != "call_module"
+        reason = f"{name_of(node) if called else 'it'} follows another activation, {_named(before)}"
+        both = "lb.activations.FromScalar(...).as_module()"
+        remedy = f"put a map between them, or make one activation of both with {both}"
+        refuse_call(path, module, node.meta.get("line") if called else None, reason, remedy)
     if before.op == "placeholder":
         refuse(path, module, "no map comes before it: apply it to the data instead, or start with a map")

@@ -63,7 +63,8 @@ def read_network(
     final = _final_activation(terms[-1])
     layers[-1] = replace(layers[-1], activation=Identity())
     shared, unused = _parameter_uses(model, graph, terms, modules)
-    network = Network(model, tuple(layers), final, shared, unused, skipped, inputs_of(model, given))
+    modes = None if same_in_both_modes else tuple(module.training for module in model.modules())
+    network = Network(model, tuple(layers), final, shared, unused, skipped, inputs_of(model, given), modes)
     if given is not None:
         require_same_function(network, given, same_in_both_modes)
     return network

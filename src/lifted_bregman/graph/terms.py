@@ -170,6 +170,8 @@ class Network:
     """Dropout that was the identity when the model was read, and is no part of the terms."""
     inputs: tuple[Input, ...] = (Input(),)
     """The tensors that the model takes: number 0, -1, -2, .. in `Layer.inputs`."""
+    modes: tuple[bool, ...] | None = None
+    """The modes of all modules when the model was read; None where its forward does the same in both modes."""
 
     def __post_init__(self) -> None:
         linked = tuple(
@@ -193,18 +195,24 @@ class Network:
         return any(dropout.active for dropout in self.skipped)
 
     @property
+    def in_other_mode(self) -> bool:
+        """Whether the forward method depends on the mode, and the mode is another than when the model was read."""
+        return self.modes is not None and self.modes != tuple(module.training for module in self.model.modules())
+
+    @property
     def has_sites(self) -> bool:
         """Whether there is batch normalisation or dropout in a term, in whatever mode."""
         return bool(self._sites)
 
     def takes_indices(self, place: int = 0) -> bool:
         """Whether an input, counted from 0, holds whole numbers by which embeddings are looked up."""
-        return any(
-            layer.map.takes_indices(which)
-            for layer in self.layers
-            for which, v in enumerate(layer.inputs)
-            if v == -place
-        )
+        return self.index_limit(place) is not None
+
+    def index_limit(self, place: int = 0) -> int | None:
+        """The entries of the smallest table in which an input's whole numbers are looked up; None where none are."""
+        readers = ((layer.map, which) for layer in self.layers for which, v in enumerate(layer.inputs) if v == -place)
+        found = [f.index_limit(which) for f, which in readers]
+        return min((limit for limit in found if limit is not None), default=None)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:

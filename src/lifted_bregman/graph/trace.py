@@ -286,6 +286,8 @@ class ModelTracer(fx.Tracer):
         remedy = f"write it with torch functions on tensors, or {_WRAP}"
         if all(x is None for x in self.inputs):
             remedy = f"give a few samples, example=X[:2], or {_WRAP}"
+        if "'indices'" in reason or isinstance(owner, nn.Embedding):
+            remedy = "give whole numbers as the example, example=X[:2].long(), and as data"
         refuse_call(path, owner, line_of(error.__traceback__), reason, remedy, error)
 
 

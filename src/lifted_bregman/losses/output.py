@@ -28,10 +28,19 @@ def one_hot(labels: Tensor, like: Tensor) -> Tensor:
     bad = first_offender(labels, lambda values: (values < 0) | (values >= classes))
     if bad is not None:
         raise TensorError(
-            f"the label of sample {bad} is {_outside(labels[bad], classes)}; with {classes} outputs, labels run from 0 "
-            f"to {classes - 1}: give the model one output for each class, or number the classes from 0."
+            f"the label of sample {bad}{_position(labels[bad], classes)} is {_outside(labels[bad], classes)}; with "
+            f"{classes} outputs, labels run from 0 to {classes - 1}: give the model one output for each class, or "
+            "number the classes from 0."
         )
     return torch.zeros_like(like).scatter_(-1, labels.unsqueeze(-1), 1.0)
+
+
+def _position(labels: Tensor, classes: int) -> str:
+    """Where in a sample with labels at several places the first one outside is."""
+    if labels.ndim == 0:
+        return ""
+    first = ((labels < 0) | (labels >= classes)).nonzero()[0].tolist()
+    return f" at position {first[0] if len(first) == 1 else tuple(first)}"
 
 
 def _outside(labels: Tensor, classes: int) -> int:

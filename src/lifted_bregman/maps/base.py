@@ -85,9 +85,9 @@ class LayerMap(ABC):
 
         return self.apply(x), pull
 
-    def takes_indices(self, which: int = 0) -> bool:
-        """Whether x, or input number `which` of several, holds whole numbers by which an embedding is looked up."""
-        return False
+    def index_limit(self, which: int = 0) -> int | None:
+        """n where x, or input number `which` of several, holds whole numbers 0 .. n-1 that are looked up; else None."""
+        return None
 
     @property
     def sites(self) -> Sequence[Site]:

@@ -42,8 +42,8 @@ class Borrowing(LayerMap):
     def sites(self) -> Sequence[Site]:
         return self.base.sites
 
-    def takes_indices(self, which: int = 0) -> bool:
-        return self.base.takes_indices(which)
+    def index_limit(self, which: int = 0) -> int | None:
+        return self.base.index_limit(which)
 
     def require_pure(self) -> None:
         self.base.require_pure()

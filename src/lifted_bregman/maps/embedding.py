@@ -45,8 +45,8 @@ class EmbeddingMap(LayerMap):
         weight = self.module.weight
         return {"weight": weight} if isinstance(weight, nn.Parameter) and weight.requires_grad else {}
 
-    def takes_indices(self, which: int = 0) -> bool:
-        return True
+    def index_limit(self, which: int = 0) -> int | None:
+        return self.module.num_embeddings
 
     def unit_rows(self, weight: Tensor) -> Tensor:
         """Wᵀ (features, entries), as the dense map of one-hot inputs has it."""

@@ -118,14 +118,20 @@ class TracedMap(LayerMap):
             for site, old in zip(self._sites, before, strict=True):
                 site.frozen = old
 
-    def takes_indices(self, which: int = 0) -> bool:
-        """Whether an `nn.Embedding`, or torch's function of that name, is given this input as it is."""
-        return any(self._looks_up(node) for node in self._placeholders[which].users)
+    def index_limit(self, which: int = 0) -> int | None:
+        """The entries of the table, of an `nn.Embedding` or of torch's function, that is given this input as it is."""
+        place = self._placeholders[which]
+        found = [entries for node in place.users if (entries := self._entries(node, place)) is not None]
+        return min(found, default=None)
 
-    def _looks_up(self, node: fx.Node) -> bool:
+    def _entries(self, node: fx.Node, place: fx.Node) -> int | None:
         if node.op == "call_module":
-            return isinstance(self.graph.get_submodule(str(node.target)), nn.Embedding)
-        return node.target is embedding and node.args[:1] != () and node.args[0].op == "placeholder"  # type: ignore[union-attr]
+            module = self.graph.get_submodule(str(node.target))
+            return module.num_embeddings if isinstance(module, nn.Embedding) else None
+        table: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("weight")
+        if node.target is not embedding or node.args[:1] != (place,) or table.op != "get_attr":
+            return None
+        return len(getattr(self.graph, str(table.target)))
 
     def unit_rows(self, weight: Tensor) -> Tensor:
         if not isinstance(self._holder, _TRANSPOSED):

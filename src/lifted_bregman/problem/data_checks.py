@@ -81,6 +81,8 @@ class DataChecks:
             )
         if x.is_floating_point():
             _require_finite(x, name)
+        elif (entries := self._network.index_limit(place)) is not None:
+            _require_entries(x, name, entries)
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -276,6 +278,17 @@ def _require_no_autocast(like: Tensor) -> None:
 def _require_device(tensor: Tensor, name: str, like: Tensor) -> None:
     if tensor.device != like.device:
         raise TensorError(f"{name} is on {tensor.device}; expected {like.device}: use {name}.to({str(like.device)!r}).")
+
+
+def _require_entries(x: Tensor, name: str, entries: int) -> None:
+    outside = ((x < 0) | (x >= entries)).flatten(1) if x.ndim > 1 else ((x < 0) | (x >= entries)).unsqueeze(1)
+    if outside.any():
+        first = int(outside.any(1).nonzero()[0])
+        value = int(x[first].flatten()[outside[first]][0])
+        raise TensorError(
+            f"{name} holds {value} in sample {first}, and the embedding has the entries 0 to {entries - 1}: number the "
+            "entries from 0, or give the model a larger nn.Embedding."
+        )
 
 
 def _require_finite(tensor: Tensor, name: str) -> None:

@@ -340,12 +340,17 @@ class Run:
     def _require_two_samples(self, order: Sequence[Tensor | None]) -> None:
         """An error if batch normalisation would meet a batch of one sample."""
         sizes = [len(self.data) if places is None else len(places) for places in order]
-        if self.problem.network.couples_samples and min(sizes) == 1:
-            raise SettingError(
-                f"the last batch of an epoch has one sample ({len(self.data)} samples, batch_size {self.batch_size}), "
-                "of which batch normalisation in training mode knows no variance: choose another batch_size, or a "
-                "DataLoader with drop_last=True."
-            )
+        if not self.problem.network.couples_samples or min(sizes) > 1:
+            return
+        which = f"the last batch of an epoch has one sample ({len(self.data)} samples, batch_size {self.batch_size})"
+        remedy = "choose another batch_size, or a DataLoader with drop_last=True"
+        if len(self.data) == 1:
+            which, remedy = "there is one sample", "give at least two, or call model.eval()"
+        elif max(sizes) == 1:
+            which, remedy = "batch_size is 1", "choose at least 2, or call model.eval()"
+        raise SettingError(
+            f"{which}, and batch normalisation in training mode needs the variance of at least two: {remedy}."
+        )
 
     def _record(self, order: Sequence[Tensor | None], keeper: Keeper) -> None:
         row = self._row(self._batch(order, max(self.batch, 1) - 1))

@@ -35,6 +35,13 @@ def require_compatible(solver: Solver[Any], problem: LiftedProblem, data: Batch,
             "parameters that occur in one term each",
             f"{name} occurs in {len(terms)}; use GramSweep, ImplicitSGD, ProximalGradient or a baseline such as AdamW",
         )
+    if network.in_other_mode:
+        raise lacking(
+            solver,
+            "a model in the mode in which it was lifted",
+            "its forward does something else in the other mode, and the mode has changed since; call model.train() or "
+            "model.eval() before lift, and lift it again",
+        )
     if network.skipped_active:
         raise lacking(
             solver,
