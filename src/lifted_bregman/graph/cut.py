@@ -30,11 +30,12 @@ class Streams(Enum):
     """What becomes of a sum that several terms read, as the stream h_k = h_{k-1} + u_k of a residual network.
 
     The function, the objective, the energy at the forward state, and the gradients in Θ as all λ → ∞ do not depend on
-    it.  With DERIVED there is one variable less for each sum, and no term that holds it back: `ProximalGradient` and
-    `ImplicitSGD` reach a lower objective in the same sweeps (`benchmarks/residual_cuts.py`).  But term k then reads k
-    variables, a sweep computes of the order of k² maps, and W(h + u_1 + .. + u_k) is no dense map any more: its norms
-    come from autograd, and `GramSweep` moves it along the gradient instead of in the metric of its inputs.  So
-    VARIABLES is the default, and DERIVED for solvers that iterate on networks of a few blocks.
+    it.  With DERIVED there is one variable less for each sum, and no term that holds it back: after the same sweeps of
+    `ProximalGradient` and `ImplicitSGD` the objective is about half (`benchmarks/residual_cuts.py`, 4 and 8 blocks).
+    But term k then reads k variables, a sweep computes of the order of k² maps, and W(h + u_1 + .. + u_k) is no dense
+    map any more: its norms come from autograd, which makes sweeps 2 and 3 to 4 times as long, and `GramSweep` moves it
+    along the gradient instead of in the metric of its inputs.  So VARIABLES is the default, and DERIVED is for solvers
+    that iterate, where sweeps count.
     """
 
     VARIABLES = "a variable with the identity as activation, tied to its summands by ½‖h_k - h_{k-1} - u_k‖²"
