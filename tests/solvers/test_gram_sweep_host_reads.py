@@ -101,7 +101,7 @@ def test_steps_with_a_penalty_on_variables_read_nothing(penalty):
     assert reads_of(lb.GramSweep(), problem, X, Y) == []
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [name for name in CASES if len(MODELS[name]()[1]) == 1])
 def test_steps_on_graphs_read_nothing(name):
     torch.manual_seed(3)
     model, (X,) = MODELS[name]()

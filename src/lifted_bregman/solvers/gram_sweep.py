@@ -14,6 +14,7 @@ from torch import Tensor
 from lifted_bregman._arguments import positive, require_count
 from lifted_bregman._autocast import full_precision
 from lifted_bregman._no_graph import no_graph
+from lifted_bregman.activations import Identity
 from lifted_bregman.errors import SettingError
 from lifted_bregman.maps import Convolution, Dense, LayerMap
 from lifted_bregman.maps.base import Inputs
@@ -288,6 +289,8 @@ class GramSweep(Solver[GramSweepState]):
         weights = None if batch.weights is None else batch.weights[rows]
         nudge = self._nudge(problem, layer, reach, *root_mean_squares([pulled], weights, problem.peers))
         target = nudged(problem, layer, z[layer][rows], pulled, nudge)
+        if isinstance(problem.network[layer].activation, Identity) and layer not in problem.penalties:
+            return Signal(rows, pulled, target, nudge)  # what the quotient is, without its rounding
         return Signal(rows, torch.sub(x[layer][rows], target).div_(nudge), target, nudge)
 
     @full_precision
