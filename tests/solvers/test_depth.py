@@ -131,4 +131,4 @@ def test_the_default_solver_trains_deep_networks(name):
     assert float(problem.objective(X, Y)) < 0.8 * constant
 
 
-EPOCHS = {"128 residual layers": 2, "50 plain layers": 12}
+EPOCHS = {"128 residual layers": 2, "50 plain layers": 24}
