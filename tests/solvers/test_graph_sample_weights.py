@@ -1,14 +1,10 @@
 """Whole numbers as sample weights are duplicated samples, on networks that are no chains."""
 
-import math
-from dataclasses import replace
-
 import pytest
 import torch
 
 import lifted_bregman as lb
 from lifted_bregman.errors import CompatibilityError
-from lifted_bregman.maps import Convolution
 from lifted_bregman.solvers import baselines
 from tests.graph.architectures import MODELS, answer, drawn, first
 
@@ -55,8 +51,6 @@ def test_energies_and_gradients_are_those_of_duplicated_samples(name):
 def test_a_run_on_weights_is_the_run_on_duplicated_samples(name, solver):
     chosen = SOLVERS[solver]
     one, X, Y = case(name)
-    if solver == "default" and any(isinstance(layer.map, Convolution) for layer in one.network):
-        chosen = replace(chosen, damping=math.inf)  # the metric of patches is for samples without weights
     many, *_ = case(name)
     size = None if solver == "ProximalGradient" else 100
     lb.fit(one, (X, Y), solver=chosen, epochs=3, batch_size=size, sample_weights=COUNTS.numpy())

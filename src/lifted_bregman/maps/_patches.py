@@ -125,19 +125,23 @@ class Patches:
 
     def _choose(self, x: Tensor, groups: int, rows: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         """Where the chosen patches stand in x as one line of numbers, and which of their entries are zeros instead."""
-        part = torch.arange(rows, dtype=torch.float64, device=x.device)
-        if generator is None:
-            u = part * _GOLDEN % 1.0
-        else:
-            u = torch.rand(rows, generator=generator, dtype=torch.float64, device=generator.device).to(x.device)
-        total = len(x) * self.positions
-        row = ((part + u) * (total / rows)).long().clamp_(max=total - 1)
+        row = evenly_spread(len(x) * self.positions, rows, x.device, generator)
         places = self.index[row % self.positions][:, None, :]  # (rows, 1, kernel)
         zeros = places == self.inputs
         # sample, channel and place as one number: (groups, rows, channels/groups, kernel)
         channel = torch.arange(x.shape[1], device=x.device).view(groups, 1, -1, 1)
         sample = row.div(self.positions, rounding_mode="floor")[:, None, None]
         return (sample * x.shape[1] + channel) * self.inputs + places.masked_fill(zeros, 0), zeros
+
+
+def evenly_spread(total: int, rows: int, device: torch.device, generator: torch.Generator | None = None) -> Tensor:
+    """One of the numbers 0 .. total - 1 out of each of `rows` equal parts, as `Patches.some` chooses them."""
+    part = torch.arange(rows, dtype=torch.float64, device=device)
+    if generator is None:
+        u = part * _GOLDEN % 1.0
+    else:
+        u = torch.rand(rows, generator=generator, dtype=torch.float64, device=generator.device).to(device)
+    return ((part + u) * (total / rows)).long().clamp_(max=total - 1)
 
 
 def squared(A: Tensor, blocks: int = 4) -> Tensor:

@@ -20,6 +20,7 @@ from lifted_bregman.maps._patches import (
     Kind,
     Patches,
     axes_of,
+    evenly_spread,
     fold_padding,
     pad_inputs,
     squared,
@@ -134,14 +135,20 @@ class Convolution(LayerMap):
         return A if self.module.groups > 1 else A[0]
 
     @no_graph
-    def some_rows(self, x: Tensor, rows: int) -> Tensor:
+    def some_rows(self, x: Tensor, rows: int, weights: Tensor | None = None) -> Tensor:
         """(groups, r, n): r of the rows of [A 1], what is trained of them, spread evenly (`Patches.some`).
 
-        rows  at least 1; all rows where there are less than twice as many
+        rows     at least 1; all rows where there are less than twice as many
+        weights  w_i of the samples, (samples,), whose roots multiply the rows; None for all equal to 1
         """
         patches, groups = self._patches_of(x), self.module.groups
-        few = 2 * rows > len(x) * patches.positions
-        return self._trained_columns(patches.all(x, groups) if few else patches.some(x, groups, rows, None))
+        total = len(x) * patches.positions
+        few = 2 * rows > total
+        A = self._trained_columns(patches.all(x, groups) if few else patches.some(x, groups, rows, None))
+        if weights is None:
+            return A
+        row = torch.arange(total, device=x.device) if few else evenly_spread(total, rows, x.device)
+        return A * weights.sqrt()[row.div(patches.positions, rounding_mode="floor")][:, None]
 
     @no_graph
     def gram(self, x: Tensor, rows: int | None = None, generator: torch.Generator | None = None) -> Tensor:

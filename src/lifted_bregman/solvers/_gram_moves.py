@@ -172,6 +172,7 @@ class PatchMove(Move):
     x         the inputs of the whole batch
     squares   Σ E² of each channel, over the samples and places of the whole batch
     places    how many samples and places these are
+    weights   w_i of the samples of the whole batch, which the squares have too; None for all equal to 1
     """
 
     def __init__(
@@ -182,8 +183,9 @@ class PatchMove(Move):
         squares: Tensor,
         places: int,
         damping: float,
+        weights: Tensor | None = None,
     ) -> None:
-        A, (groups, units) = f.some_rows(x, PATCHES), (f.module.groups, len(squares))
+        A, (groups, units) = f.some_rows(x, PATCHES, weights), (f.module.groups, len(squares))
         G = _columns(f, gradient).view(groups, units // groups, -1)
         r, n = A.shape[1:]
         if n <= r:

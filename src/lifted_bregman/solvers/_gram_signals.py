@@ -125,6 +125,11 @@ class Gradients:
         return self._sums.pop(layer, {})
 
 
+def joined(signals: list[Signal]) -> Tensor:
+    """E of the whole batch, from its parts."""
+    return signals[0].E if len(signals) == 1 else torch.cat([signal.E for signal in signals])
+
+
 def left_of(layer: Layer, z: Tensor, signals: list[Signal], H: Tensor) -> Tensor:
     """E for the pre-activation z - (ν/λ)H."""
     found = [layer.activate(_minus(z[s.rows], H[s.rows], s.nudge)).sub(s.target).div_(s.nudge) for s in signals]

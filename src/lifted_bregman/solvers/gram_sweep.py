@@ -29,12 +29,22 @@ from lifted_bregman.solvers._gram_moves import (
     Metric,
     Move,
     PatchMove,
+    by_row,
     dense_move,
     design,
     joint_root_mean_square,
     metrics,
 )
-from lifted_bregman.solvers._gram_signals import Forward, Gradients, Signal, forward, left_of, nudged, root_mean_squares
+from lifted_bregman.solvers._gram_signals import (
+    Forward,
+    Gradients,
+    Signal,
+    forward,
+    joined,
+    left_of,
+    nudged,
+    root_mean_squares,
+)
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState
 from lifted_bregman.solvers._micro_batches import micro_batches
 
@@ -74,8 +84,8 @@ class GramSweep(Solver[GramSweepState]):
     A dense layer moves by majorise-minimise steps of its implicit problem, in sample space where it has more inputs
     than `block`.  The first is Δ = (AᵀA/m + tI)⁻¹ AᵀE_l/m with A = [x_{l-1} 1].  A convolution moves by the first step,
     its rows A being patches; AᵀA/m is the mean over some of them.  Other maps move along the gradient.  So do shared
-    parameters, convolutions of samples with weights, and parameters with a penalty, all of a layer with one length,
-    which is the step of the penalty's proximal map.
+    parameters, and parameters with a penalty, all of a layer with one length, which is the step of the penalty's
+    proximal map.
 
     Each unit j gets a length that follows from how far units have come and from all of its moves so far,
 
@@ -216,8 +226,8 @@ class GramSweep(Solver[GramSweepState]):
                 made = self._implicit_move(problem, layer, z[layer], own, designs[layer], factors.get(layer))
             elif not (gradient := gradients.of(layer)):
                 return
-            elif batch.weights is None and not math.isinf(self.damping) and _is_convolution(problem, layer):
-                made = self._patch_move(problem, layer, passed.read(problem, layer), own, gradient)
+            elif not math.isinf(self.damping) and _is_convolution(problem, layer):
+                made = self._patch_move(problem, layer, passed.read(problem, layer), own, gradient, batch.weights)
             else:
                 made = GradientMove(gradient, problem.has_parameter_prox(layer), problem.peers)
             if made.fallback is not None:
@@ -306,7 +316,7 @@ class GramSweep(Solver[GramSweepState]):
         """Δ_l of a dense layer from the signals of the whole batch."""
         term, f = problem.network[layer], _core(problem, layer)
         assert isinstance(f, Dense)
-        E = signals[0].E if len(signals) == 1 else torch.cat([signal.E for signal in signals])
+        E = joined(signals)
         damping = self.damping if metric is not None or math.isinf(self.damping) else self.narrow_damping
         left = partial(left_of, term, z, signals)
         return dense_move(f, own, metric, E, damping, left, self.inner_steps)
@@ -319,15 +329,18 @@ class GramSweep(Solver[GramSweepState]):
         x: Tensor,
         signals: list[Signal],
         gradient: Mapping[str, Tensor],
+        weights: Tensor | None,
     ) -> Move:
         """Δ_l of a convolution, in the metric of some patches of its inputs."""
         f, peers = _core(problem, layer), problem.peers
         assert isinstance(f, Convolution)
-        squares = sum(signal.E.square().transpose(0, 1).flatten(1).sum(1) for signal in signals)
-        assert isinstance(squares, Tensor)
+        E = joined(signals)
+        squares = E.square() if weights is None else E.square() * by_row(weights, E)
+        squares = squares.transpose(0, 1).flatten(1).sum(1)
         peers.total(squares, *gradient.values())
-        places = peers.samples(len(x)) * math.prod(signals[0].E.shape[2:])
-        return PatchMove(f, gradient, peers.gather(x, keep=True), squares, places, self.narrow_damping)
+        places = peers.samples(len(x)) * math.prod(E.shape[2:])
+        x, weights = peers.gather(x, keep=True), None if weights is None else peers.gather(weights)
+        return PatchMove(f, gradient, x, squares, places, self.narrow_damping, weights)
 
     def _count(self, problem: LiftedProblem, state: GramSweepState, designs: int) -> None:
         """Adds a step of one's own layers to the counters of work."""
