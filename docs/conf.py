@@ -71,7 +71,7 @@ warnings.filterwarnings("ignore", ".*LeafSpec.* is deprecated", FutureWarning)  
 # Names that belong to other projects, whose inventories are not fetched: the documentation is built without a network.
 nitpick_ignore_regex = [
     (r"py:.*", r"(torch|nn|np|numpy|pd|pandas|collections|contextlib|typing|pathlib)\..*"),
-    (r"py:class", r"Tensor|Path|Console|Regularisers|Anchor|(dict|list|tuple)\[.*"),
+    (r"py:class", r"Tensor|Path|Console|Regularisers|Anchor|InputLike|(dict|list|tuple)\[.*"),
     (r"py:class", r"lifted_bregman\.data\..*(Archive|NpmPackage|Package|FileInfo)"),  # of interest to its registry
     (r"py:class", r"lifted_bregman\.maps\.sites\.Site"),  # of interest to maps
     (r"py:class", r"lifted_bregman\.solvers\..*\.(S|BatchMemory|Moves|ParameterSteps|Round)"),  # of interest to solvers
