@@ -85,7 +85,8 @@ print(problem.summary())
 # %%
 # The summary's last line says what training mode means here: batch normalisation couples the samples of a batch. During
 # a step it divides by the mean and variance of the batch, measured once, and records them. The history and the
-# validation are in evaluation mode. Inside the context, differentiating an activation would raise an error.
+# validation are in evaluation mode. Inside the context, differentiating an activation would raise an error. Six epochs
+# keep the example short; the accuracy on held-out digits moves by a point from epoch to epoch.
 
 with lb.forbid_activation_derivatives():
     result = lb.fit(problem, (X, y), epochs=6, batch_size=50, validation=(X_test, y_test))
