@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor, nn
 
 from lifted_bregman._linalg import PowerIteration
+from lifted_bregman._no_graph import no_graph
 from lifted_bregman.errors import CompatibilityError, UnsupportedModuleError
 from lifted_bregman.maps.sites import Site
 
@@ -59,7 +61,7 @@ class LayerMap(ABC):
     def pull_back_input(self, x: Inputs, d: Tensor) -> Inputs:
         """J_xᵀ d, in the form of x; it may share memory with d."""
 
-    @abstractmethod
+    @no_graph
     def accumulate_parameters(
         self, x: Inputs, d: Tensor, into: Mapping[str, Tensor], scale: float = 1.0, decay: float = 1.0
     ) -> None:
@@ -68,6 +70,11 @@ class LayerMap(ABC):
         With `into` the parameters themselves this is a gradient step that needs no tensor of their size besides them;
         decay = 0 overwrites whatever `into` held.
         """
+        for name, pulled in self.pull_back_parameters(x, d).items():
+            if decay == 0.0:
+                torch.mul(pulled, scale, out=into[name].detach())
+            else:
+                into[name].mul_(decay).add_(pulled, alpha=scale)
 
     @abstractmethod
     def pull_back_parameters(self, x: Inputs, d: Tensor, scale: float = 1.0) -> dict[str, Tensor]:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 
-import torch
 from torch import Tensor, nn
 
 from lifted_bregman._linalg import PowerIteration
-from lifted_bregman._no_graph import no_graph
 from lifted_bregman.maps.base import Inputs, LayerMap, PullBack
 from lifted_bregman.maps.sites import Site
 
@@ -80,16 +78,6 @@ class Borrowing(LayerMap):
             return {}
         pulled = self.base.pull_back_parameters(x, d, scale)
         return {name: value for name, value in pulled.items() if name not in self.lenders}
-
-    @no_graph
-    def accumulate_parameters(
-        self, x: Inputs, d: Tensor, into: Mapping[str, Tensor], scale: float = 1.0, decay: float = 1.0
-    ) -> None:
-        for name, pulled in self.pull_back_parameters(x, d).items():
-            if decay == 0.0:
-                torch.mul(pulled, scale, out=into[name].detach())
-            else:
-                into[name].mul_(decay).add_(pulled, alpha=scale)
 
     def pull_back_borrowed(self, x: Inputs, d: Tensor, owner: int, scale: float = 1.0) -> dict[str, Tensor]:
         """scale·J_Θᵀ d for the parameters borrowed from term `owner`, by the names they have there."""

@@ -196,16 +196,6 @@ class TracedMap(LayerMap):
         with self._still(), torch.enable_grad(), self._differentiating():
             return _pull(widened(self.graph(*leaves)), leaves, {}, d, 1.0, isinstance(x, tuple))[0]
 
-    @no_graph
-    def accumulate_parameters(
-        self, x: Inputs, d: Tensor, into: Mapping[str, Tensor], scale: float = 1.0, decay: float = 1.0
-    ) -> None:
-        for name, pulled in self.pull_back_parameters(x, d).items():
-            if decay == 0.0:
-                torch.mul(pulled, scale, out=into[name].detach())
-            else:
-                into[name].mul_(decay).add_(pulled, alpha=scale)
-
     def pull_back_parameters(self, x: Inputs, d: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
         if not self._names:
             return {}

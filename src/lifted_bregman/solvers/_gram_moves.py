@@ -168,7 +168,7 @@ class PatchMove(Move):
     ∇ is the gradient AᵀE/m of the whole batch; the metric is that of some patches, evenly spread.  With more columns
     than rows, ∇ (AᵀA/r + tI)⁻¹ = (∇ - ∇Aᵀ (AAᵀ/r + tI)⁻¹ A/r) / t .
 
-    gradient  J_Θᵀ E/m of one's own samples, by name
+    gradient  J_Θᵀ E/m of the samples of this process, by name
     x         the inputs of the whole batch
     squares   Σ E² of each channel, over the samples and places of the whole batch
     places    how many samples and places these are
@@ -220,7 +220,7 @@ def _columns(f: Convolution, gradient: Mapping[str, Tensor]) -> Tensor:
 class GradientMove(Move):
     """J_Θᵀ E/m itself, for maps that are not dense, for parameters with a penalty, and for shared ones.
 
-    gradient  J_Θᵀ E/m of one's own samples, by name
+    gradient  J_Θᵀ E/m of the samples of this process, by name
     together  whether all parameters have one length
     peers     who has the other samples
 

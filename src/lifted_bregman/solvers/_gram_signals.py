@@ -33,7 +33,7 @@ class Signal:
 
 @dataclass(frozen=True, eq=False)
 class Forward:
-    """A forward pass of one's own terms, part after part of the batch."""
+    """A forward pass of the terms of this process, part after part of the batch."""
 
     x: dict[int, Tensor]
     """x_v of the terms here and of what they read; the model's inputs have the numbers 0, -1, -2, .."""
