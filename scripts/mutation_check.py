@@ -123,6 +123,8 @@ MUTATIONS = [
     Mutation("Bregman loss: wrong sign of <x, z>", BASE, "self._phi_star(z_) - x_ * z_", "self._phi_star(z_) + x_ * z_", THEOREM),
     Mutation("cut: two terms compute one value", "graph/cut.py", "several = len(readers) > 1 and not _is_repeated(node, facts, streams)", "several = False", "tests/graph/test_graphs.py"),
     Mutation("cut: two maps with parameters in one term", "graph/cut.py", "(node in facts.parametric and crowded[node] and not _is_tuple(node))", "False", "tests/graph/test_graphs.py -k cut"),
+    Mutation("attention: different inputs projected as one", "graph/attention.py", "packed = query is key and key is value and", "packed =", "tests/graph/test_graphs.py -k self_attention"),
+    Mutation("build: F.linear loses its bias", "graph/build.py", "        module.bias = bias", "        module.bias = nn.Parameter(0.0 * bias)", "tests/graph/test_graphs.py -k f_linear"),
     Mutation("trace: the batch size of the trace is kept", "graph/agree.py", "return BatchSize(multiple), None", "return a, None", "tests/graph/test_graphs.py"),
     Mutation("trace: dropout does not follow its module", "graph/agree.py", "            return Mode(), None", "            return a, None", "tests/maps/test_traced.py"),
     Mutation("prepare: a tensor changed in place is read", "graph/prepare.py", "        if later:", "        if False:", "tests/graph/test_refusals.py"),

@@ -5,9 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from lifted_bregman import activations as act
 from lifted_bregman.graph import read_network
+from lifted_bregman.maps import Dense
+from lifted_bregman.maps.traced import core_of
 from tests.graph.architectures import MODELS
 
 
@@ -200,3 +203,52 @@ def test_the_cut_of_a_residual_block():
         ("model.layers.0 (PostActivation), add", relu, (2, 6)),
     ]
     assert shown(network)[-1] == ("model.fc (Linear)", identity, (12,))
+
+
+class FunctionalLinear(nn.Module):
+    """F.linear with parameters of the module itself, the second after a sum and without bias."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.shift = nn.Parameter(torch.randn(5, 3)), nn.Parameter(torch.randn(5))
+        self.second = nn.Parameter(torch.randn(2, 5))
+
+    def forward(self, x):
+        x = torch.relu(F.linear(x, self.first, bias=self.shift))
+        return F.linear(x + 1.0, self.second)
+
+
+def test_f_linear_with_the_model_s_parameters_is_a_dense_map():
+    model = FunctionalLinear()
+    first, second = (core_of(layer.map)[1] for layer in read_network(model, (torch.randn(2, 3),)))
+    assert isinstance(first, Dense) and isinstance(second, Dense)
+    assert first.parameters == {"weight": model.first, "bias": model.shift}
+    assert second.parameters == {"weight": model.second}
+    x = torch.randn(4, 3)
+    torch.testing.assert_close(first.apply(x), x @ model.first.T + model.shift)
+
+
+def test_f_linear_with_a_computed_weight_is_not_a_dense_map():
+    class Scaled(FunctionalLinear):
+        def forward(self, x):
+            return F.linear(x, 2.0 * self.first, self.shift)
+
+    (layer,) = read_network(Scaled(), (torch.randn(2, 3),))
+    assert not isinstance(core_of(layer.map)[1], Dense)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_self_attention_projects_by_one_dense_map(packed):
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.MultiheadAttention(4, 2, batch_first=True)
+
+        def forward(self, x):
+            return self.inner(x, x, x if packed else 2.0 * x)[0]
+
+    model = Attention()
+    network = read_network(model, (torch.randn(2, 3, 4),))
+    whole = [layer for layer in network if model.inner.in_proj_weight in {*base(layer.map).parameters.values()}]
+    assert len(whole) == (1 if packed else 3)
+    assert isinstance(base(whole[0].map), Dense) == packed

@@ -80,6 +80,7 @@ def multihead_attention(
             "MultiheadAttention was given is_causal=True without attn_mask; it is a hint about attn_mask: pass the "
             "mask too, nn.Transformer.generate_square_subsequent_mask(length)."
         )
+    packed = query is key and key is value and module.in_proj_weight is not None
     batched = query.dim() == 3
     if not batched:
         query, key, value = (x.unsqueeze(0) for x in (query, key, value))
@@ -88,7 +89,10 @@ def multihead_attention(
         query, key, value = (x.transpose(0, 1) for x in (query, key, value))
 
     # Q, K and V, and the further keys that belong to no position
-    q, k, v = (_project(module, index, x) for index, x in enumerate((query, key, value)))
+    if packed:  # one linear map for all three
+        q, k, v = F.linear(query, module.in_proj_weight, module.in_proj_bias).chunk(3, dim=-1)
+    else:
+        q, k, v = (_project(module, index, x) for index, x in enumerate((query, key, value)))
     further = 0
     if module.bias_k is not None and module.bias_v is not None:
         k = torch.cat([k, torch.zeros_like(k[:, :1]) + module.bias_k], dim=1)

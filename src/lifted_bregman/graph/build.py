@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, fx, nn
+from torch.nn import functional as F
 
 from lifted_bregman.errors import UnsupportedModuleError
 from lifted_bregman.graph.agree import BatchSize
@@ -70,10 +71,10 @@ def build_layer(
 
 def _known_map(term: Term, modules: Mapping[str, nn.Module]) -> LayerMap | None:
     """The map of one `nn.Linear`, convolution or embedding, which is written out; None for any other."""
-    calls = term.calls
-    if len(term.inputs) != 1 or not calls or _layout(term.node) is not None or _layout(term.inputs[0]) is not None:
+    if len(term.inputs) != 1 or not term.calls or _layout(term.node) is not None or _layout(term.inputs[0]) is not None:
         return None
-    module: Any = modules.get(str(calls[-1].target)) if calls[-1].op == "call_module" else None
+    module: Any = _last_module(term, modules)
+    calls = _calls_before(term, module) + term.calls[-1:]
     if type(module) is nn.Linear and len(calls) <= 2 and all(_flattens_samples(c, modules) for c in calls[:-1]):
         return Dense(module, flatten=len(calls) == 2)
     if len(calls) == 1 and type(module) in CONVOLUTIONS:
@@ -93,21 +94,49 @@ def _core(
     constants: Mapping[str, Tensor],
 ) -> tuple[TracedMap, Dense | Convolution] | None:
     """The calls before the last one as a map, and the last one as a dense or convolution map; None if it is none."""
-    if len(term.calls) < 2:
+    last = term.calls[-1] if term.calls else None
+    if last is None or last is not term.end or _layout(last) is not None:
         return None
-    last = term.calls[-1]
-    if last is not term.end or last.op != "call_module" or _layout(last) is not None:
-        return None
-    module: Any = modules[str(last.target)]
+    module: Any = _last_module(term, modules)
     known = type(module) is nn.Linear or type(module) in CONVOLUTIONS
-    before = last.args[0] if len(last.args) == 1 and not last.kwargs else None
+    before = last.args[0] if last.args and not (last.op == "call_module" and len(last.args) > 1) else None
     if not known or not isinstance(before, fx.Node) or before not in term.calls or _layout(before) is not None:
         return None
-    head = replace(term, node=before, end=before, calls=term.calls[:-1])
+    head = replace(term, node=before, end=before, calls=_calls_before(term, module))
     if any(_own_parameters(node, modules) for node in head.calls):
         return None
     main = Dense(module) if type(module) is nn.Linear else Convolution(module)
     return _traced_map(head, modules, owners, constants, channels=False), main
+
+
+def _last_module(term: Term, modules: Mapping[str, nn.Module]) -> nn.Module | None:
+    """The module that a term calls last; for F.linear with parameters of the model, an `nn.Linear` that holds them."""
+    last = term.calls[-1]
+    if last.op == "call_module":
+        return None if last.kwargs else modules[str(last.target)]
+    if last.target is not F.linear:
+        return None
+    given = dict(zip(("input", "weight", "bias"), last.args, strict=False)) | dict(last.kwargs)
+    weight, bias = (_parameter(given.get(name)) for name in ("weight", "bias"))
+    if weight is None or (bias is None and given.get("bias") is not None):
+        return None
+    module = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
+    module.weight = weight
+    if bias is not None:
+        module.bias = bias
+    return module
+
+
+def _calls_before(term: Term, module: nn.Module | None) -> list[fx.Node]:
+    """The calls before the last one, without the parameters of `module` that are fetched for it."""
+    held = [] if module is None else list(module.parameters())
+    return [node for node in term.calls[:-1] if not any(_parameter(node) is p for p in held)]
+
+
+def _parameter(node: Any) -> nn.Parameter | None:
+    """The parameter of the model that a node fetches, None for any other node."""
+    value = value_of(node) if isinstance(node, fx.Node) and node.op == "get_attr" else None
+    return value if isinstance(value, nn.Parameter) else None
 
 
 def _flattens_samples(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
@@ -232,6 +261,10 @@ def _parameter_names(term: Term, modules: Mapping[str, nn.Module]) -> tuple[dict
         prefix = target.replace(".", "__") + ("__" if _is_norm(module) else ".")
         prefix += "module." if isinstance(module, Map) else ""
         return {name: prefix + name for name, _ in inner.named_parameters()}, inner
+    if (last := _last_module(term, modules) if term.calls else None) is not None:
+        held = {id(p): name for name, p in last.named_parameters()}
+        if all(id(_parameter(node)) in held for node in sources):
+            return {held[id(_parameter(node))]: str(node.target).replace(".", "__") for node in sources}, last
     names: dict[str, str] = {}
     seen: set[int] = set()
     for node in sources:
