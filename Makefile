@@ -8,7 +8,8 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
-# One thread per process: the suite runs several processes, and small tensors gain nothing from more threads.
+# One thread per process: the suite runs several processes, small tensors gain nothing from more threads, and two threads
+# that share busy cores wait for each other.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
@@ -53,7 +54,7 @@ lint: $(STAMP)
 
 # Warnings are errors (-W), and so is a reference to a name that does not exist (-n).
 docs: $(STAMP)
-	$(BIN)/sphinx-build -W --keep-going -n -q -b html docs docs/_build/html
+	$(TEST_ENV) $(BIN)/sphinx-build -W --keep-going -n -q -b html docs docs/_build/html
 
 bench: $(STAMP)
 	@for file in benchmarks/[!_]*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; echo; done
