@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lifted_bregman import activations as act
+from lifted_bregman.errors import UnsupportedModuleError
 from lifted_bregman.graph import read_network
 from lifted_bregman.graph.decompose import normal_cdf
 
@@ -105,6 +106,11 @@ MAPS = {
     "log_softmax inside": lambda x: F.log_softmax(x, -1),
     "amax": lambda x: x - x.amax(1, keepdim=True),
     "max": lambda x: x - x.max(dim=1, keepdim=True)[0],
+    "max, by name": lambda x: x - x.max(dim=1, keepdim=True).values,
+    "topk": lambda x: torch.topk(x, 3).values,
+    "sort": lambda x: x.sort(dim=-1, descending=True).values,
+    "median": lambda x: x - torch.median(x, 1, keepdim=True)[0],
+    "indices": lambda x: torch.gather(x, 1, x.topk(3, 1).indices),
     "in place": lambda x: x.mul_(2.0).add_(1.0),
     "chunk": lambda x: torch.cat(torch.chunk(x, 3, dim=1)[1:] + torch.chunk(x, 3, dim=1)[:1], dim=1),
 }
@@ -120,3 +126,27 @@ def test_a_differentiable_function_is_a_map(name):
         values[number] = layer.activate(layer.map.apply(network.read(values, number)))
         assert layer.activation == act.Identity()
     torch.testing.assert_close(values[len(network)], model(x).detach())
+
+
+@pytest.mark.parametrize("example", [None, torch.randn(2, 4)])
+def test_values_of_a_pair_need_no_example(example):
+    model = Applied(lambda x: x.relu().max(1, keepdim=True).values + x)
+    network = read_network(model, example)
+    x = torch.randn(5, 4)
+    values = {0: x}
+    for number, layer in enumerate(network, 1):
+        values[number] = layer.activate(layer.map.apply(network.read(values, number)))
+    torch.testing.assert_close(values[len(network)], model(x).detach())
+
+
+OVER_SAMPLES = {
+    "sort": lambda x: x.sort(0).values,
+    "topk": lambda x: x.topk(2, 0).values,
+    "median": lambda x: x - x.median(),
+}
+
+
+@pytest.mark.parametrize("name", OVER_SAMPLES)
+def test_an_order_of_the_samples_is_refused(name):
+    with pytest.raises(UnsupportedModuleError, match="dimension of the samples"):
+        read_network(Applied(OVER_SAMPLES[name]), torch.randn(5, 4))

@@ -14,7 +14,7 @@ from lifted_bregman.activations import Activation
 from lifted_bregman.activations.torch_functions import is_activation_function, read_function
 from lifted_bregman.activations.torch_modules import NotLiftableError, _from_function, read_activation
 from lifted_bregman.graph.decompose import normal_cdf
-from lifted_bregman.graph.proxies import UNKNOWN, value_of
+from lifted_bregman.graph.proxies import UNKNOWN, name_of_target, value_of
 from lifted_bregman.graph.refusals import refuse_call
 from lifted_bregman.graph.trace import FACTORIES
 from lifted_bregman.maps.base import Map
@@ -74,7 +74,7 @@ _MAPS = VIEWS | SUMS | frozenset(
     "amax amin max min maximum minimum abs dropout dropout1d dropout2d dropout3d embedding interpolate upsample pad "
     "pixel_shuffle pixel_unshuffle unfold fold grid_sample affine_grid masked_fill where tril triu diagonal diag_embed "
     "gather take_along_dim index to float double type_as type half bfloat16 lerp addcmul addcdiv log_softmax "
-    "cosine_similarity rot90 cdist".split()
+    "cosine_similarity rot90 cdist sort topk kthvalue median cummax cummin".split()
 )  # fmt: skip
 _WHOLE = frozenset(
     "eq ne lt le gt ge logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_not and_ or_ not_ "
@@ -84,7 +84,14 @@ _WHOLE = frozenset(
 )
 """Calls that make no numbers which carry a derivative: for constants, masks and indices."""
 _NEW = frozenset("ones_like zeros_like full_like new_zeros new_ones new_full new_empty empty_like new_tensor".split())
-_REDUCTIONS = frozenset("sum mean var std norm logsumexp amax amin prod softmax max min cumsum vector_norm".split())
+_REDUCTIONS = frozenset(
+    "sum mean var std norm logsumexp amax amin prod softmax max min cumsum vector_norm sort topk kthvalue median "
+    "cummax cummin".split()
+)
+_SECOND_THEN_DIM = frozenset("norm vector_norm topk kthvalue".split())
+"""Reductions whose dimension is their third argument."""
+_LAST_DIM = frozenset("sort topk kthvalue".split())
+"""Reductions that run over the last dimension where none is given."""
 _MIXING = frozenset("cat concat concatenate stack".split())
 _WRAP = "wrap it in lb.Map(module) if it is a differentiable map without activation"
 _RANDOM_METHODS = frozenset("bernoulli bernoulli_ normal_ uniform_ random_ exponential_ rrelu".split())
@@ -100,7 +107,7 @@ class Matched:
 
 def name_of(node: fx.Node) -> str:
     """The plain name of a function or method: "add" for `torch.add`, `Tensor.add_`, `operator.add` and `x + y`."""
-    name = str(getattr(node.target, "__name__", node.target)).removeprefix("special_").removeprefix("linalg_")
+    name = name_of_target(node).removeprefix("special_").removeprefix("linalg_")
     return name.strip("_") if name not in ("and_", "or_", "not_") else name
 
 
@@ -210,11 +217,11 @@ def _require_samples_apart(node: fx.Node, name: str) -> None:
         first = next((n for n in first if isinstance(n, fx.Node)), None)
     if not isinstance(first, fx.Node) or (name in ("max", "min") and len(node.all_input_nodes) > 1):
         return
-    place = 2 if name in ("norm", "vector_norm") else 1
+    place = 2 if name in _SECOND_THEN_DIM else 1
     given: Any = node.args[place] if len(node.args) > place else None
     given = node.kwargs.get("dim", node.kwargs.get("axis", given))
-    if given is None and name in _MIXING:
-        given = 0
+    if given is None and (name in _MIXING or name in _LAST_DIM):
+        given = 0 if name in _MIXING else -1
     dims: set[int] | None = None
     if given is not None and given != ():
         dims = {given} if isinstance(given, int) else set(given)
@@ -262,5 +269,5 @@ def _is_output(node: fx.Node) -> bool:
 
 
 def _shown(node: fx.Node) -> str:
-    name = str(getattr(node.target, "__name__", node.target))
+    name = name_of_target(node)
     return f"{name}(...)" if node.op != "call_module" else name

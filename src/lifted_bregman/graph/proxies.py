@@ -26,6 +26,10 @@ _NUMBERS = frozenset("item tolist numpy __bool__ __int__ __float__ __index__ __c
 """Methods that give a tensor's numbers, as Python values."""
 _ALIASES: dict[str, tuple[str, tuple[Any, ...]]] = {"mT": ("transpose", (-2, -1)), "data": ("detach", ())}
 
+_PAIRS = frozenset("max min sort topk kthvalue median mode cummax cummin".split())
+"""Calls that may give a pair of values and indices."""
+_PARTS = {"values": 0, "indices": 1}
+
 
 class Proxy(fx.Proxy):
     """A tensor of the traced model; `value` is what it is for the example, or `UNKNOWN`."""
@@ -59,6 +63,8 @@ class Proxy(fx.Proxy):
         if name in _ALIASES:
             method, arguments = _ALIASES[name]
             return getattr(self, method)(*arguments)
+        if name in _PARTS and (isinstance(self.value, tuple) or name_of_target(self.node) in _PAIRS):
+            return self._part(_PARTS[name])
         if name in ("requires_grad", "is_leaf", "grad", "grad_fn", "real", "imag", "names"):
             return self.tracer.refuse_here(f"it reads .{name} of a tensor, which tracing cannot follow")
         if not callable(getattr(Tensor, name, None)) and isinstance(self.value, Tensor):
@@ -164,6 +170,11 @@ class UnknownShape:
         return bool(self.proxy.tracer.ask_for_example("it compares the shape of a tensor"))
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def name_of_target(node: fx.Node) -> str:
+    """The name of the function or method that a node calls."""
+    return str(getattr(node.target, "__name__", node.target))
 
 
 def value_of(node: fx.Node) -> Any:
