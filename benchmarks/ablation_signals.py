@@ -33,8 +33,8 @@ from lifted_bregman.experiments import Settings, load_data
 from lifted_bregman.experiments.build import build_problem
 from lifted_bregman.graph.terms import sum_features
 from lifted_bregman.problem.nested import differentiable_activation, differentiable_penalty
-from lifted_bregman.solvers import Batch, Outcome, Solver
-from lifted_bregman.solvers._gram_signals import Signal
+from lifted_bregman.solvers import Outcome, Solver
+from lifted_bregman.solvers.gram.signal import Signal
 from lifted_bregman.training import default_solver
 
 
@@ -53,22 +53,20 @@ class BackPropagated(lb.GramSweep):
         self,
         problem: lb.LiftedProblem,
         layer: int,
-        rows: slice,
-        x: Mapping[int, Tensor],
-        z: Mapping[int, Tensor],
-        pulled: Tensor,
-        reach: Tensor,
-        batch: Batch,
+        x: Tensor,
+        z: Tensor,
+        g: Tensor,
+        *unused: Any,
     ) -> Signal:
         own = problem.network[layer]
         with torch.enable_grad():
-            at = z[layer][rows].detach().requires_grad_()
+            at = z.detach().requires_grad_()
             out = differentiable_activation(own, at)
-            value = (out * pulled).sum()
+            value = (out * g).sum()
             if layer in problem.penalties:
                 value = value + sum_features(differentiable_penalty(problem.penalties[layer], own.arrange(out))).sum()
             (E,) = torch.autograd.grad(value, at)
-        return Signal(rows, E, x[layer][rows], 1.0)
+        return Signal(E, x, 1.0)
 
 
 SOLVERS: dict[str, Solver[Any]] = {

@@ -24,6 +24,7 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import torch
 from _tables import plain
@@ -32,7 +33,7 @@ from torch import Tensor, nn
 import lifted_bregman as lb
 from lifted_bregman.activations import Identity
 from lifted_bregman.solvers import Batch, Solver
-from lifted_bregman.solvers._gram_signals import Signal
+from lifted_bregman.solvers.gram.signal import Signal
 
 WIDTH, TEST_SHARE = 64, 0.25
 RATES = {"AdamW": (1e-4, 3e-4, 1e-3, 3e-3), "SGD": (3e-3, 1e-2, 3e-2, 1e-1)}
@@ -113,8 +114,8 @@ class Recording(lb.GramSweep):
 
     found: dict[int, Tensor]
 
-    def _signal(self, problem, layer, rows, x, z, pulled, sizes, batch) -> Signal:  # type: ignore[no-untyped-def]
-        signal = super()._signal(problem, layer, rows, x, z, pulled, sizes, batch)
+    def _signal(self, problem: lb.LiftedProblem, layer: int, *arguments: Any) -> Signal:
+        signal = super()._signal(problem, layer, *arguments)
         self.found[layer] = signal.E.clone()
         return signal
 

@@ -20,10 +20,10 @@ ALPHA = 0.1
 class Recording(BackPropagated):
     """Keeps the gradient E_lᵀ [x_{l-1} 1]/m of every layer, all of them dense."""
 
-    def _implicit_move(self, problem, layer, z, signals, own, metric):
-        (signal,) = signals
-        FOUND[layer] = {"weight": signal.E.t() @ own.X / own.total, "bias": signal.E.mean(0)}
-        return super()._implicit_move(problem, layer, z, signals, own, metric)
+    def _dense_move(self, problem, layer, signal, system, z):
+        rows = system.rows
+        FOUND[layer] = {"weight": signal.E.t() @ rows.X / rows.total, "bias": signal.E.mean(0)}
+        return super()._dense_move(problem, layer, signal, system, z)
 
 
 FOUND: dict[int, dict[str, torch.Tensor]] = {}

@@ -15,19 +15,22 @@ import lifted_bregman as lb
 from lifted_bregman import activations as act
 from lifted_bregman import solvers
 from lifted_bregman.maps import Dense
-from lifted_bregman.solvers._gram_moves import (
-    Design,
+from lifted_bregman.solvers.gram.length import change_size
+from lifted_bregman.solvers.gram.move import (
+    LowRankMove,
     Metric,
-    PlainMove,
-    SampleMove,
-    WeightMove,
-    dense_move,
-    design,
+    UnitMove,
+    can_stack,
     metrics,
+    plain_move,
+    sample_move,
+    weight_move,
 )
+from lifted_bregman.solvers.gram.reference import block_move
+from lifted_bregman.solvers.gram.rows import Rows, block_size
 from tests import cases
 from tests.sampling import over
-from tests.solvers.gram_oracle import F64, TIGHT, Oracle, assert_follows, block_move, linears, relu
+from tests.solvers.gram_oracle import F64, TIGHT, Oracle, assert_follows, linears, relu
 
 TRAINED = ["weight and bias", "weight", "bias"]
 
@@ -37,6 +40,25 @@ def layer(inputs: int, outputs: int, trained: str = "weight and bias") -> Dense:
     module.weight.requires_grad_("weight" in trained)
     module.bias.requires_grad_("bias" in trained)
     return Dense(module)
+
+
+def design(f: Dense, X, weights=None) -> Rows:
+    """The rows of a layer's inputs."""
+    root = None if weights is None else weights.sqrt()[:, None]
+    return Rows.of(X, root, weight="weight" in f.parameters, bias="bias" in f.parameters)
+
+
+def in_weights(own: Rows, E, damping, left=None, steps=1):
+    """The move in weight space for a signal E, whose rows are not multiplied by √w, as `left` has them too."""
+    root = 1.0 if own.root is None else own.root
+    return weight_move(own, root * E, damping, left and (lambda H: root * left(H / root)), steps)
+
+
+def in_samples(own: Rows, block, E, damping, left=None, steps=1):
+    """The same in sample space."""
+    root = 1.0 if own.root is None else own.root
+    (metric,) = metrics([own], block, damping)
+    return sample_move(own, metric, root * E, left and (lambda H: root * left(H / root)), steps)
 
 
 def rows(f: Dense, X, weights=None):
@@ -51,7 +73,7 @@ def rows(f: Dense, X, weights=None):
 def delta(f: Dense, move) -> torch.Tensor:
     """Δ as (n, out)."""
     into = {name: torch.zeros_like(p) for name, p in f.parameters.items()}
-    move.subtract(into, {"unit": torch.ones(f.module.out_features, dtype=F64)}, -1.0)
+    move.subtract(into, {"unit": -torch.ones(f.module.out_features, dtype=F64)})
     return torch.cat([into[name].view(len(into[name]), -1) for name in ("weight", "bias") if name in into], 1).T
 
 
@@ -76,29 +98,26 @@ def problem(m, n, trained="weight and bias", weighted=False, seed=0):
 def test_both_spaces_make_the_same_move(m, n, steps, trained, weighted):
     """One block of all samples against the whole batch, and both against the system written out."""
     f, X, E, w = problem(m, n, trained, weighted)
-    own = design(f, X, w, 100)
-    assert own.block == 0
-    left = sigmoid_left(E)
-    in_weights = dense_move(f, own, None, E, 0.3, left, steps)
-    one, k = Design(own.X, own.ones, own.root, m), own.columns
-    tau = 0.3 * m / k  # for the same t
-    in_samples = dense_move(f, one, metrics([one], tau)[0], E, tau, left, steps)
-    assert isinstance(in_weights, WeightMove) and isinstance(in_samples, SampleMove)
+    own, left = design(f, X, w), sigmoid_left(E)
+    k = own.columns
+    of_weights = in_weights(own, E, 0.3, left, steps)
+    of_samples = in_samples(own, m, E, 0.3 * m / k, left, steps)  # for the same t
+    assert isinstance(of_weights, UnitMove) and isinstance(of_samples, LowRankMove)
     root = 1.0 if w is None else w.sqrt()[:, None]
     A = rows(f, X, w)
     expected, C, t, G = block_move(A, root * E, m, 0.3, lambda H: root * left(H / root), steps, dimension=k)
-    torch.testing.assert_close(delta(f, in_weights), expected, **TIGHT)
+    torch.testing.assert_close(delta(f, of_weights), expected, **TIGHT)
     # The sizes are the same, and no smaller than the true one after the first step.
     lengths = {"unit": torch.tensor([0.3, 1.0, 2.0], dtype=F64)}
-    size = in_weights.size(lengths)
+    size = change_size(of_weights.change, lengths)
     assert size == pytest.approx(float((G * lengths["unit"]).square().mean().sqrt()), rel=1e-12)
-    assert in_samples.size(lengths) == pytest.approx(size, rel=1e-12)
+    assert change_size(of_samples.change, lengths) == pytest.approx(size, rel=1e-12)
     assert float((A @ expected * lengths["unit"]).square().mean().sqrt()) <= size * (1.0 + 1e-12)
     # Mean squares: ‖Δ‖²/n in weight space; in sample space (‖Δ‖² + t‖C‖²/m)/n.
-    torch.testing.assert_close(in_weights.units["unit"], expected.square().sum(0) / k, **TIGHT)
+    torch.testing.assert_close(of_weights.squares["unit"], expected.square().sum(0) / k, **TIGHT)
     plain = (expected.square().sum(0) + t * C.square().sum(0) / m) / k
-    torch.testing.assert_close(in_samples.units["unit"], plain, **TIGHT)
-    torch.testing.assert_close(delta(f, in_samples), expected, **TIGHT)
+    torch.testing.assert_close(of_samples.squares["unit"], plain, **TIGHT)
+    torch.testing.assert_close(delta(f, of_samples), expected, **TIGHT)
 
 
 @pytest.mark.parametrize("trained", TRAINED)
@@ -107,18 +126,18 @@ def test_a_filled_block_and_layers_in_one_call(trained):
     group, solo = [], []
     for seed in range(3):
         f, X, E, w = problem(7, 8, trained, weighted=seed == 2, seed=seed)
-        own = design(f, X, w, 3)
-        assert own.block == 3 and own.filled and own.rows == 7
+        own = design(f, X, w)
         (group if seed < 2 else solo).append((f, X, E, w, own))
-    assert group[0][-1].key == group[1][-1].key != solo[0][-1].key
-    found = [*metrics([item[-1] for item in group], 0.2), *metrics([solo[0][-1]], 0.2)]
+    assert block_size(7, 8, 3) == 3
+    assert can_stack(group[0][-1], 3) == can_stack(group[1][-1], 3) != can_stack(solo[0][-1], 3)
+    found = [*metrics([item[-1] for item in group], 3, 0.2), *metrics([solo[0][-1]], 3, 0.2)]
     for (f, X, E, w, own), metric in zip(group + solo, found, strict=True):
         A = rows(f, X, w)
         root = torch.ones(7, 1, dtype=F64) if w is None else w.sqrt()[:, None]
         expected = sum(
             block_move(A[b : b + 3], (root * E)[b : b + 3], 3, 0.2)[0] * 3 / 7 for b in (0, 3, 6)
         )  # fmt: skip
-        move = dense_move(f, own, metric, E, 0.2, sigmoid_left(E), 1)
+        move = sample_move(own, metric, root * E)
         torch.testing.assert_close(delta(f, move), expected, **TIGHT)
         assert not move.fallback
 
@@ -126,12 +145,8 @@ def test_a_filled_block_and_layers_in_one_call(trained):
 def test_whole_blocks_are_the_mean_of_separate_batches():
     """8 rows in blocks of 4: Δ is the plain mean of the moves that two workers would make in weight space."""
     f, X, E, _ = problem(8, 9)
-    own = design(f, X, None, 4)
-    together = delta(f, dense_move(f, own, metrics([own], 0.2)[0], E, 0.2, sigmoid_left(E), 1))
-    apart = [
-        delta(f, dense_move(f, design(f, X[part], None, 100), None, E[part], 0.2 * 10 / 4, sigmoid_left(E[part]), 1))
-        for part in (slice(0, 4), slice(4, 8))
-    ]
+    together = delta(f, in_samples(design(f, X), 4, E, 0.2))
+    apart = [delta(f, in_weights(design(f, X[part]), E[part], 0.2 * 10 / 4)) for part in (slice(0, 4), slice(4, 8))]
     torch.testing.assert_close(together, (apart[0] + apart[1]) / 2, **TIGHT)
     assert float((apart[0] - apart[1]).norm()) > 0.1
 
@@ -149,8 +164,7 @@ def test_whole_blocks_are_the_mean_of_separate_batches():
     ],
 )
 def test_sizes_of_blocks(samples, inputs, block, expected):
-    own = design(layer(inputs, 1), torch.zeros(samples, inputs, dtype=F64), None, block)
-    assert own.block == expected
+    assert block_size(samples, inputs, block) == expected
 
 
 @pytest.mark.parametrize("settings", [{"block": 3}, {"block": 5, "inner_steps": 2}, {"block": 3, "average": 0.0}])
@@ -197,15 +211,13 @@ def test_inner_steps_decrease_the_implicit_problem_to_its_minimum(sigma, space):
     A = rows(f, X)
     t = tau * float(A.square().sum()) / (m * (m if space == "samples" else A.shape[1]))
     value = implicit(sigma, A, z, target, nu, t)
-    own = design(f, X, None, 100)
-    if space == "samples":
-        own = Design(own.X, own.ones, own.root, m)
-    metric = metrics([own], tau)[0] if space == "samples" else None
+    own, E = design(f, X), (sigma(z) - target) / nu
+
+    def left(H):
+        return (sigma(z - nu * H) - target) / nu
 
     def after(steps):
-        move = dense_move(
-            f, own, metric, (sigma(z) - target) / nu, tau, lambda H: (sigma(z - nu * H) - target) / nu, steps
-        )
+        move = in_samples(own, m, E, tau, left, steps) if space == "samples" else in_weights(own, E, tau, left, steps)
         return value(delta(f, move))[0]
 
     values = [value(torch.zeros(8, 4))[0], *(after(k) for k in range(1, 6))]
@@ -223,26 +235,24 @@ def test_a_linear_layer_is_solved_by_one_step(block):
     f, X, E, _ = problem(5, 8)
     with torch.no_grad():
         Y = f.apply(X) - E
-    own = design(f, X, None, 100)
-    own = Design(own.X, own.ones, own.root, block)
-    metric = metrics([own], 0.4)[0] if block else None
+    own = design(f, X)
     A, start = rows(f, X), torch.cat([f.module.weight.detach(), f.module.bias.detach()[:, None]], 1).T
     t = 0.4 * float(A.square().sum()) / (5 * (5 if block else 9))
     best = torch.linalg.solve(A.T @ A + 5 * t * torch.eye(9, dtype=F64), A.T @ Y + 5 * t * start)
     for steps in (1, 2, 7):
-        move = dense_move(f, own, metric, E, 0.4, lambda H: E - H, steps)
+        rest = (E, 0.4, lambda H: E - H, steps)
+        move = in_samples(own, block, *rest) if block else in_weights(own, *rest)
         torch.testing.assert_close(start - delta(f, move), best, **TIGHT)
 
 
 def test_the_limit_of_large_damping_is_the_gradient():
     f, X, E, w = problem(5, 8, weighted=True)
-    own = design(f, X, w, 100)
+    own = design(f, X, w)
     A = rows(f, X, w)
-    plain = dense_move(f, own, None, E, math.inf, sigmoid_left(E), 1)
-    assert isinstance(plain, PlainMove)
+    plain = plain_move(own, w.sqrt()[:, None] * E)
     gradient = A.T @ (w.sqrt()[:, None] * E) / 5
     torch.testing.assert_close(delta(f, plain), gradient, **TIGHT)
-    near = dense_move(f, own, None, E, 1e9, sigmoid_left(E), 1)
+    near = in_weights(own, E, 1e9)
     t = 1e9 * float(A.square().sum()) / (5 * 9)
     torch.testing.assert_close(t * delta(f, near), gradient, rtol=1e-7, atol=1e-7)
 
@@ -252,11 +262,11 @@ def test_the_lengths_of_a_plain_move_are_those_of_orthogonal_rows():
     torch.manual_seed(0)
     X = 1.7 * torch.linalg.qr(torch.randn(9, 5, dtype=F64))[0].T
     f, E = layer(9, 3, "weight"), torch.randn(5, 3, dtype=F64)
-    move = PlainMove(design(f, X, None, 100), E)
+    move = plain_move(design(f, X), E)
     D = X.T @ E / 5
-    torch.testing.assert_close(move.units["unit"], D.square().mean(0), **TIGHT)
+    torch.testing.assert_close(move.squares["unit"], D.square().mean(0), **TIGHT)
     X, E = X[:1].expand(5, 9), E[:1].expand(5, 3)
-    size = PlainMove(design(f, X, None, 100), E).size({"unit": torch.ones(3, dtype=F64)})
+    size = change_size(plain_move(design(f, X), E).change, {"unit": torch.ones(3, dtype=F64)})
     assert size == pytest.approx(float((X @ X.T @ E / 5).square().mean().sqrt()), rel=1e-12)
 
 
@@ -265,30 +275,30 @@ def test_the_lengths_of_a_plain_move_are_those_of_orthogonal_rows():
 
 def test_a_metric_that_does_not_exist_is_a_multiple_of_the_identity(monkeypatch):
     f, X, E, _ = problem(4, 9)
-    own = Design(X, torch.ones(4, 1, dtype=F64), None, 4)
+    own = design(f, X)
     real = torch.linalg.cholesky_ex
     monkeypatch.setattr(torch.linalg, "cholesky_ex", lambda K: (real(K)[0], torch.ones(len(K), dtype=torch.int)))
-    (metric,) = metrics([own], 0.3)
+    (metric,) = metrics([own], 4, 0.3)
     A = rows(f, X)
     trace = float(A.square().sum())
     expected = torch.eye(4, dtype=F64) / (trace / 4 + 0.3 * trace / 16)
     assert metric.fallback
     torch.testing.assert_close(metric.inverse[0], expected, rtol=1e-13, atol=0)
-    assert SampleMove(own, metric, E, sigmoid_left(E), 1).fallback
+    assert sample_move(own, metric, E).fallback
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_metric_of_numbers_that_are_not_finite(bad):
     _, X, _, _ = problem(4, 9)
     X[2, 3] = bad
-    assert metrics([Design(X, None, None, 2)], 0.3)[0].fallback
+    assert metrics([Rows.of(X, bias=False)], 2, 0.3)[0].fallback
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 def test_tiny_damping_is_raised_to_the_size_of_rounding(dtype):
     """Duplicates: t is 100 eps b of the mean eigenvalue, so that the Cholesky factor exists."""
     X = torch.ones(40, 90, dtype=dtype)
-    (metric,) = metrics([Design(X, None, None, 40)], 1e-30)
+    (metric,) = metrics([Rows.of(X, bias=False)], 40, 1e-30)
     assert not metric.fallback
     assert float(metric.t) == pytest.approx(90 / 40 * 100 * torch.finfo(dtype).eps * 40, rel=1e-6)
 
@@ -299,18 +309,18 @@ def test_a_block_of_zeros_moves_nothing(dtype):
     torch.manual_seed(0)
     X, E = torch.randn(8, 9).to(dtype), torch.randn(8, 3).to(dtype)
     X[2:4] = 0.0
-    own = Design(X, None, None, 2)
-    (metric,) = metrics([own], 0.3)
+    own = Rows.of(X, bias=False)
+    (metric,) = metrics([own], 2, 0.3)
     assert isinstance(metric, Metric) and not metric.fallback
-    move = SampleMove(own, metric, E, lambda H: E, 1)
+    move = sample_move(own, metric, E)
     expected, along = torch.zeros(9, 3, dtype=F64), torch.zeros(3, dtype=F64)
     for b in (0, 4, 6):
         d, C, _, G = block_move(X[b : b + 2].double(), E[b : b + 2].double(), 2, 0.3)
         expected, along = expected + d / 4, along + (C * G).sum(0)
     tolerance = {"rtol": 1e-4, "atol": 1e-6} if dtype is torch.float32 else TIGHT
-    torch.testing.assert_close(move.units["unit"].double(), along / (8 * 9 * 4), **tolerance)
+    torch.testing.assert_close(move.squares["unit"].double(), along / (8 * 9 * 4), **tolerance)
     into = {"weight": torch.zeros(3, 9, dtype=dtype)}
-    move.subtract(into, {"unit": torch.ones(3, dtype=dtype)}, -1.0)
+    move.subtract(into, {"unit": -torch.ones(3, dtype=dtype)})
     torch.testing.assert_close(into["weight"].T.double(), expected, **tolerance)
 
 
@@ -323,13 +333,13 @@ def test_the_size_bounds_the_change_of_the_pre_activations(damping, inputs, bloc
     for spread in (0.01, 1.0):
         x = torch.ones(9, inputs, dtype=F64) + spread * torch.randn(9, inputs, dtype=F64)
         E = torch.randn(9, 4, dtype=F64) + 1.0
-        own = design(f, x, None, block)
-        metric = metrics([own], damping)[0] if own.block and math.isfinite(damping) else None
-        move = dense_move(f, own, metric, E, damping, torch.zeros_like, 1)
+        own, b = design(f, x), block_size(9, inputs, block)
+        plain = math.isinf(damping)
+        move = plain_move(own, E) if plain else in_samples(own, b, E, damping) if b else in_weights(own, E, damping)
         lengths = {"unit": torch.ones(4, dtype=F64)}
-        size = move.size(lengths)
+        size = change_size(move.change, lengths)
         into = {"weight": torch.zeros(4, inputs, dtype=F64), "bias": torch.zeros(4, dtype=F64)}
-        move.subtract(into, lengths, 1.0)
+        move.subtract(into, lengths)
         change = x @ into["weight"].T + into["bias"]
-        blocks = 1 if metric is None else len(metric.inverse)
+        blocks = math.ceil(9 / b) if b and not plain else 1
         assert float(change.square().mean().sqrt()) <= size * math.sqrt(blocks) * (1.0 + 1e-12)

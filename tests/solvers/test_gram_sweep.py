@@ -17,7 +17,7 @@ import lifted_bregman as lb
 from lifted_bregman import activations as act
 from lifted_bregman import solvers
 from lifted_bregman.problem.nested import nested_objective
-from lifted_bregman.solvers import gram_sweep
+from lifted_bregman.solvers.gram import sweep
 from tests import cases
 from tests.sampling import pairwise
 from tests.solvers.gram_oracle import F64, TIGHT, Oracle, assert_follows, linears, packed, relu, soft
@@ -119,11 +119,11 @@ def test_a_sparse_code_with_a_penalty(settings):
     """x_2⁺ = S_{ν 0.05}(S_{0.05}(v)): two thresholds, of the activation and of the penalty, add up."""
     case = make("sparse code", samples=15)
 
-    def nudged(l, z, p, nudge):
-        return relu(z - nudge * p) if l == 1 else soft(0.05 + 0.05 * nudge)(z - nudge * p)
+    def prox(v, nudge):
+        return soft(0.05 + 0.05 * nudge)(v)
 
     maps = [relu, soft(0.05), lambda z: z]
-    oracle = Oracle(settings, linears(case.problem), maps, [1.0, 1.0], penalised=(2,), nudged=nudged)
+    oracle = Oracle(settings, linears(case.problem), maps, [1.0, 1.0], {2: prox})
     assert_follows(settings, case.problem, *case.data, oracle)
 
 
@@ -194,13 +194,13 @@ def test_a_flatten_before_the_layer_is_a_reshape():
 
 def signals(monkeypatch, problem, X, Y, **settings):
     """E_1 .. E_L of one step."""
-    found, real = [], gram_sweep.dense_move
+    found, real = [], sweep.weight_move
 
-    def spy(f, own, metric, E, *rest):
+    def spy(rows, E, *rest):
         found.insert(0, E.clone())
-        return real(f, own, metric, E, *rest)
+        return real(rows, E, *rest)
 
-    monkeypatch.setattr(gram_sweep, "dense_move", spy)
+    monkeypatch.setattr(sweep, "weight_move", spy)
     solver, batch = GramSweep(**settings), solvers.Batch.whole(problem, X, Y)
     solver.step(problem, solver.init(problem, batch), batch)
     monkeypatch.undo()

@@ -83,6 +83,19 @@ class Convolution(LayerMap):
         split: Tensor = matrix.unflatten(0, (groups, -1)).unflatten(2, (inputs, *weight.shape[2:]))
         return split.transpose(1, 2).flatten(0, 1)
 
+    def packed(self, parts: Mapping[str, Tensor]) -> Tensor:
+        """Tensors of the trained parameters' shapes, by name, as one matrix (units, n): `unit_rows`, the bias last."""
+        columns = [self.unit_rows(parts["weight"])] if "weight" in parts else []
+        return torch.cat([*columns, *([parts["bias"][:, None]] if "bias" in parts else [])], 1)
+
+    def unpacked(self, matrix: Tensor) -> dict[str, Tensor]:
+        """The inverse of `packed`, for all trained parameters."""
+        trained, parts = self.parameters, {}
+        if "weight" in trained:
+            columns = matrix.shape[1] - ("bias" in trained)
+            parts["weight"] = self.from_unit_rows(matrix[:, :columns], trained["weight"])
+        return parts | {"bias": matrix[:, -1]} if "bias" in trained else parts
+
     @no_graph
     def apply(self, x: Tensor) -> Tensor:
         return self._push(x, self.module.weight, self.module.bias)

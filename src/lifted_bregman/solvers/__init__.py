@@ -16,7 +16,7 @@ from lifted_bregman.solvers.bregman_iterations import BregmanIterations
 from lifted_bregman.solvers.constrained import Constrained
 from lifted_bregman.solvers.coordinate_descent import BregmanCoordinateDescent, CoordinateDescent
 from lifted_bregman.solvers.directions import Direction, LiftedDirection
-from lifted_bregman.solvers.gram_sweep import GramSweep
+from lifted_bregman.solvers.gram import GramSweep
 from lifted_bregman.solvers.implicit_sgd import Coupling, ImplicitSGD, ParameterUpdate, Space
 from lifted_bregman.solvers.linbreg import LinBreg
 from lifted_bregman.solvers.model_averaging import ImplicitParallel, ModelAveraging, OneProcess, Team

@@ -1,0 +1,116 @@
+"""Every message of a step of the default solver: the one file of it that talks to other ranks.
+
+Data-parallel ranks have the same parameters and different samples.  Layer-parallel ranks have different terms; x goes
+up from rank to rank in the forward pass, and Σ J_xᵀ E comes down.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lifted_bregman.problem import LiftedProblem
+from lifted_bregman.problem.peers import Peers
+from lifted_bregman.solvers.gram.move import AllSum, Left, sum_alone
+
+# Samples
+
+
+@dataclass(frozen=True, eq=False)
+class SharedRows:
+    """The rows of one layer's system: those of this rank, or of all ranks."""
+
+    peers: Peers
+    gathered: bool
+    """Whether every rank has all rows."""
+
+    @classmethod
+    def of(cls, peers: Peers, samples: int, each: int, block: int) -> SharedRows:
+        """In sample space ranks keep their own rows if all of their parts end where blocks end.
+
+        samples  of this rank
+        each     rows of a sample
+        block    b; 0 where no system in sample space is solved
+        """
+        if peers.count == 1 or not block:
+            return cls(peers, False)
+        total = peers.samples(samples)
+        return cls(peers, any(end * each % block for end in peers.ends(samples) if end < total))
+
+    @property
+    def all_sum(self) -> AllSum:
+        """Sums over the rows here, made those over all rows."""
+        return sum_alone if self.gathered or self.peers.count == 1 else self.peers.total
+
+    def gather(self, values: Tensor, keep: bool = False) -> Tensor:
+        """Values (samples, ...) of the samples whose rows are here."""
+        return self.peers.gather(values, keep=keep) if self.gathered else values
+
+    def left(self, left: Left) -> Left:
+        """E(H) of the samples whose rows are here, from a function for those of this rank."""
+        if not self.gathered:
+            return left
+        return lambda H: self.peers.gather(left(self.peers.own(H)))
+
+    @property
+    def any_failed(self) -> Callable[[bool], bool] | None:
+        """Whether something failed on any rank, from whether it failed here; None where no rank has other rows."""
+        if self.all_sum is sum_alone:
+            return None
+        return lambda failed: self.peers.total_of(float(failed)) != (0.0,)
+
+
+def root_mean_squares(values: Sequence[Tensor], weights: Tensor | None, peers: Peers) -> list[Tensor]:
+    """Root mean squares () over all entries on all ranks, samples counting by their weights."""
+    values = list(values)
+    if weights is not None:
+        root = weights.sqrt()
+        values = [value * root.view(-1, *[1] * (value.ndim - 1)) for value in values]
+    norms = list(torch._foreach_norm(values))
+    if peers.count == 1:
+        counts = [value.numel() for value in values]
+    else:
+        counts = [peers.samples(len(value)) * math.prod(value.shape[1:]) for value in values]
+        norms = [values[0].new_full((), norm) for norm in peers.norms_of(*map(float, norms))]
+    torch._foreach_div_(norms, [math.sqrt(count) for count in counts])
+    return norms
+
+
+# Terms
+
+
+def receive_inputs(problem: LiftedProblem, like: Tensor) -> Tensor:
+    """x_{a-1} of a micro-batch from the rank below, a being the first term here."""
+    return problem.span.from_below(like)
+
+
+def send_outputs(problem: LiftedProblem, x: Mapping[int, Tensor]) -> None:
+    """Sends x_b of a micro-batch to the rank above, if there is one."""
+    for layer in problem.span.lent:
+        problem.span.send_above(x[layer])
+
+
+def receive_signal(problem: LiftedProblem, like: Tensor) -> Tensor:
+    """Σ J_xᵀ E for the last variable here, from the rank above."""
+    return problem.span.from_above(like)
+
+
+def send_signals(problem: LiftedProblem, pulled: Mapping[int, Tensor]) -> None:
+    """Sends Σ J_xᵀ E for the variable that this rank has received, if there is one."""
+    for layer in problem.span.borrowed:
+        problem.span.send_below(pulled[layer])
+
+
+def all_terms(problem: LiftedProblem, numbers: Sequence[Tensor]) -> Tensor:
+    """One number for each term of the network, (L,), from those of the terms here."""
+    return problem.span.all_layers(torch.stack(list(numbers)))
+
+
+def spread_parameters(problem: LiftedProblem) -> None:
+    """Gives every rank the parameters of all terms."""
+    terms = range(1, problem.depth + 1)
+    problem.span.spread({l: [p.detach() for p in problem.network[l].map.parameters.values()] for l in terms})
