@@ -100,7 +100,7 @@ def parameters_before_the_end(mate: Mate, name: str, solver: Any) -> Any:
     """The parameters of each process after a few steps, without any collecting; and its own layers."""
     run = run_of(mate, name, solver, tolerance=None)
     start = [p.detach().clone() for p in run.problem.model.parameters()]
-    batch = run._batch(run._order(1), 0)
+    batch = run.source.first
     for _ in range(8):  # a step carries the error one layer further down
         run.state = solver.step(run._shared, run.state, batch)
     network = run.problem.network
@@ -157,7 +157,7 @@ class _StopAfter(solvers.Callback):
 def sent(mate: Mate, name: str, solver: Any) -> Any:
     """Bytes and messages of two steps with known variables."""
     run = run_of(mate, name, solver, tolerance=None)
-    batch = run._batch(run._order(1), 0)
+    batch = run.source.first
     counts = []
     for _ in range(3):
         before = run.span.sent, run.span.messages

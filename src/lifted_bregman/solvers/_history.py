@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from numbers import Real
 from typing import Any
 
@@ -13,6 +14,7 @@ from lifted_bregman.problem import LiftedProblem, LiftedState, Peers, energies
 from lifted_bregman.problem.blocks import code_layer, layers
 from lifted_bregman.problem.diagnostics import certificates
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState
+from lifted_bregman.solvers._meter import hits
 from lifted_bregman.solvers._shares import own_variables
 
 _ALONE = Peers()
@@ -44,7 +46,7 @@ def measured(
             zeros += code.numel() - int(code.count_nonzero())
             numbers += code.numel()
         if classify and problem.depth in span.layers:
-            right += float(_hits(point.z(problem.depth), piece.Y).sum())
+            right += float(hits(point.z(problem.depth), piece.Y).sum())
     objective, zeros, numbers, right = span.total_of(*peers.total_of(objective, zeros, numbers, right))
     values = {"objective": objective}
     if numbers:
@@ -52,6 +54,17 @@ def measured(
     if classify:
         values["accuracy"] = right / len(data)
     return values | dict(zip(parts, peers.total_of(*parts.values()), strict=True))
+
+
+def measured_in_pieces(problem: LiftedProblem, batches: Iterable[Batch], classify: bool) -> dict[str, float]:
+    """`measured` of all the samples of some batches, of which one is in memory at a time."""
+    sums: dict[str, float] = {}
+    samples = 0
+    for batch in batches:
+        for name, value in measured(problem, batch, classify).items():
+            sums[name] = sums.get(name, 0.0) + value * len(batch)
+        samples += len(batch)
+    return {name: value / samples for name, value in sums.items()}
 
 
 def lifted_energies(
@@ -137,8 +150,3 @@ def _named(parts: Tensor) -> dict[str, float]:
 
 def _pieces(data: Batch) -> list[Batch]:
     return [data.slice(start, start + _AT_ONCE) for start in range(0, len(data), _AT_ONCE)]
-
-
-def _hits(z: Tensor, Y: Tensor) -> Tensor:
-    """Whether the largest output is that of the sample's class; σ_L keeps the order of z."""
-    return z.flatten(1).argmax(1) == Y.flatten(1).argmax(1)

@@ -88,4 +88,6 @@ def forward_point(problem: LiftedProblem, batch: Batch) -> Point:
     point = problem.point(unknown, batch.X, batch.Y, batch.weights)
     for layer in hidden_layers(problem.depth):
         point.set_variable(layer, point.sigma(layer))
+    if batch.meter is not None:
+        batch.meter.see(problem, point)
     return point

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import torch
@@ -65,7 +66,10 @@ def backpropagate(
     """The gradient of the batch's nested objective in the given normalisation; its mean goes to "batch_objective"."""
     state.gradient = []
     factor = problem.peers.samples(len(batch)) if normalisation is Normalisation.SUM else None
-    value, state.gradient = nested_gradient(problem, batch.X, batch.Y, parameters, weights=batch.weights, factor=factor)
+    watch = None if batch.meter is None else partial(batch.meter.see_outputs, Y=batch.Y)
+    value, state.gradient = nested_gradient(
+        problem, batch.X, batch.Y, parameters, weights=batch.weights, factor=factor, watch=watch
+    )
     work, depth = problem.work, problem.depth
     work.forward_maps += depth
     work.prox_maps += depth
