@@ -63,6 +63,8 @@ GRAM_LENGTH, GRAM_SCHEDULE, GRAM_PARALLEL = (
     "solvers/gram/schedule.py",
     "solvers/gram/parallel.py",
 )
+STREAMS, STREAM_TESTS = "data/streams.py", "tests/training/test_streams.py -k "
+MISTAKEN_STREAMS = "tests/training/test_stream_mistakes.py -k "
 CURVATURE, CHOLESKY = "problem/curvature.py", "_linalg/cholesky.py"
 PEERS, TEAM, AGREEMENT = (
     "distributed/process_peers.py",
@@ -203,6 +205,20 @@ MUTATIONS = [
     Mutation("batches: places stay on the CPU", "solvers/_interface.py", "        places = places.to(self.X.device)\n", "", "tests/solvers/test_other_devices.py"),
     Mutation("loop: a loaded state stays on the CPU", LOOP, "own, self._kept = on_device(own, device), on_device(self._kept, device)", "pass", "tests/solvers/test_other_devices.py"),
     Mutation("inputs: a Dataset is read by its attributes", "training/inputs.py", " and not isinstance(data, Dataset)", "", "tests/training/test_fit.py -k every_form"),
+    Mutation("streams: draws without the epoch", STREAMS, 'name = f"{self._name}: epoch {epoch}"', 'name = f"{self._name}: epoch"', STREAM_TESTS + "five_epochs"),
+    Mutation("streams: draws without the batch", STREAMS, "return seeded(self._seed, name, number, self._like.device)", "return seeded(self._seed, name, 0, self._like.device)", STREAM_TESTS + "five_epochs"),
+    Mutation("streams: the first batch is read twice", STREAMS, "if ahead is not None and (number, done) == (1, 0):", "if False:", STREAM_TESTS + "five_epochs"),
+    Mutation("streams: global generators stay seeded", "data/_seeding.py", "            np.random.set_state(before[1])\n", "", STREAM_TESTS + "put_back"),
+    Mutation("streams: an epoch goes on at its beginning", STREAMS, "        if not state:\n", "        if False:\n", STREAM_TESTS + "goes_on_bit_by_bit"),
+    Mutation("streams: generators of the set are left alone", STREAMS, "        seed_all(self._kept, self._seed, name, number)\n", "", STREAM_TESTS + "goes_on_bit_by_bit"),
+    Mutation("streams: generators of samplers are left alone", STREAMS, '        seed_all(kept_generators(orders), self._seed, f"{self._name}: order", epoch)\n', "", STREAM_TESTS + "goes_on_bit_by_bit"),
+    Mutation("streams: workers are kept from epoch to epoch", STREAMS, "            loader._iterator = None", "            pass", STREAM_TESTS + "worker_processes"),
+    Mutation("streams: other dtypes pass", STREAMS, "if self._first is not None and found != self._dtypes:", "if False:", MISTAKEN_STREAMS + "bad_batch"),
+    Mutation("streams: an epoch without batches passes", STREAMS, "        if batches == 0:\n", "        if False:\n", MISTAKEN_STREAMS + "without_batches"),
+    Mutation("streams: a failed stream leaves no checkpoint", LOOP, "            except StreamError as error:  # raised between steps: what was reached is whole\n", "            except ZeroDivisionError as error:\n", MISTAKEN_STREAMS + "bad_batch"),
+    Mutation("streams: solvers with a table of samples take them", "solvers/_requirements.py", "    if solver.indexed:\n", "    if False:\n", STREAM_TESTS + "every_solver"),
+    Mutation("meter: a mean over batches", "solvers/_meter.py", "self._objective += self.last * samples", "self._objective += self.last", STREAM_TESTS + "by_hand"),
+    Mutation("meter: the sums of a resumed epoch are lost", LOOP, '            self._meter.load_state_dict(entries["running"])\n', "            pass\n", STREAM_TESTS + "goes_on_bit_by_bit"),
     Mutation("inputs: a mask is dropped", "data/_tensors.py", "if np.ma.is_masked(value):", "if False:", "tests/training/test_fit_mistakes.py"),
     Mutation("squared error: numbers for one output are taken for labels", "losses/output.py", " and like.shape[-1] > 1", "", LOSSES),
     Mutation("batches: order without the epoch", "solvers/_batches.py", 'named_generator(seed, "data order", epoch)', 'named_generator(seed, "data order")', "tests/solvers/test_loop.py"),

@@ -180,6 +180,9 @@ def test_more_settings_that_do_not_go_together():
     loader = DataLoader(TensorDataset(*case.data), batch_size=5)
     with pytest.raises(errors.SettingError, match="evaluate_training is for streams"):
         lb.fit(case.problem, case.data, SOLVER, epochs=1, evaluate_training=True)
+    hasty = DataLoader(TensorDataset(*case.data), batch_size=5, num_workers=1, in_order=False)
+    with pytest.raises(errors.SettingError, match="in_order=True"):
+        lb.fit(case.problem, hasty, SOLVER, epochs=1)
     with pytest.raises(errors.SettingError, match="validation is a stream"):
         lb.fit(case.problem, case.data, SOLVER, epochs=1, validation=loader, parallel=lb.Parallel(data=2))
     with pytest.raises(errors.SettingError, match="weights were given for validation"):

@@ -212,7 +212,8 @@ def test_a_run_that_is_cut_goes_on_bit_by_bit(kind, cut, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "kind", ["shuffled", pytest.param("iterable", marks=pytest.mark.long), pytest.param("kept", marks=pytest.mark.long)]
+    "kind",
+    ["kept", pytest.param("iterable", marks=pytest.mark.long), pytest.param("shuffled", marks=pytest.mark.long)],
 )
 def test_a_run_with_worker_processes_goes_on_bit_by_bit(kind, tmp_path):
     def loader(case):

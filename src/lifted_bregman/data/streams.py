@@ -52,6 +52,11 @@ class Stream(Source):
                     f"{name} is a DataLoader with batch_size=None, which gives samples one by one; fit takes batches: "
                     "give the loader a batch_size=, or give fit the Dataset."
                 )
+        if getattr(loader, "num_workers", 0) and not getattr(loader, "in_order", True):
+            raise SettingError(
+                f"{name} is a DataLoader with in_order=False, whose batches come in the order in which workers are "
+                "done, so that no run can be repeated or resumed: use in_order=True."
+            )
         self._problem, self._loader, self._name = problem, loader, name
         self._seed, self._fixed = seed, fixed
         self._like: Tensor = next(problem.model.parameters())
