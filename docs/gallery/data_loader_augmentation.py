@@ -2,8 +2,8 @@
 A DataLoader with random shifts
 ===============================
 
-`fit` reads a ``DataLoader`` anew in each epoch and holds one batch at a time. Here every digit is moved by a random pixel
-whenever it is read, so that no epoch sees the same images twice.
+``fit`` reads a ``DataLoader`` anew in each epoch and holds one batch at a time. Here every digit is moved by a random
+pixel whenever it is read, so that no epoch sees the same images.
 """
 
 import matplotlib.pyplot as plt
@@ -40,9 +40,9 @@ def network():
 
 
 # %%
-# The loader says how the data are read: batches, order, worker processes. The seed of ``fit`` decides on the order and on
-# every shift, so that the run can be repeated, and resumed in the middle of an epoch. A validation set may be a loader
-# too: its shifts are the same at every row.
+# The loader says how the data are read: batches, order, worker processes. The seed of ``fit`` decides on the order and
+# on every shift, so that the run can be repeated, and resumed in the middle of an epoch. A validation set may be a
+# loader too: its shifts are the same at every row.
 
 training = Shifted(digits.train)
 loader = DataLoader(training, batch_size=100, shuffle=True)
@@ -55,8 +55,8 @@ print({name: round(value, 4) for name, value in result.history[-1].items() if "a
 assert training.reads == 12 * len(training)
 
 # %%
-# The row has ``running_objective`` and ``running_accuracy``: means over the steps of the epoch, of each batch before its
-# step. They cost no pass over the data. Beside it the same training on tensors, which are not moved:
+# The row has ``running_objective`` and ``running_accuracy``: means over the steps of the epoch, of each batch before
+# its step. They cost no pass over the data. Beside it the same training on tensors, which are not moved:
 
 plain, problem = network()
 pair = (digits.train.X, digits.train.y)
