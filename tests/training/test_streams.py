@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 
 import numpy as np
 import pytest
@@ -287,6 +289,32 @@ def test_torchdatas_stateful_loader_goes_on_bit_by_bit(workers, cut, tmp_path):
     assert_same_end(part, resumed, whole, expected)
     if workers == 0 and cut == 2:
         assert len(data.given) == 5 + 2 + 24  # the first batch of all, the third, and two epochs
+
+
+def test_an_iterable_set_is_read_in_batches_of_the_given_size():
+    case, other = make("relu"), make("relu")
+    found = lb.fit(case.problem, Endings(case), SOLVER, epochs=2, batch_size=5)
+    expected = lb.fit(other.problem, DataLoader(Endings(other), batch_size=5), SOLVER, epochs=2)
+    assert_same_end(case, found, other, expected)
+    assert found.state.steps == 6
+
+
+def test_few_batches_are_in_memory_at_a_time():
+    case, alive, most = make("relu", samples=60), weakref.WeakSet(), []
+
+    def collate(samples):
+        X, Y = (torch.stack(column) for column in zip(*samples, strict=True))
+        alive.add(X.untyped_storage())
+        return X, Y
+
+    class Count(StopAt):
+        def stepped(self, run):
+            gc.collect()
+            most.append(len(alive))
+
+    loader = DataLoader(TensorDataset(*case.data), batch_size=3, collate_fn=collate)
+    lb.fit(case.problem, loader, solvers.GramSweep(), epochs=2, callbacks=[Count()], validation=loader)
+    assert len(most) == 40 and max(most) <= 4  # the first of both streams, that of this step, and the one before
 
 
 def test_samplers_of_the_users_own_give_the_order():

@@ -251,6 +251,8 @@ class RunFolder(Callback):
             before, now = saved.get(name), self.settings.get(name)
             if before != now:
                 reason = ", and a schedule of its solver ends with them" if name == "epochs" else ""
+                if name == "data" and "batches" in self.settings:
+                    reason = ", hashes of the first batch, whose random draws must come from generators that are seeded"
                 raise CheckpointError(
                     f"{where} was saved with {name} = {before!r} and this run has {now!r}{reason}: continue with the "
                     "same settings, or start a new run in another folder."
