@@ -62,6 +62,7 @@ MISTAKES = {
     "infinity": (lambda X, Y: (X, Y / 0.0), r"Y holds NaN or infinity"),
     "no samples": (lambda X, Y: (X[:0], Y[:0]), r"at least one sample"),
     "three parts": (lambda X, Y: (X, Y, Y), r"batches of 3 parts; expected pairs \(x, y\).*collate_fn"),
+    "nothing": (lambda X, Y: (), r"batches of 0 parts"),
     "a dict": (lambda X, Y: {"x": X, "y": Y}, r"a dict with the keys 'x', 'y'; expected pairs"),
     "an error": (broken, r"raised at batch 2 of epoch 2: OSError: the disk is gone"),
 }
@@ -107,6 +108,13 @@ def test_a_validation_stream_that_fails_is_named(tmp_path):
         lb.fit(case.problem, case.data, SOLVER, epochs=9, batch_size=4, validation=Failing(case, spoil), out=tmp_path)
 
 
+def test_a_batch_that_is_none_is_no_end():
+    case = make("relu")
+    loader = DataLoader(TensorDataset(*case.data), batch_size=4, collate_fn=lambda samples: None)
+    with pytest.raises(errors.TensorError, match="NoneType batches; expected pairs"):
+        lb.fit(case.problem, loader, SOLVER, epochs=1)
+
+
 class UsedUp:
     """Its batches can be read once."""
 
@@ -147,9 +155,10 @@ def test_a_continuation_with_fewer_batches_than_were_done_is_refused(tmp_path):
             lambda case: DataLoader(TensorDataset(2 * case.X, case.Y), batch_size=4),
             "data = .*hashes of the first batch",
         ),
+        (lambda case: DataLoader(TensorDataset(*case.data), batch_size=4, num_workers=1), "workers = 0.*has 1"),
         (lambda case: case.data, "batch"),
     ],
-    ids=["another length", "another first batch", "tensors"],
+    ids=["another length", "another first batch", "other workers", "tensors"],
 )
 def test_a_continuation_with_other_data_is_refused(other, sentence, tmp_path):
     case = make("relu")

@@ -23,6 +23,7 @@ from lifted_bregman.solvers._interface import Batch
 
 _BATCH_SIZE = 100
 _NO_STATE: Mapping[str, Any] = {}
+_END = object()
 
 
 class Stream(Source):
@@ -76,7 +77,7 @@ class Stream(Source):
         if self._first is None:
             batches = self._open(1)
             raw = self._fetch(batches, 1, 1)
-            if raw is None:
+            if raw is _END:
                 raise TensorError(
                     f"{self._name} is empty: give at least one sample, and of a DataLoader with drop_last=True at "
                     "least one whole batch."
@@ -95,10 +96,10 @@ class Stream(Source):
             return None
 
     def fingerprint(self) -> dict[str, Any]:
-        """What a continuation must agree with besides its first batch: batches of an epoch, and samples if known."""
+        """What a continuation must agree with besides its first batch; workers have generators of their own."""
         data: Any = getattr(self._loader, "dataset", None)
         samples = len(data) if hasattr(data, "__len__") and not isinstance(data, IterableDataset) else None
-        return {"batches": self.batches, "samples": samples}
+        return {"batches": self.batches, "samples": samples, "workers": getattr(self._loader, "num_workers", 0)}
 
     def epoch(self, number: int, done: int = 0, state: Mapping[str, Any] = _NO_STATE) -> Iterator[Batch]:
         number = 1 if self._fixed else number
@@ -110,7 +111,7 @@ class Stream(Source):
         self._batches = self._open(number, state)
         if not state:
             for batch in range(1, done + 1):
-                if self._fetch(self._batches, number, batch) is None:
+                if self._fetch(self._batches, number, batch) is _END:
                     raise StreamError(
                         f"epoch {number} of {self._name} has {batch - 1} batches, and {done} were done when the "
                         "checkpoint was saved: continue with the same data."
@@ -140,7 +141,7 @@ class Stream(Source):
             number = self._fetched + 1
             self._fetched = -1
             raw = self._fetch(batches, epoch, number)
-            if raw is None:
+            if raw is _END:
                 break
             try:
                 batch, _ = self._prepared(raw)
@@ -173,7 +174,7 @@ class Stream(Source):
         loader, parts = self._loader, _parts(self._loader)
         if getattr(loader, "persistent_workers", False):
             loader._iterator = None  # the generators of workers that are kept go on from epoch to epoch
-        for part in parts:
+        for part in {id(part): part for part in (loader, *parts)}.values():
             if callable(tell := getattr(part, "set_epoch", None)):
                 tell(epoch)
         orders = [part for part in parts if part is not getattr(loader, "dataset", None)]
@@ -185,9 +186,9 @@ class Stream(Source):
             return iter(loader)
 
     def _fetch(self, batches: Iterator[Any], epoch: int, number: int) -> Any:
-        """What the loader gives as batch `number`, counted from 1; None at the end."""
+        """What the loader gives as batch `number`, counted from 1; `_END` after the last."""
         with self._seeded(epoch, number), _named_errors(f"{self._name} raised at batch {number} of epoch {epoch}:"):
-            return next(batches, None)
+            return next(batches, _END)
 
     def _seeded(self, epoch: int, number: int) -> Any:
         name = f"{self._name}: epoch {epoch}"

@@ -275,6 +275,7 @@ class Run:
             torch.clear_autocast_cache()
             self._call("finished")
         finally:
+            self._batches = None
             for source in (self.source, self.validation):
                 if isinstance(source, Source):
                     source.close()

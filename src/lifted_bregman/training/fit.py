@@ -122,8 +122,8 @@ def fit(
                 f"parallel has {parallel.size} processes, and data are a stream, which one process reads: give "
                 "tensors (X, Y), or hold the set in memory by lb.data.gathered(data), or use one process."
             )
-        inputs, labels, example, batch_size = data, stream.first is not None and stream.labels, stream.first, None
-        train = stream
+        inputs, train, example, batch_size = data, stream, stream.first, None
+        labels = stream.labels
     else:
         inputs = read_inputs(problem, data)
         train = example = inputs.batch(problem, sample_weights)
