@@ -28,7 +28,12 @@ def seeded(seed: int, name: str, counter: int, device: torch.device) -> Iterator
     before = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         try:
-            torch.manual_seed(drawn)
+            torch.default_generator.manual_seed(
+                drawn
+            )  # torch.manual_seed asks every kind of device, which takes longer
+            if device.type == "cuda":
+                with torch.cuda.device(device):
+                    torch.cuda.manual_seed(drawn)
             np.random.seed(drawn % 2**32)
             random.seed(drawn)
             yield
