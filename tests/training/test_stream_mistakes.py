@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
+from multiprocessing import active_children
 
 import pytest
 import torch
@@ -222,6 +224,37 @@ def test_an_error_in_a_worker_process_is_named():
     case = make("relu")
     with pytest.raises(errors.StreamError, match="raised at batch 2 of epoch 1: OSError: OSError: the disk is gone"):
         lb.fit(case.problem, DataLoader(Raising(), batch_size=1, num_workers=1), SOLVER, epochs=1)
+
+
+class Dying(IterableDataset):
+    """Its worker process is killed before the fourth sample, as by a system that is out of memory."""
+
+    def __iter__(self):
+        for _ in range(3):
+            yield torch.ones(5, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class SlowSteps(StopAt):
+    """Waits after the second step until the worker is dead, so that its death is noticed within a run's own code."""
+
+    def stepped(self, run):
+        if run.state.steps == 2:
+            while (worker := active_children()) and worker[0].is_alive():
+                worker[0].join(0.01)
+
+
+@pytest.mark.long  # the loader looks after its workers every five seconds
+def test_a_worker_that_is_killed_breaks_off_no_step(tmp_path):
+    case = make("relu")
+    loader = DataLoader(Dying(), batch_size=1, num_workers=1)
+    with pytest.raises(
+        errors.StreamError, match=r"raised at batch \d of epoch 1: RuntimeError: DataLoader worker"
+    ) as raised:
+        lb.fit(case.problem, loader, SOLVER, epochs=1, out=tmp_path, callbacks=[SlowSteps()])
+    steps = raised.value.result.state.steps
+    assert steps >= 2 and (tmp_path / "checkpoints" / f"step-{steps:08d}").exists()
+    assert signal.getsignal(signal.SIGCHLD).__module__ == "torch.utils.data._utils.signal_handling"  # as torch left it
 
 
 def test_a_signal_while_a_batch_is_awaited_ends_the_run_with_a_checkpoint(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 from lifted_bregman._arguments import whole
 from lifted_bregman.data._seeding import kept_generators, seed_all, seeded
 from lifted_bregman.data._tensors import as_pair, collate, moved, to_device
+from lifted_bregman.data._worker_signals import deaf_to_interrupts, give_child_handler, take_child_handler
 from lifted_bregman.errors import LiftedBregmanError, SettingError, StreamError, TensorError
 from lifted_bregman.graph import InputTensors
 from lifted_bregman.graph.inputs import input_tensors
@@ -67,6 +69,7 @@ class Stream(Source):
         self._kept: list[Any] = []  # generators that the data set keeps
         self._ahead: Iterator[Any] | None = None  # epoch 1 after its first batch, which is still to be given
         self._batches: Iterator[Any] | None = None
+        self._handler: Any = None  # of torch, which an open epoch goes without
         self._fetched = 0  # batches of the open epoch, and -1 while it is not known
         self._counted: int | None = None  # batches of the first epoch that was read to its end
         self.labels = False
@@ -106,7 +109,7 @@ class Stream(Source):
         first, ahead = self.first, self._ahead
         self.close()
         if ahead is not None and (number, done) == (1, 0):  # the first batch has been read, and is not read again
-            self._batches, self._fetched = ahead, 1
+            self._batches, self._fetched, self._handler = ahead, 1, take_child_handler()
             return self._given(ahead, number, first)
         self._batches = self._open(number, state)
         if not state:
@@ -116,7 +119,7 @@ class Stream(Source):
                         f"epoch {number} of {self._name} has {batch - 1} batches, and {done} were done when the "
                         "checkpoint was saved: continue with the same data."
                     )
-        self._fetched = done
+        self._fetched, self._handler = done, take_child_handler()
         return self._given(self._batches, number)
 
     def state_dict(self, done: int) -> dict[str, Any]:
@@ -126,7 +129,8 @@ class Stream(Source):
         return {"loader": state} if _storable(state) else {}
 
     def close(self) -> None:
-        self._batches, self._ahead, self._fetched = None, None, -1
+        give_child_handler(self._handler)
+        self._batches, self._ahead, self._fetched, self._handler = None, None, -1, None
 
     @property
     def _has_state(self) -> bool:
@@ -182,7 +186,8 @@ class Stream(Source):
         self._kept = kept_generators([getattr(loader, "dataset", loader), getattr(loader, "collate_fn", None)])
         if state:
             loader.load_state_dict(state["loader"])
-        with self._seeded(epoch, 0), _named_errors(f"{self._name} raised at the beginning of epoch {epoch}:"):
+        started = deaf_to_interrupts() if getattr(loader, "num_workers", 0) else nullcontext()
+        with self._seeded(epoch, 0), _named_errors(f"{self._name} raised at the beginning of epoch {epoch}:"), started:
             return iter(loader)
 
     def _fetch(self, batches: Iterator[Any], epoch: int, number: int) -> Any:

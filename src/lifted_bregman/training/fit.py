@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import warnings
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -201,7 +203,9 @@ def fit(
         except StreamError as error:
             if signals.received is None or error.result is None:
                 raise _explained(error, out) from error.__cause__
-            result = error.result  # a signal that ended the loader's workers too
+            # The signal has ended the loader's workers too.
+            message = f"{Outcome.INTERRUPTED.value} It was sent {signal.Signals(signals.received).name}."
+            result = replace(error.result, message=message)
         except StopNow:
             raise
         except (KeyboardInterrupt, WorkerError):
