@@ -223,9 +223,9 @@ def test_a_run_with_worker_processes_goes_on_bit_by_bit(kind, tmp_path):
         order = {} if kind == "iterable" else {"shuffle": True}
         return DataLoader(data, batch_size=4, num_workers=2, persistent_workers=kind == "kept", **order)
 
-    whole, part = make("relu"), make("relu")
+    whole, part = make("relu", samples=32), make("relu", samples=32)  # more batches than are read ahead
     expected = lb.fit(whole.problem, loader(whole), SOLVER, epochs=2)
-    lb.fit(part.problem, loader(part), SOLVER, epochs=2, out=tmp_path, callbacks=[StopAt(4)])
+    lb.fit(part.problem, loader(part), SOLVER, epochs=2, out=tmp_path, callbacks=[StopAt(10)])
     again = {"out": tmp_path, "resume": True, "callbacks": [StopAt()]}
     resumed = lb.fit(scrambled(part).problem, loader(part), SOLVER, epochs=2, **again)
     assert_same_end(part, resumed, whole, expected)
