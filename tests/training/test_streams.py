@@ -385,6 +385,20 @@ def test_a_run_that_evaluates_the_whole_stream_goes_on_in_the_middle_after_a_las
         assert len(again.history) == 3
 
 
+def test_a_run_that_diverges_on_a_stream_ends_at_once_with_the_initial_parameters():
+    case = make("smooth")
+    before = parameters(case)
+    data = Augmented(case)
+    solver = solvers.GramSweep(step_size=1e300, trust=1e300)
+    result = lb.fit(case.problem, DataLoader(data, batch_size=2), solver, epochs=9)
+    assert result.outcome is Outcome.DIVERGED and "step" in result.message
+    assert_same(parameters(case), before)
+    assert len(data.given) < 12  # not at the end of the epoch
+    first = float(case.problem.objective(*in_batches(data.given[:2], 2)[0]))
+    assert [row["epoch"] for row in result.history] == [0]
+    assert result.history[0]["running_objective"] == pytest.approx(first, rel=1e-12)
+
+
 def test_monitors_name_the_entries_that_a_stream_has():
     case = make("relu")
     loader = DataLoader(TensorDataset(*case.data), batch_size=5)

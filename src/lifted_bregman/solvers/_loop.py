@@ -388,6 +388,8 @@ class Run:
         for name, value in self.state.metrics.items():
             if not math.isfinite(value):
                 raise Diverged(f"{name} is {value} after step {self.state.steps}")
+        if self._meter is not None and not math.isfinite(self._meter.last):  # the end of an epoch may be far
+            raise Diverged(f"the objective of the batch is {self._meter.last} before step {self.state.steps}")
         self._call("stepped")
 
     def _measure(self, batch: Batch) -> Row:
