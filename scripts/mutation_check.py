@@ -218,6 +218,7 @@ MUTATIONS = [
     Mutation("streams: a failed stream leaves no checkpoint", LOOP, "            except StreamError as error:  # raised between steps: what was reached is whole\n", "            except ZeroDivisionError as error:\n", MISTAKEN_STREAMS + "bad_batch"),
     Mutation("streams: solvers with a table of samples take them", "solvers/_requirements.py", "    if solver.indexed:\n", "    if False:\n", STREAM_TESTS + "every_solver"),
     Mutation("streams: the death of a worker breaks off a step", "data/_worker_signals.py", "    signal.signal(signal.SIGCHLD, signal.SIG_DFL)\n    return handler", "    return None", MISTAKEN_STREAMS + "worker_that_is_killed"),
+    Mutation("meter: an infinite objective is met at the end of the epoch", LOOP, "if self._meter is not None and not math.isfinite(self._meter.last):", "if False:", STREAM_TESTS + "diverges_on_a_stream"),
     Mutation("meter: a mean over batches", "solvers/_meter.py", "self._objective += self.last * samples", "self._objective += self.last", STREAM_TESTS + "by_hand"),
     Mutation("meter: the sums of a resumed epoch are lost", LOOP, '            self._meter.load_state_dict(entries["running"])\n', "            pass\n", STREAM_TESTS + "goes_on_bit_by_bit"),
     Mutation("inputs: a mask is dropped", "data/_tensors.py", "if np.ma.is_masked(value):", "if False:", "tests/training/test_fit_mistakes.py"),
