@@ -409,7 +409,7 @@ def test_a_run_that_diverges_on_a_stream_ends_at_once_with_the_initial_parameter
     before = parameters(case)
     data = Augmented(case)
     result = lb.fit(case.problem, DataLoader(data, batch_size=2), Exploding(), epochs=9)
-    assert result.outcome is Outcome.DIVERGED and "objective of the batch is inf before step 3" in result.message
+    assert result.outcome is Outcome.DIVERGED and "objective of the batch is nan before step 3" in result.message
     assert_same(parameters(case), before)
     assert len(data.given) == 6  # not at the end of the epoch
     first = float(case.problem.objective(*in_batches(data.given[:2], 2)[0]))
