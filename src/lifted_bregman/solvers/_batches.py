@@ -105,18 +105,6 @@ class InMemory(Source):
         return self.data if places is None else self.data.select(places)
 
 
-def epoch_batches(data: Batch, batch_size: int | None, seed: int, epoch: int) -> Iterator[Batch]:
-    """The batches of one epoch (from 1): the whole set if batch_size is None, else a fresh permutation cut into pieces.
-
-    The last batch is smaller where the size does not divide the set; no sample is left out.
-    """
-    if batch_size is None:
-        yield data
-        return
-    for places in epoch_order(len(data), batch_size, seed, epoch):
-        yield data.select(places)
-
-
 def epoch_order(samples: int, batch_size: int, seed: int, epoch: int) -> tuple[Tensor, ...]:
     """The places of each batch's samples, a function of its arguments: no generator has to be kept between epochs."""
     if not (isinstance(batch_size, int) and 1 <= batch_size):
