@@ -99,6 +99,7 @@ CALLBACKS = "tests/distributed/test_callback_errors.py -k raised_by_all"
 SYSTEMS, SPECTRAL = "tests/linalg/test_cholesky.py", "tests/linalg/test_spectral.py"
 SWEEP, MOVES = "tests/solvers/test_gram_sweep.py", "tests/solvers/test_gram_moves.py"
 SIGNALS = "tests/solvers/test_gram_signal.py"
+OPTIM = "tests/optim/test_gram.py -k "
 GRAM_FAULTS = "tests/solvers/test_gram_sweep_faults.py"
 ENERGY, PROBLEM, DESCENT = "tests/problem/test_energy.py", "tests/problem", "tests/solvers/test_proximal_gradient.py"
 
@@ -346,6 +347,12 @@ MUTATIONS = [
     Mutation("asynchronous processes: rank 0 blamed for every fault", WORKERS, "host = max(round.fault.worker, 0) % dist.get_world_size(self.group)", "host = 0", IN_PROCESSES + "told_with_their_rank"),
     Mutation("graph: the first reader of a variable only", LIFTED, "total = torch.add(total, pulled, alpha=weight)", "total = total + 0.0", "tests/problem/test_graph_problems.py -k gradients"),
     Mutation("graph: a shared parameter counted in one term only", LIFTED, "            self._add_shared(point, user, layer, gradient)\n", "            pass\n", "tests/problem/test_graph_problems.py -k gradients"),
+    Mutation("optim: the mean over samples is not undone", "optim/_records.py", "(samples * self.terms_per_sample if self.mean else 1.0)", "1.0", OPTIM + "numbers_of_the_default"),
+    Mutation("optim: a layer that is called twice in its metric", "optim/gram.py", "    if len({record.forward for record in done}) < len(done):\n", "    if not done:\n", OPTIM + "called_twice"),
+    Mutation("optim: the first of several backward passes", "optim/gram.py", "E = torch.cat([record.E for record in done if record.E is not None])", "E = torch.cat([done[0].E for record in done if record.E is not None])", OPTIM + "accumulation"),
+    Mutation("optim: the output layer without its residual", "optim/_rule.py", "if self.output else size", "if False else size", OPTIM + "numbers_of_the_default"),
+    Mutation("optim: rows of one rank", "optim/_ranks.py", "        sizes = [torch.zeros(()", "        return rows\n        sizes = [torch.zeros(()", "tests/distributed/test_optim.py"),
+    Mutation("optim: gradients unscaled twice", "optim/gram.py", "return 1.0, self._loss_scale.get_scale() if unscaled else 1.0", "return 1.0, 1.0", OPTIM + "scaler"),
     Mutation("patches: the metric forgotten", GRAM_MOVE, "delta = torch.bmm(G, inverse)", "delta = G", SWEEP + " -k patches"),
     Mutation("patches: few of them not averaged", GRAM_MOVE, "alpha=-1.0 / r)", "alpha=-1.0)", SWEEP + " -k patches"),
     Mutation("sites: a new mask at every call of a step", "maps/sites.py", "return self.frozen or (self.once and self._found)", "return self.frozen", "tests/maps/test_core.py"),
