@@ -100,6 +100,8 @@ PIAG, IN_PROCESSES = "tests/solvers/test_asynchronous_piag.py -k ", "tests/distr
 CALLBACKS = "tests/distributed/test_callback_errors.py -k raised_by_all"
 SYSTEMS, SPECTRAL = "tests/linalg/test_cholesky.py", "tests/linalg/test_spectral.py"
 SWEEP, MOVES = "tests/solvers/test_gram_sweep.py", "tests/solvers/test_gram_moves.py"
+SIGNALS = "tests/solvers/test_gram_signal.py"
+OPTIM = "tests/optim/test_gram.py -k "
 GRAM_FAULTS = "tests/solvers/test_gram_sweep_faults.py"
 ENERGY, PROBLEM, DESCENT = "tests/problem/test_energy.py", "tests/problem", "tests/solvers/test_proximal_gradient.py"
 
@@ -280,7 +282,7 @@ MUTATIONS = [
     Mutation("schedules: rounds counted for updates", "solvers/asynchronous_piag.py", "require_steps(problem, steps * self.round_updates)", "require_steps(problem, steps)", SCHEDULES + "updates_of_a_round"),
     Mutation("implicit SGD: the first term decides", "solvers/implicit_sgd.py", "        self._require_solver(problem, require_numbers(", "        self._require_solver(problem, 0.0 * require_numbers(", SCHEDULES + "takes_no_term"),
     Mutation("implicit SGD: anchor forgotten", "solvers/_descent.py", "p.add_(anchor[name], alpha=pull)", "pass", "tests/solvers/test_implicit_sgd.py"),
-    Mutation("gram sweep: the tangent of the layer above with the wrong sign", GRAM_SIGNAL, "target = prox(shifted(z, g, nudge))", "target = prox(shifted(z, g, -nudge))", SWEEP),
+    Mutation("gram sweep: the tangent of the layer above with the wrong sign", GRAM_SIGNAL, "return Signal(difference(z, g, nudge),", "return Signal(difference(z, -g, nudge),", SWEEP),
     Mutation("gram sweep: signals not divided by the nudge", GRAM_SIGNAL, "torch.sub(x, target).div_(nudge)", "torch.sub(x, target)", SWEEP),
     Mutation("gram sweep: no trust limit", GRAM_LENGTH, "torch.fmin(rate, limit / change_size(change, lengths))", "rate", SWEEP),
     Mutation("gram sweep: lengths that never shorten", GRAM_LENGTH, "sums[name].add_(square)", "sums[name].copy_(square)", SWEEP),
@@ -320,9 +322,9 @@ MUTATIONS = [
     Mutation("team: sum in another order", TEAM, "zip(self._gather(flat), shares[first:], strict=False)", "reversed(list(zip(self._gather(flat), shares[first:], strict=False)))", "tests/distributed/test_team.py"),
     Mutation("team: variables stay where they are", TEAM, "                    x[part] = done[: len(part)]", "                    pass", "tests/distributed/test_team.py"),
     Mutation("Gram sweep in layers: the distance of one's own layers", GRAM, "all_terms(problem, squares)", "torch.stack(squares)", IN_LAYERS + "deep_network"),
-    Mutation("Gram sweep in parts: signals of the last part only", GRAM_SIGNAL, "torch.cat([getattr(part, name) for part in parts])", "torch.cat([getattr(parts[-1], name) for part in parts])", SWEEP + " -k micro_batches"),
-    Mutation("Gram sweep in parts: one nudge for all", GRAM, "nudge = limit_nudge(reach, pulled, wanted)", "nudge = limit_nudge(reach, 0.0 * pulled, wanted)", SWEEP + " -k micro_batches"),
-    Mutation("Gram sweep in parts: the rest of a move with the first part's nudge", GRAM_SIGNAL, "nudges = [torch.as_tensor(p.nudge,", "nudges = [torch.as_tensor(parts[0].nudge,", SWEEP + " -k micro_batches"),
+    Mutation("Gram sweep in parts: signals of the last part only", GRAM_SIGNAL, "return Signal(torch.cat([part.E for part in parts]), left)", "return Signal(torch.cat([parts[-1].E for part in parts]), left)", SWEEP + " -k micro_batches"),
+    Mutation("gram signals: one nudge for all samples", GRAM_SIGNAL, ".div_(sample_norms(g))", ".div_(sample_norms(g).amax())", SIGNALS),
+    Mutation("Gram sweep in parts: the rest of a move by the first part's signal", GRAM_SIGNAL, "torch.cat([part.left(rows) for part, rows in", "torch.cat([parts[0].left(rows) for part, rows in", SIGNALS),
     Mutation("span: the borrowed variable stays as it was", SPAN, "point.set_variable(layer, problem.span.from_below(point.x[layer]))", "problem.span.from_below(point.x[layer])", IN_LAYERS + "deep_network"),
     Mutation("span: the borrowed variable is not kept", SPAN, "return (*self.borrowed, *self.hidden)", "return tuple(self.hidden)", IN_LAYERS + "goes_on"),
     Mutation("span: another process's parameters in the forward pass", LIFTED, "        if self.span.count > 1:\n            return", "        if False:\n            return", IN_LAYERS + "deep_network"),
@@ -361,6 +363,12 @@ MUTATIONS = [
     Mutation("asynchronous processes: rank 0 blamed for every fault", WORKERS, "host = max(round.fault.worker, 0) % dist.get_world_size(self.group)", "host = 0", IN_PROCESSES + "told_with_their_rank"),
     Mutation("graph: the first reader of a variable only", LIFTED, "total = torch.add(total, pulled, alpha=weight)", "total = total + 0.0", "tests/problem/test_graph_problems.py -k gradients"),
     Mutation("graph: a shared parameter counted in one term only", LIFTED, "            self._add_shared(point, user, layer, gradient)\n", "            pass\n", "tests/problem/test_graph_problems.py -k gradients"),
+    Mutation("optim: the mean over samples is not undone", "optim/_records.py", "(samples * self.terms_per_sample if self.mean else 1.0)", "1.0", OPTIM + "numbers_of_the_default"),
+    Mutation("optim: a layer that is called twice in its metric", "optim/gram.py", "    if len({record.forward for record in done}) < len(done):\n", "    if not done:\n", OPTIM + "called_twice"),
+    Mutation("optim: the first of several backward passes", "optim/gram.py", "E = torch.cat([record.E for record in done if record.E is not None])", "E = torch.cat([done[0].E for record in done if record.E is not None])", OPTIM + "accumulation"),
+    Mutation("optim: the output layer without its residual", "optim/_rule.py", "if self.output else size", "if False else size", OPTIM + "numbers_of_the_default"),
+    Mutation("optim: rows of one rank", "optim/_ranks.py", "        sizes = [torch.zeros(()", "        return rows\n        sizes = [torch.zeros(()", "tests/distributed/test_optim.py"),
+    Mutation("optim: gradients unscaled twice", "optim/gram.py", "return 1.0, self._loss_scale.get_scale() if unscaled else 1.0", "return 1.0, 1.0", OPTIM + "scaler"),
     Mutation("patches: the metric forgotten", GRAM_MOVE, "delta = torch.bmm(G, inverse)", "delta = G", SWEEP + " -k patches"),
     Mutation("patches: few of them not averaged", GRAM_MOVE, "alpha=-1.0 / r)", "alpha=-1.0)", SWEEP + " -k patches"),
     Mutation("sites: a new mask at every call of a step", "maps/sites.py", "return self.frozen or (self.once and self._found)", "return self.frozen", "tests/maps/test_core.py"),

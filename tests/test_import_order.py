@@ -33,6 +33,7 @@ ORDER = (
     "solvers",
     "data",
     "distributed",
+    "optim",
     "training",
     "experiments",
     "reports",

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lifted_bregman import activations, data, errors, penalties
+    from lifted_bregman import activations, data, errors, optim, penalties
     from lifted_bregman.activations import forbid_activation_derivatives
     from lifted_bregman.activations.checks import check_bregman, check_conjugate, check_prox
     from lifted_bregman.distributed import Parallel
@@ -99,6 +99,7 @@ __all__ = [
     "forbid_activation_derivatives",
     "gradient_agreement",
     "lift",
+    "optim",
     "penalties",
     "prune",
 ]
@@ -120,7 +121,7 @@ _HOMES = {
 """The module of each public name; what is not here is a room itself, or a solver."""
 _ROOMS = (
     *("activations", "losses", "penalties", "maps", "graph", "problem", "solvers", "data", "distributed"),
-    *("training", "estimators", "errors"),
+    *("optim", "training", "estimators", "errors"),
 )
 """Modules that are attributes of the package without being imported by name."""
 _MODULES = {name: home for home, names in _HOMES.items() for name in names}
