@@ -1,0 +1,119 @@
+"""What an activation answers to the gradient of its output: a difference of proximal maps in place of a derivative."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from lifted_bregman.activations import Activation
+from lifted_bregman.backward._differences import difference
+from lifted_bregman.errors import CompatibilityError
+from lifted_bregman.penalties import Penalty
+from lifted_bregman.problem.composite import composite_prox
+
+LARGEST_NUDGE = 0.3
+"""How far a nudge moves z_i at most, relative to the norm of z_i."""
+PENALISED_NUDGE = 0.001
+"""ν of activations with a penalty, as in the default solver; a small one keeps zeros."""
+
+
+class Share:
+    """ν/P, the part of the nudge that each activation gets: P is known after a first forward pass."""
+
+    def __init__(self, nudge: float) -> None:
+        self.nudge = nudge
+        """ν > 0."""
+        self.calls: int | None = None
+        """Calls of lifted activations in the forward pass in which P was counted; None before."""
+        self.each = nudge
+        """ν/P."""
+
+    def count(self, calls: int, longest_path: int) -> None:
+        """Takes note of P >= 1 for forward passes with so many calls."""
+        self.calls, self.each = calls, self.nudge / longest_path
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call of an activation in a forward pass."""
+
+    activation: Activation
+    dim: int
+    """The dimension along which a joint activation acts, or on which a penalty does."""
+    function: Callable[[Tensor], Tensor]
+    """Computes σ as the model does."""
+    share: Share
+    terms: Any
+    """c: the gradient of one sample's loss is c times what autograd passes down."""
+    place: str
+    """Where the call is, for messages."""
+    penalty: Penalty | None = None
+    """R on the output, if any."""
+
+
+def answer(call: Call, G: Tensor, z: Tensor) -> Tensor:
+    """(σ(z) - prox_{Ψ + νR}(z - ν c G))/(ν c) in place of σ'(z) G, with ν of its own for each sample.
+
+    G  (samples, ...), the gradient of the loss in x = σ(z)
+    z  (samples, ...), float32 or float64
+
+        ν_i = min(ν/P, 0.3 ‖z_i‖/‖c G_i‖)
+
+    What is computed first is ν_i c.  A sample with z_i = 0 has no size: its ν_i moves each number by √eps on average.
+    """
+    features = tuple(range(1, z.ndim))
+    floor = (torch.finfo(z.dtype).eps * max(z[0].numel(), 1)) ** 0.5 if z.ndim else 0.0
+    reach = LARGEST_NUDGE * _norms(z, features).clamp(min=floor)
+    steps = (reach / _norms(G, features)).clamp(max=call.share.each * call.terms)
+    if call.penalty is None:
+        return difference(call.activation, call.function, call.dim, z, steps * G).div_(steps)
+    # One ν for all samples, as the proximal map of Ψ + νR takes one number
+    step = torch.clamp(steps.amin(), max=PENALISED_NUDGE * call.terms).double()
+    z_, nudge = z.double(), step / call.terms
+    v = (z_ - step * G).movedim(call.dim, -1)
+    target = composite_prox(call.activation, call.penalty, v, 1.0, nudge).movedim(-1, call.dim)
+    return ((call.function(z_) - target) / step).to(z.dtype)
+
+
+def _norms(t: Tensor, features: tuple[int, ...]) -> Tensor:
+    """‖t_i‖ of each sample, (samples, 1, ..)."""
+    return torch.linalg.vector_norm(t, dim=features, keepdim=True) if features else t.abs()
+
+
+class LiftedActivation(torch.autograd.Function):
+    """σ(z), whose backward pass is `answer`."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(z: Tensor, call: Call) -> Tensor:
+        return call.function(z)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        z, ctx.call = inputs
+        # The second tensor is a mark: torch's own activations save none of this shape, so that activation
+        # checkpointing notices when it runs the forward pass again without the lifted activations.
+        ctx.save_for_backward(z, z.new_empty(0))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None]:
+        try:
+            z, _ = ctx.saved_tensors
+        except RuntimeError as error:
+            if "modified by an inplace operation" not in str(error):
+                raise
+            raise CompatibilityError(
+                f"{ctx.call.place}: the input of this activation was modified in place after the call, and the "
+                "backward pass needs its old numbers: write z = z + y in place of z += y, or z.add_(y)."
+            ) from error
+        (G,) = gradients
+        # In half precision z and G are rounded already, but the difference is taken in float32.
+        precision = torch.promote_types(z.dtype, torch.float32)
+        return answer(ctx.call, G.to(precision), z.to(precision)).to(z.dtype), None

@@ -1,0 +1,106 @@
+"""Which calls of torch's functions are activations, seen while a model's forward method runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function_unary
+
+from lifted_bregman.activations import Activation, ActivationModule
+from lifted_bregman.activations.torch_functions import is_activation_function, read_function
+from lifted_bregman.activations.torch_modules import NotLiftableError, _from_function
+from lifted_bregman.graph.decompose import FUNCTIONS, normal_cdf
+
+_FUSED = frozenset(
+    "multi_head_attention_forward lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell".split()
+)
+"""Functions with activations inside that no caller can see."""
+
+
+def activate(z: Tensor, module: ActivationModule) -> Tensor:
+    """What a module of one of this library's activations computes, as one call."""
+    if has_torch_function_unary(z):
+        found: Tensor = handle_torch_function(activate, (z,), z, module)
+        return found
+    result: Tensor = ActivationModule.forward(module, z)
+    return result
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """The plain name of a torch function or method: "relu" for `F.relu`, `torch.relu_` and `Tensor.relu`."""
+    return str(getattr(function, "__name__", "")).removeprefix("special_").strip("_")
+
+
+def is_written_out(function: Callable[..., Any]) -> bool:
+    """Whether the library has the function in a form in which its activations are calls of their own."""
+    return function in FUNCTIONS and name_of(function) not in _FUSED
+
+
+def write_out(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """The same numbers by calls of activations and maps."""
+    return FUNCTIONS[function](*args, **kwargs)
+
+
+def is_candidate(function: Callable[..., Any]) -> bool:
+    """Whether a function is an activation, or hides one."""
+    if function is activate or function is normal_cdf:
+        return True
+    name = name_of(function)
+    return is_activation_function(name) or name in _FUSED
+
+
+def why_fused(function: Callable[..., Any]) -> str | None:
+    """The reason for which the activations inside a function are left to autograd; None where it has none inside."""
+    if name_of(function) in _FUSED:
+        return "its activations are inside one function of torch: use the module of torch that calls it"
+    return None
+
+
+@torch._dynamo.assume_constant_result
+def read(function: Callable[..., Any], args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]) -> Any:
+    """The activation of a call and its dimension, or the reason why it is none, from what follows the tensor."""
+    try:
+        found = read_function(name_of(function), args, dict(kwargs))
+    except NotLiftableError as error:
+        return str(error)
+    except TypeError as error:
+        return f"its arguments are not understood ({error})"
+    assert found is not None
+    return found
+
+
+@torch._dynamo.assume_constant_result
+def gelu_factor() -> Activation:
+    """Φ as an activation."""
+    return _from_function(normal_cdf)
+
+
+def is_in_place(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of an activation writes into its tensor; `args` is what follows the tensor."""
+    name = str(getattr(function, "__name__", ""))
+    return name.endswith("_") or kwargs.get("inplace", False) is True or (bool(args) and args[-1] is True)
+
+
+def out_of_place(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Callable[[Tensor], Tensor]:
+    """The same activation as a function of the tensor alone that returns a new one."""
+    name = str(getattr(function, "__name__", ""))
+    if name.endswith("_"):
+        function = getattr(torch.Tensor, name[:-1], None) or getattr(torch.nn.functional, name[:-1])
+    args = (*args[:-1], False) if args and args[-1] is True else args
+    return _Applied(function, args, {**kwargs, "inplace": False} if kwargs.get("inplace") else dict(kwargs))
+
+
+class _Applied:
+    """function(t, *args, **kwargs) as a function of t."""
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.function, self.args, self.kwargs = function, args, kwargs
+
+    def __call__(self, t: Tensor) -> Tensor:
+        result: Tensor = self.function(t, *self.args, **self.kwargs)
+        return result

@@ -1,0 +1,197 @@
+"""The forward method of a model whose activations are lifted: it runs the model's own, and watches the calls in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from lifted_bregman.activations import ActivationModule, Identity
+from lifted_bregman.backward import _calls
+from lifted_bregman.backward._answer import Call, LiftedActivation, Share
+from lifted_bregman.backward._rule import Rule
+from lifted_bregman.backward._survey import Survey, checkpoint_around
+from lifted_bregman.errors import CompatibilityError
+from lifted_bregman.graph.decompose import MODULES, normal_cdf
+from lifted_bregman.maps import Map
+
+
+class LiftedForward:
+    """Stands for the forward method of one module of the model; picklable, and copied with the model.
+
+    module  the module
+    path    its name in the model, "" for the model itself
+    rule    what was asked for, shared by all modules of the model
+    """
+
+    def __init__(self, module: nn.Module, path: str, rule: Rule) -> None:
+        self.module, self.path, self.rule = module, path, rule
+        self.before: Callable[..., Any] | None = module.__dict__.get("forward")
+        """A forward method that another tool has given to this very module; None for that of its class."""
+        self.written_out = MODULES.get(type(module)) if self.before is None else None
+        """Computes what the module does, with each activation as a call of its own; None where that is not needed."""
+        self.left = isinstance(module, Map) or path in rule.leave
+        """Whether the activations inside are left to autograd."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return self._plain(*args, **kwargs)
+        watch = _watching(self.rule)
+        if watch is None:
+            return self._enter(args, kwargs)
+        outside, left = watch.path, watch.left
+        watch.path, watch.left = self.path, left or self.left
+        try:
+            return self._run(watch, args, kwargs)
+        finally:
+            watch.path, watch.left = outside, left
+
+    def _enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The forward pass of the model, or of a part of it that is called by itself."""
+        rule = self.rule
+        if torch.compiler.is_compiling():
+            share = rule.share_of(self.path)
+            if share.calls is None:
+                raise CompatibilityError(_COMPILED_TOO_EARLY)
+            watch = Watch(rule, self.path, share, rule.terms_of(args, kwargs), self.left)
+            with watch:
+                return self._run(watch, args, kwargs)
+        if torch._C._current_graph_task_id() != -1 and rule.last is not None:
+            # Activation checkpointing runs this part again during the backward pass, as a part of the last forward.
+            share, terms = rule.last
+            watch = Watch(rule, self.path, share, terms, self.left)
+            with watch:
+                return self._run(watch, args, kwargs)
+        share, terms = rule.share_of(self.path), rule.terms_of(args, kwargs)
+        rule.last = share, terms
+        watch = Watch(rule, self.path, share, terms, self.left)
+        if share.calls is None:
+            watch.survey = Survey(rule)
+        with watch:
+            result = self._run(watch, args, kwargs)
+        if watch.survey is not None:
+            watch.survey.finish(share, result, watch.calls)
+        elif watch.calls != share.calls:  # the model computes something else now: look again next time
+            share.calls = None
+        return result
+
+    def _run(self, watch: Watch, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if watch.left:
+            return self._plain(*args, **kwargs)
+        if self.written_out is not None:
+            return self.written_out(self.module, *args, **kwargs)
+        if isinstance(self.module, ActivationModule):
+            return _calls.activate(*args, self.module, **kwargs)
+        return self._plain(*args, **kwargs)
+
+    def _plain(self, *args: Any, **kwargs: Any) -> Any:
+        if self.before is not None:
+            return self.before(*args, **kwargs)
+        return type(self.module).forward(self.module, *args, **kwargs)
+
+
+_COMPILED_TOO_EARLY = (
+    "the model was compiled before its activations were counted: give lifted_backward an example input, "
+    "lb.lifted_backward(model, example=x[:2]), or call model(x) once before torch.compile."
+)
+
+
+class Watch(TorchFunctionMode):
+    """Gives every call of an activation its lifted backward pass while a forward method runs."""
+
+    def __init__(self, rule: Rule, path: str, share: Share, terms: Any, left: bool) -> None:
+        super().__init__()
+        self.rule, self.path, self.share, self.terms, self.left = rule, path, share, terms, left
+        self.calls = 0
+        self.survey: Survey | None = None
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self.left:
+            return func(*args, **kwargs)
+        if _calls.is_written_out(func):
+            if not torch.is_grad_enabled():
+                return func(*args, **kwargs)
+            with self:
+                return _calls.write_out(func, args, kwargs)
+        if not _calls.is_candidate(func):
+            return func(*args, **kwargs)
+        return self._activation(func, args, kwargs)
+
+    def _activation(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        z, rest, named = _split(args, kwargs)
+        if not isinstance(z, Tensor) or not z.is_floating_point():
+            return func(*args, **kwargs)
+        if not torch.is_grad_enabled():
+            self._within_no_grad(func)
+            return func(*args, **kwargs)
+        reason = _why_left(func, z, named)
+        found = reason or self._read(func, rest, named)
+        if isinstance(found, str):
+            if self.survey is not None:
+                self.survey.note(self.path, _calls.name_of(func), None, found)
+            return func(*args, **kwargs)
+        activation, dim = found
+        if isinstance(activation, Identity):
+            return func(*args, **kwargs)
+        self.calls += 1
+        place = f"model.{self.path}" if self.path else "model"
+        if self.survey is not None:
+            place = self.survey.note(self.path, _calls.name_of(func), activation, None)
+        in_place = _calls.is_in_place(func, rest, named)
+        sigma = _calls.out_of_place(func, rest, named)
+        call = Call(activation, -1 if dim is None else dim, sigma, self.share, self.terms, place, self.rule.penalties.get(self.path))
+        x = LiftedActivation.apply(z.clone() if in_place else z, call)
+        return z.copy_(x) if in_place else x
+
+    def _read(self, func: Callable[..., Any], rest: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+        if func is _calls.activate:
+            (module,) = rest
+            return module.activation, module.dim
+        if func is normal_cdf:
+            return _calls.gelu_factor(), None
+        return _calls.read(func, rest, tuple(named.items()))
+
+    def _within_no_grad(self, func: Callable[..., Any]) -> None:
+        """Activation checkpointing with use_reentrant=True records nothing now, and runs the same again later."""
+        if torch.compiler.is_compiling():
+            return
+        node = checkpoint_around()
+        if node is not None and self.survey is not None:
+            self.survey.hidden(node)
+
+
+def _watching(rule: Rule) -> Watch | None:
+    """The watch of this model that is active in this thread, if one is."""
+    for place in range(torch._C._len_torch_function_stack()):
+        mode = torch._C._get_function_stack_at(place)
+        if isinstance(mode, Watch) and mode.rule is rule:
+            return mode
+    return None
+
+
+def _split(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """The tensor of a call, and what else it is given."""
+    if args:
+        return args[0], args[1:], dict(kwargs)
+    return kwargs.get("input"), (), {key: value for key, value in kwargs.items() if key != "input"}
+
+
+def _why_left(func: Callable[..., Any], z: Tensor, named: Mapping[str, Any]) -> str | None:
+    fused = _calls.why_fused(func)
+    if fused is not None:
+        return fused
+    if named.get("out") is not None:
+        return "it writes into the tensor given as out"
+    if isinstance(z, nn.Parameter):
+        return "it is applied to a parameter, which has no samples"
+    return None
