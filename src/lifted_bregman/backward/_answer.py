@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lifted_bregman.activations import Activation
-from lifted_bregman.backward._differences import difference
+from lifted_bregman.backward._differences import quotient
 from lifted_bregman.errors import CompatibilityError
 from lifted_bregman.penalties import Penalty
 from lifted_bregman.problem.composite import composite_prox
@@ -56,33 +57,42 @@ class Call:
     """R on the output, if any."""
 
 
-def answer(call: Call, G: Tensor, z: Tensor) -> Tensor:
+def sizes(z: Tensor) -> Tensor:
+    """‖z_i‖ of each sample, (samples, 1, ..), in float32 at least.
+
+    A sample with z_i = 0 has no size: it gets that of numbers of √eps.
+    """
+    precision = torch.promote_types(z.dtype, torch.float32)
+    floor = math.sqrt(torch.finfo(precision).eps * max(math.prod(z.shape[1:]), 1))
+    return _norms(z, precision).clamp(min=floor)
+
+
+def answer(call: Call, G: Tensor, z: Tensor, size: Tensor) -> Tensor:
     """(σ(z) - prox_{Ψ + νR}(z - ν c G))/(ν c) in place of σ'(z) G, with ν of its own for each sample.
 
-    G  (samples, ...), the gradient of the loss in x = σ(z)
-    z  (samples, ...), float32 or float64
+    G     (samples, ...), the gradient of the loss in x = σ(z)
+    z     (samples, ...), float32 or float64
+    size  ‖z_i‖, as `sizes` gives it
 
         ν_i = min(ν/P, 0.3 ‖z_i‖/‖c G_i‖)
 
-    What is computed first is ν_i c.  A sample with z_i = 0 has no size: its ν_i moves each number by √eps on average.
+    What is computed is ν_i c.
     """
-    features = tuple(range(1, z.ndim))
-    floor = (torch.finfo(z.dtype).eps * max(z[0].numel(), 1)) ** 0.5 if z.ndim else 0.0
-    reach = LARGEST_NUDGE * _norms(z, features).clamp(min=floor)
-    steps = (reach / _norms(G, features)).clamp(max=call.share.each * call.terms)
+    steps = (LARGEST_NUDGE * size / _norms(G)).clamp_(max=call.share.each * call.terms)
     if call.penalty is None:
-        return difference(call.activation, call.function, call.dim, z, steps * G).div_(steps)
+        return quotient(call.activation, call.function, call.dim, z, G, steps)
     # One ν for all samples, as the proximal map of Ψ + νR takes one number
-    step = torch.clamp(steps.amin(), max=PENALISED_NUDGE * call.terms).double()
-    z_, nudge = z.double(), step / call.terms
+    step = steps.amin().double().clamp_(max=PENALISED_NUDGE * call.terms)
+    z_ = z.double()
     v = (z_ - step * G).movedim(call.dim, -1)
-    target = composite_prox(call.activation, call.penalty, v, 1.0, nudge).movedim(-1, call.dim)
+    target = composite_prox(call.activation, call.penalty, v, 1.0, step / call.terms).movedim(-1, call.dim)
     return ((call.function(z_) - target) / step).to(z.dtype)
 
 
-def _norms(t: Tensor, features: tuple[int, ...]) -> Tensor:
+def _norms(t: Tensor, precision: torch.dtype | None = None) -> Tensor:
     """‖t_i‖ of each sample, (samples, 1, ..)."""
-    return torch.linalg.vector_norm(t, dim=features, keepdim=True) if features else t.abs()
+    features = tuple(range(1, t.ndim))
+    return torch.linalg.vector_norm(t, dim=features, keepdim=True, dtype=precision) if features else t.abs()
 
 
 class LiftedActivation(torch.autograd.Function):
@@ -97,23 +107,60 @@ class LiftedActivation(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         z, ctx.call = inputs
-        # The second tensor is a mark: torch's own activations save none of this shape, so that activation
-        # checkpointing notices when it runs the forward pass again without the lifted activations.
-        ctx.save_for_backward(z, z.new_empty(0))
+        _save(ctx, z)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None]:
-        try:
-            z, _ = ctx.saved_tensors
-        except RuntimeError as error:
-            if "modified by an inplace operation" not in str(error):
-                raise
-            raise CompatibilityError(
-                f"{ctx.call.place}: the input of this activation was modified in place after the call, and the "
-                "backward pass needs its old numbers: write z = z + y in place of z += y, or z.add_(y)."
-            ) from error
-        (G,) = gradients
-        # In half precision z and G are rounded already, but the difference is taken in float32.
-        precision = torch.promote_types(z.dtype, torch.float32)
-        return answer(ctx.call, G.to(precision), z.to(precision)).to(z.dtype), None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return _answer_saved(ctx, *gradients), None
+
+
+class LiftedInPlace(torch.autograd.Function):
+    """The same, written into z."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, call: Call) -> Tensor:
+        ctx.call = call
+        before = z.clone()
+        _save(ctx, before)
+        ctx.mark_dirty(z)
+        return z.copy_(call.function(before))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return _answer_saved(ctx, *gradients), None
+
+
+def lifted(z: Tensor, call: Call, in_place: bool) -> Tensor:
+    """σ(z) with the lifted backward pass; in place it is written into z."""
+    result: Tensor
+    if not in_place:
+        result = LiftedActivation.apply(z, call)  # type: ignore[no-untyped-call]
+    elif torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        # which know no functions that write into their inputs
+        result = z.copy_(LiftedActivation.apply(z.clone(), call))  # type: ignore[no-untyped-call]
+    else:
+        result = LiftedInPlace.apply(z, call)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _save(ctx: Any, z: Tensor) -> None:
+    # Two tensors, of which torch's own activations save none of the second's shape: activation checkpointing notices
+    # when it runs the forward pass again without the lifted activations.
+    ctx.save_for_backward(z, sizes(z))
+
+
+def _answer_saved(ctx: Any, G: Tensor) -> Tensor:
+    try:
+        z, size = ctx.saved_tensors
+    except RuntimeError as error:
+        if "modified by an inplace operation" not in str(error):
+            raise
+        raise CompatibilityError(
+            f"{ctx.call.place}: the input of this activation was modified in place after the call, and the backward "
+            "pass needs its old numbers: write z = z + y in place of z += y or z.add_(y)."
+        ) from error
+    # In half precision z and G are rounded already, but the difference is taken in float32.
+    precision = torch.promote_types(z.dtype, torch.float32)
+    return answer(ctx.call, G.to(precision), z.to(precision), size).to(z.dtype)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from lifted_bregman.activations import Activation, ActivationModule
@@ -18,6 +18,9 @@ _FUSED = frozenset(
     "multi_head_attention_forward lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell".split()
 )
 """Functions with activations inside that no caller can see."""
+GATES = (nn.SiLU, nn.GELU, nn.Mish, nn.Hardswish, nn.GLU)
+"""Activations that are products with a proximal map, and none themselves."""
+_GATES = frozenset("silu gelu mish hardswish glu".split())
 
 
 def activate(z: Tensor, module: ActivationModule) -> Tensor:
@@ -34,9 +37,10 @@ def name_of(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__name__", "")).removeprefix("special_").strip("_")
 
 
-def is_written_out(function: Callable[..., Any]) -> bool:
-    """Whether the library has the function in a form in which its activations are calls of their own."""
-    return function in FUNCTIONS and name_of(function) not in _FUSED
+def is_written_out(function: Callable[..., Any], gates: bool) -> bool:
+    """Whether a function runs in a form in which its activations are calls of their own; with or without `GATES`."""
+    name = name_of(function)
+    return function in FUNCTIONS and name not in _FUSED and (gates or name not in _GATES)
 
 
 def write_out(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from lifted_bregman.activations import ActivationModule, Identity
 from lifted_bregman.backward import _calls
-from lifted_bregman.backward._answer import Call, LiftedActivation, Share
+from lifted_bregman.backward._answer import Call, Share, lifted
 from lifted_bregman.backward._rule import Rule
 from lifted_bregman.backward._survey import Survey, checkpoint_around
 from lifted_bregman.errors import CompatibilityError
@@ -31,7 +31,7 @@ class LiftedForward:
         self.module, self.path, self.rule = module, path, rule
         self.before: Callable[..., Any] | None = module.__dict__.get("forward")
         """A forward method that another tool has given to this very module; None for that of its class."""
-        self.written_out = MODULES.get(type(module)) if self.before is None else None
+        self.written_out = _written_out(module, rule.gates) if self.before is None else None
         """Computes what the module does, with each activation as a call of its own; None where that is not needed."""
         self.left = isinstance(module, Map) or path in rule.leave
         """Whether the activations inside are left to autograd."""
@@ -118,7 +118,7 @@ class Watch(TorchFunctionMode):
         kwargs = kwargs or {}
         if self.left:
             return func(*args, **kwargs)
-        if _calls.is_written_out(func):
+        if _calls.is_written_out(func, self.rule.gates):
             if not torch.is_grad_enabled():
                 return func(*args, **kwargs)
             with self:
@@ -150,8 +150,7 @@ class Watch(TorchFunctionMode):
         in_place = _calls.is_in_place(func, rest, named)
         sigma = _calls.out_of_place(func, rest, named)
         call = Call(activation, -1 if dim is None else dim, sigma, self.share, self.terms, place, self.rule.penalties.get(self.path))
-        x = LiftedActivation.apply(z.clone() if in_place else z, call)
-        return z.copy_(x) if in_place else x
+        return lifted(z, call, in_place)
 
     def _read(self, func: Callable[..., Any], rest: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
         if func is _calls.activate:
@@ -168,6 +167,10 @@ class Watch(TorchFunctionMode):
         node = checkpoint_around()
         if node is not None and self.survey is not None:
             self.survey.hidden(node)
+
+
+def _written_out(module: nn.Module, gates: bool) -> Callable[..., Any] | None:
+    return None if isinstance(module, _calls.GATES) and not gates else MODULES.get(type(module))
 
 
 def _watching(rule: Rule) -> Watch | None:

@@ -37,6 +37,8 @@ class Rule:
     terms_per_sample: float
     loss_scale: Any
     """What the loss is multiplied by: a number, a function that returns it, or a GradScaler."""
+    gates: bool
+    """Whether products with a proximal map, such as SiLU, are written out so that it is lifted."""
     leave: frozenset[str]
     penalties: Mapping[str, Penalty]
     rows: dict[tuple[str, str], ActivationRow] = field(default_factory=dict)

@@ -12,12 +12,13 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from lifted_bregman.activations import Activation
-from lifted_bregman.backward._answer import LiftedActivation, Share
+from lifted_bregman.backward._answer import LiftedActivation, LiftedInPlace, Share
 from lifted_bregman.backward._rule import ActivationRow, Rule
 from lifted_bregman.errors import CompatibilityError, SettingError, UnsupportedModuleError
 from lifted_bregman.graph.refusals import is_users
 from lifted_bregman.problem.composite import require_composable
 
+_LIFTED = tuple(f"{function.__name__}Backward" for function in (LiftedActivation, LiftedInPlace))
 _FORWARD = str(Path(__file__).with_name("_forward.py"))
 _CHECKPOINT = str(torch.utils.checkpoint.__file__)
 
@@ -89,7 +90,7 @@ def longest_path(outputs: list[Tensor], hidden: dict[int, int]) -> int:
             todo += waiting
             continue
         todo.pop()
-        own = 1 if node.name() == f"{LiftedActivation.__name__}Backward" else hidden.get(id(node), 0)
+        own = 1 if node.name() in _LIFTED else hidden.get(id(node), 0)
         lengths[node] = own + max((lengths[n] for n in before), default=0)
     return max((lengths[t.grad_fn] for t in outputs if t.grad_fn is not None), default=0)
 

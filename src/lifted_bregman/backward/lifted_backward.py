@@ -32,6 +32,7 @@ def lifted_backward(
     terms_per_sample: float = 1,
     loss_scale: LossScale = 1.0,
     penalties: Mapping[str, Penalty] | None = None,
+    gates: bool = False,
     leave: Collection[str] = (),
     example: Any = None,
 ) -> Model:
@@ -60,11 +61,13 @@ def lifted_backward(
             the gradients of k batches as loss/k, or a function that returns it.
         penalties: R on outputs of activations, {name of the module that calls it: penalty}: the answer has
             prox_{Ψ + νR} and ν <= 0.001.  R counts once for each sample, beside a sample's loss.
+        gates: SiLU, GELU, Mish, Hardswish and GLU are products x σ(x) and no proximal maps.  They are left to autograd,
+            or with True written out so that σ is lifted, as `lb.lift` reads them, at several times their cost.
         leave: names of modules whose activations are left to autograd, such as a fused recurrent layer.
         example: an input of the model, or a tuple of them.  With it the activations are found and counted now, without
             it in the first forward pass.  `torch.compile` needs it, or a forward pass before.
     """
-    rule = _rule(model, nudge, reduction, terms_per_sample, loss_scale, penalties, leave)
+    rule = _rule(model, nudge, reduction, terms_per_sample, loss_scale, penalties, gates, leave)
     for path, module in model.named_modules():
         if _is_watched(path, module, rule):
             module.__dict__["forward"] = LiftedForward(module, path, rule)
@@ -149,6 +152,7 @@ def _rule(
     terms_per_sample: float,
     loss_scale: LossScale,
     penalties: Mapping[str, Penalty] | None,
+    gates: bool,
     leave: Collection[str],
 ) -> Rule:
     """The settings, after all that can be checked without a forward pass."""
@@ -188,7 +192,13 @@ def _rule(
         if not inside:
             raise UnsupportedModuleError(nothing_to_lift([]))
     return Rule(
-        float(nudge), reduction == "mean", terms_per_sample, loss_scale, frozenset(leave), dict(penalties or {})
+        nudge=float(nudge),
+        mean=reduction == "mean",
+        terms_per_sample=terms_per_sample,
+        loss_scale=loss_scale,
+        gates=gates,
+        leave=frozenset(leave),
+        penalties=dict(penalties or {}),
     )
 
 
