@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from lifted_bregman.activations import Activation
 from lifted_bregman.backward._differences import quotient
-from lifted_bregman.errors import CompatibilityError
+from lifted_bregman.errors import ActivationDerivativeError, CompatibilityError
 from lifted_bregman.penalties import Penalty
 from lifted_bregman.problem.composite import composite_prox
 
@@ -78,7 +77,7 @@ def answer(call: Call, G: Tensor, z: Tensor, size: Tensor) -> Tensor:
 
     What is computed is ν_i c.
     """
-    steps = (LARGEST_NUDGE * size / _norms(G)).clamp_(max=call.share.each * call.terms)
+    steps = (LARGEST_NUDGE * size / _norms(G)).clamp(max=call.share.each * call.terms)
     if call.penalty is None:
         return quotient(call.activation, call.function, call.dim, z, G, steps)
     # One ν for all samples, as the proximal map of Ψ + νR takes one number
@@ -110,9 +109,8 @@ class LiftedActivation(torch.autograd.Function):
         _save(ctx, z)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return _answer_saved(ctx, *gradients), None
+        return _once(_answer_saved(ctx, *gradients), *gradients), None
 
 
 class LiftedInPlace(torch.autograd.Function):
@@ -127,9 +125,8 @@ class LiftedInPlace(torch.autograd.Function):
         return z.copy_(call.function(before))
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return _answer_saved(ctx, *gradients), None
+        return _once(_answer_saved(ctx, *gradients), *gradients), None
 
 
 def lifted(z: Tensor, call: Call, in_place: bool) -> Tensor:
@@ -151,6 +148,35 @@ def _save(ctx: Any, z: Tensor) -> None:
     ctx.save_for_backward(z, sizes(z))
 
 
+def _once(E: Tensor, G: Tensor) -> Tensor:
+    if not torch.is_grad_enabled():  # as it is in a backward pass, unless a graph of it is wanted
+        return E
+    result: Tensor = _NoSecondDerivative.apply(E, G)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _NoSecondDerivative(torch.autograd.Function):
+    """The identity in its first argument; an error when it is differentiated, and it would be through the second."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(E: Tensor, G: Tensor) -> Tensor:
+        return E.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """There is nothing to keep."""
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        raise ActivationDerivativeError(
+            "the gradient of a model with lifted_backward was differentiated once more; the answer of a lifted "
+            "activation has no derivative: call lb.plain_backward(model) where you need second derivatives."
+        )
+
+
+@torch.no_grad()
 def _answer_saved(ctx: Any, G: Tensor) -> Tensor:
     try:
         z, size = ctx.saved_tensors

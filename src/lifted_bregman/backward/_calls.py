@@ -18,6 +18,8 @@ _FUSED = frozenset(
     "multi_head_attention_forward lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell".split()
 )
 """Functions with activations inside that no caller can see."""
+Found = tuple[Activation, int | None] | str
+"""An activation and its dimension, or why a call is none."""
 GATES = (nn.SiLU, nn.GELU, nn.Mish, nn.Hardswish, nn.GLU)
 """Activations that are products with a proximal map, and none themselves."""
 _GATES = frozenset("silu gelu mish hardswish glu".split())
@@ -56,30 +58,26 @@ def is_candidate(function: Callable[..., Any]) -> bool:
     return is_activation_function(name) or name in _FUSED
 
 
-def why_fused(function: Callable[..., Any]) -> str | None:
-    """The reason for which the activations inside a function are left to autograd; None where it has none inside."""
-    if name_of(function) in _FUSED:
+def read(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Found:
+    """The activation of a call and its dimension, or the reason why it is none.
+
+    args, kwargs  what the call is given after the tensor itself
+    """
+    if function is activate:
+        return args[0].activation, args[0].dim
+    if function is normal_cdf:
+        return _from_function(normal_cdf), None
+    name = name_of(function)
+    if name in _FUSED:
         return "its activations are inside one function of torch: use the module of torch that calls it"
-    return None
-
-
-@torch._dynamo.assume_constant_result
-def read(function: Callable[..., Any], args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]) -> Any:
-    """The activation of a call and its dimension, or the reason why it is none, from what follows the tensor."""
     try:
-        found = read_function(name_of(function), args, dict(kwargs))
+        found = read_function(name, args, kwargs)
     except NotLiftableError as error:
         return str(error)
     except TypeError as error:
         return f"its arguments are not understood ({error})"
     assert found is not None
     return found
-
-
-@torch._dynamo.assume_constant_result
-def gelu_factor() -> Activation:
-    """Φ as an activation."""
-    return _from_function(normal_cdf)
 
 
 def is_in_place(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:

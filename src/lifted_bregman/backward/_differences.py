@@ -37,7 +37,7 @@ def quotient(
     steps       t > 0, (samples, 1, ..)
     """
     closed = _CLOSED.get(type(activation))
-    if closed is not None:
+    if closed is not None and not torch._C._are_functorch_transforms_active():  # vmap has no rule for clamp_
         return closed(activation, z, G, steps.reciprocal())
     if type(activation) is Softmax:
         return _softmax(z, steps * G, dim).div_(steps)

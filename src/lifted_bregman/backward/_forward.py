@@ -15,7 +15,7 @@ from lifted_bregman.backward._answer import Call, Share, lifted
 from lifted_bregman.backward._rule import Rule
 from lifted_bregman.backward._survey import Survey, checkpoint_around
 from lifted_bregman.errors import CompatibilityError
-from lifted_bregman.graph.decompose import MODULES, normal_cdf
+from lifted_bregman.graph.decompose import MODULES
 from lifted_bregman.maps import Map
 
 
@@ -134,8 +134,7 @@ class Watch(TorchFunctionMode):
         if not torch.is_grad_enabled():
             self._within_no_grad(func)
             return func(*args, **kwargs)
-        reason = _why_left(func, z, named)
-        found = reason or self._read(func, rest, named)
+        found = _why_left(z, named) or self._read(func, rest, named)
         if isinstance(found, str):
             if self.survey is not None:
                 self.survey.note(self.path, _calls.name_of(func), None, found)
@@ -150,15 +149,20 @@ class Watch(TorchFunctionMode):
         in_place = _calls.is_in_place(func, rest, named)
         sigma = _calls.out_of_place(func, rest, named)
         call = Call(activation, -1 if dim is None else dim, sigma, self.share, self.terms, place, self.rule.penalties.get(self.path))
-        return lifted(z, call, in_place)
+        self.left = True  # torch.compile shows this mode also what is called inside
+        try:
+            return lifted(z, call, in_place)
+        finally:
+            self.left = False
 
-    def _read(self, func: Callable[..., Any], rest: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-        if func is _calls.activate:
-            (module,) = rest
-            return module.activation, module.dim
-        if func is normal_cdf:
-            return _calls.gelu_factor(), None
-        return _calls.read(func, rest, tuple(named.items()))
+    def _read(self, func: Callable[..., Any], rest: tuple[Any, ...], named: Mapping[str, Any]) -> _calls.Found:
+        """What a call is; `torch.compile` finds it in the rule, where the first forward pass has put it."""
+        if func is _calls.activate or any(isinstance(value, Tensor) for value in (*rest, *named.values())):
+            return _calls.read(func, rest, named)
+        key = (_calls.name_of(func), rest, tuple(named.items()))
+        if key not in self.rule.known:
+            self.rule.known[key] = _calls.read(func, rest, named)
+        return self.rule.known[key]
 
     def _within_no_grad(self, func: Callable[..., Any]) -> None:
         """Activation checkpointing with use_reentrant=True records nothing now, and runs the same again later."""
@@ -189,10 +193,8 @@ def _split(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, tuple
     return kwargs.get("input"), (), {key: value for key, value in kwargs.items() if key != "input"}
 
 
-def _why_left(func: Callable[..., Any], z: Tensor, named: Mapping[str, Any]) -> str | None:
-    fused = _calls.why_fused(func)
-    if fused is not None:
-        return fused
+def _why_left(z: Tensor, named: Mapping[str, Any]) -> str | None:
+    """The reason for which a call is left to autograd, whatever it computes."""
     if named.get("out") is not None:
         return "it writes into the tensor given as out"
     if isinstance(z, nn.Parameter):

@@ -43,6 +43,8 @@ class Rule:
     penalties: Mapping[str, Penalty]
     rows: dict[tuple[str, str], ActivationRow] = field(default_factory=dict)
     """What was found, by place and kind."""
+    known: dict[Any, Any] = field(default_factory=dict)
+    """What calls compute, by the function's name and arguments."""
     shares: dict[str, Share] = field(default_factory=dict)
     """ν/P of the parts of the model that were called by themselves, by their paths; "" is the model."""
     last: tuple[Share, Any] | None = None
