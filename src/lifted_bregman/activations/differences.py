@@ -13,28 +13,37 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lifted_bregman.activations import (
-    Activation,
+from lifted_bregman.activations._base import Activation
+from lifted_bregman.activations.piecewise import (
     Box,
+    Identity,
     LeakyReLU,
     NonNegativeSoftThreshold,
     ReLU,
-    Softmax,
     SoftThreshold,
 )
+from lifted_bregman.activations.simplex import Softmax
 
-_LARGEST_EXPONENT = 80.0  # below the overflow of float32
+_LARGEST_EXPONENT = {torch.float32: 80.0, torch.float64: 700.0}  # below overflow: shifts of softmax are limited to it
 
 
 def quotient(
-    activation: Activation, function: Callable[[Tensor], Tensor], dim: int, z: Tensor, G: Tensor, steps: Tensor
+    activation: Activation,
+    z: Tensor,
+    G: Tensor,
+    steps: Tensor,
+    *,
+    dim: int = -1,
+    function: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """(σ(z) - σ(z - tG))/t, in the dtype of z, float32 or float64.
+    """(σ(z) - σ(z - tG))/t: what G becomes on its way down through σ when its derivative is not used.
 
-    activation  what σ is
-    function    computes σ, a joint one along `dim`
-    z, G        (samples, ...)
-    steps       t > 0, (samples, 1, ..)
+    t → 0 gives σ'(z) G, and ‖quotient‖ <= ‖G‖ because σ is 1-Lipschitz.  Called without autograd.
+
+    activation  σ, a joint one along `dim`
+    z, G        (samples, ...), float32 or float64, of one dtype
+    steps       t > 0, (samples, 1, ..) or (), of that dtype
+    function    computes σ(z) where the model does it in another way than `activation`
     """
     closed = _CLOSED.get(type(activation))
     if closed is not None and not torch._C._are_functorch_transforms_active():  # vmap has no rule for clamp_
@@ -42,7 +51,14 @@ def quotient(
     if type(activation) is Softmax:
         return _softmax(z, steps * G, dim).div_(steps)
     z_, t = z.double(), steps.double()
-    return (function(z_) - function(z_ - t * G)).div_(t).to(z.dtype)
+    sigma = function or (lambda values: _along(activation, values, dim))
+    return (sigma(z_) - sigma(z_ - t * G)).div_(t).to(z.dtype)
+
+
+def _along(activation: Activation, z: Tensor, dim: int) -> Tensor:
+    if not activation.joint or dim == -1:
+        return activation.compute_map(z)
+    return activation.compute_map(z.movedim(dim, -1)).movedim(-1, dim)
 
 
 def _relu(z: Tensor, G: Tensor, inverse: Tensor) -> Tensor:
@@ -72,18 +88,20 @@ def _soft_threshold(activation: SoftThreshold, z: Tensor, G: Tensor, inverse: Te
 
 
 def _softmax(z: Tensor, d: Tensor, dim: int) -> Tensor:
-    """softmax(z) - softmax(z - d): x_j (M - m_j)/(1 + M) with x = σ(z), m_j = e^{s - d_j} - 1 and M = Σ x_k m_k, for any s.
+    """softmax(z) - softmax(z - d).
 
+    It is x_j (M - m_j)/(1 + M) with x = softmax(z), m_j = e^{s - d_j} - 1 and M = Σ x_k m_k, for any s.
     s = Σ x_k d_k makes M >= 0 (Jensen), so that nothing cancels in 1 + M.
     """
     x = torch.softmax(z, dim)
     s = (x * d).sum(dim, keepdim=True)
-    m = torch.expm1((s - d).clamp(max=_LARGEST_EXPONENT))
+    m = torch.expm1((s - d).clamp(max=_LARGEST_EXPONENT[z.dtype]))
     M = (x * m).sum(dim, keepdim=True)
     return x * (M - m) / (1.0 + M)
 
 
 _CLOSED: dict[type[Activation], Callable[[Any, Tensor, Tensor, Tensor], Tensor]] = {
+    Identity: lambda activation, z, G, inverse: G.clone(),
     ReLU: lambda activation, z, G, inverse: _relu(z, G, inverse),
     NonNegativeSoftThreshold: lambda activation, z, G, inverse: _relu(z - activation.threshold, G, inverse),
     LeakyReLU: _leaky_relu,
