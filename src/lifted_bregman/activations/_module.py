@@ -33,7 +33,7 @@ class ActivationModule(nn.Module):
         apply = _map_without_branches if torch.compiler.is_compiling() else _map
         u = apply(self.activation, z.movedim(self.dim, -1) if moved else z)
         u = u.movedim(-1, self.dim) if moved else u
-        return _undifferentiable(u) if _forbidden.get() and u.requires_grad else u
+        return _undifferentiable(u) if u.requires_grad and _forbidden.get() else u
 
     def extra_repr(self) -> str:
         """The activation with its settings."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lifted_bregman.activations import Activation
-from lifted_bregman.backward._differences import quotient
+from lifted_bregman.activations.differences import quotient
 from lifted_bregman.errors import ActivationDerivativeError, CompatibilityError
 from lifted_bregman.penalties import Penalty
 from lifted_bregman.problem.composite import composite_prox
@@ -79,7 +79,7 @@ def answer(call: Call, G: Tensor, z: Tensor, size: Tensor) -> Tensor:
     """
     steps = (LARGEST_NUDGE * size / _norms(G)).clamp(max=call.share.each * call.terms)
     if call.penalty is None:
-        return quotient(call.activation, call.function, call.dim, z, G, steps)
+        return quotient(call.activation, z, G, steps, dim=call.dim, function=call.function)
     # One ν for all samples, as the proximal map of Ψ + νR takes one number
     step = steps.amin().double().clamp_(max=PENALISED_NUDGE * call.terms)
     z_ = z.double()

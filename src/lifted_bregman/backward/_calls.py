@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from lifted_bregman.activations import Activation, ActivationModule
 from lifted_bregman.activations.torch_functions import is_activation_function, read_function
@@ -26,10 +25,7 @@ _GATES = frozenset("silu gelu mish hardswish glu".split())
 
 
 def activate(z: Tensor, module: ActivationModule) -> Tensor:
-    """What a module of one of this library's activations computes, as one call."""
-    if has_torch_function_unary(z):
-        found: Tensor = handle_torch_function(activate, (z,), z, module)
-        return found
+    """What a module of one of this library's activations computes."""
     result: Tensor = ActivationModule.forward(module, z)
     return result
 
@@ -51,9 +47,7 @@ def write_out(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappi
 
 
 def is_candidate(function: Callable[..., Any]) -> bool:
-    """Whether a function is an activation, or hides one."""
-    if function is activate or function is normal_cdf:
-        return True
+    """Whether a function of torch is an activation, or hides one."""
     name = name_of(function)
     return is_activation_function(name) or name in _FUSED
 

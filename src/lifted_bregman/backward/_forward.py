@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from lifted_bregman.activations import ActivationModule, Identity
@@ -15,7 +16,7 @@ from lifted_bregman.backward._answer import Call, Share, lifted
 from lifted_bregman.backward._rule import Rule
 from lifted_bregman.backward._survey import Survey, checkpoint_around
 from lifted_bregman.errors import CompatibilityError
-from lifted_bregman.graph.decompose import MODULES
+from lifted_bregman.graph.decompose import MODULES, normal_cdf
 from lifted_bregman.maps import Map
 
 
@@ -31,7 +32,7 @@ class LiftedForward:
         self.module, self.path, self.rule = module, path, rule
         self.before: Callable[..., Any] | None = module.__dict__.get("forward")
         """A forward method that another tool has given to this very module; None for that of its class."""
-        self.written_out = _written_out(module, rule.gates) if self.before is None else None
+        self.written_out = _written_out(module) if self.before is None else None
         """Computes what the module does, with each activation as a call of its own; None where that is not needed."""
         self.left = isinstance(module, Map) or path in rule.leave
         """Whether the activations inside are left to autograd."""
@@ -84,7 +85,7 @@ class LiftedForward:
         if self.written_out is not None:
             return self.written_out(self.module, *args, **kwargs)
         if isinstance(self.module, ActivationModule):
-            return _calls.activate(*args, self.module, **kwargs)
+            return watch.activation(_calls.activate, (*args, self.module), kwargs)
         return self._plain(*args, **kwargs)
 
     def _plain(self, *args: Any, **kwargs: Any) -> Any:
@@ -121,13 +122,17 @@ class Watch(TorchFunctionMode):
         if _calls.is_written_out(func, self.rule.gates):
             if not torch.is_grad_enabled():
                 return func(*args, **kwargs)
+            if func is F.gelu and kwargs.get("approximate", "none") == "none":  # x Φ(x)
+                z, *_ = _split(args, kwargs)
+                return z * self.activation(normal_cdf, (z,), {})
             with self:
                 return _calls.write_out(func, args, kwargs)
         if not _calls.is_candidate(func):
             return func(*args, **kwargs)
-        return self._activation(func, args, kwargs)
+        return self.activation(func, args, kwargs)
 
-    def _activation(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def activation(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """The result of a call of an activation, with its lifted backward pass."""
         z, rest, named = _split(args, kwargs)
         if not isinstance(z, Tensor) or not z.is_floating_point():
             return func(*args, **kwargs)
@@ -148,7 +153,15 @@ class Watch(TorchFunctionMode):
             place = self.survey.note(self.path, _calls.name_of(func), activation, None)
         in_place = _calls.is_in_place(func, rest, named)
         sigma = _calls.out_of_place(func, rest, named)
-        call = Call(activation, -1 if dim is None else dim, sigma, self.share, self.terms, place, self.rule.penalties.get(self.path))
+        call = Call(
+            activation,
+            -1 if dim is None else dim,
+            sigma,
+            self.share,
+            self.terms,
+            place,
+            self.rule.penalties.get(self.path),
+        )
         self.left = True  # torch.compile shows this mode also what is called inside
         try:
             return lifted(z, call, in_place)
@@ -173,8 +186,8 @@ class Watch(TorchFunctionMode):
             self.survey.hidden(node)
 
 
-def _written_out(module: nn.Module, gates: bool) -> Callable[..., Any] | None:
-    return None if isinstance(module, _calls.GATES) and not gates else MODULES.get(type(module))
+def _written_out(module: nn.Module) -> Callable[..., Any] | None:
+    return None if isinstance(module, _calls.GATES) else MODULES.get(type(module))  # gates call a function of torch
 
 
 def _watching(rule: Rule) -> Watch | None:

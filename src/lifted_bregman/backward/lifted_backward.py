@@ -43,8 +43,8 @@ def lifted_backward(
 
         (σ(z) - prox_Ψ(z - ν c G))/(ν c)     in place of     σ'(z) G ,
 
-    one ν for each sample: ν_i = min(ν/P, 0.3 ‖z_i‖/‖c G_i‖).  P is the number of activations on the longest path through
-    the model.  ν → 0 gives autograd's gradients.  The answer is never longer than G, and units that are switched off or
+    one ν for each sample: ν_i = min(ν/P, 0.3 ‖z_i‖/‖c G_i‖).  P is the number of activations on the longest path
+    through the model.  ν → 0 gives autograd's gradients.  The answer is never longer than G, and units that are switched off or
     saturated get a signal that autograd does not give.
 
     Activations are found as modules, functions and methods while forward runs; class, parameters and the keys of
@@ -180,7 +180,9 @@ def _rule(
             )
     for name, penalty in (penalties or {}).items():
         if not isinstance(penalty, Penalty):
-            raise SettingError(f"penalties[{name!r}] is {penalty!r}; it must be a penalty, such as lb.penalties.L1(0.1).")
+            raise SettingError(
+                f"penalties[{name!r}] is {penalty!r}; it must be a penalty, such as lb.penalties.L1(0.1)."
+            )
     for path, module in model.named_modules():
         if isinstance(module.__dict__.get("forward"), LiftedForward):
             where = f"its module {path}" if path else "the model"
@@ -236,9 +238,11 @@ def _require_lifted(model: nn.Module, function: str) -> Rule:
     own = model.__dict__.get("forward") if isinstance(model, nn.Module) else None
     if isinstance(own, LiftedForward):
         return own.rule
-    inner = [name for name, m in model.named_modules() if isinstance(m.__dict__.get("forward"), LiftedForward)] if (
-        isinstance(model, nn.Module)
-    ) else []
+    inner = (
+        [name for name, m in model.named_modules() if isinstance(m.__dict__.get("forward"), LiftedForward)]
+        if (isinstance(model, nn.Module))
+        else []
+    )
     hint = f"give it the module inside, model.{inner[0]}" if inner else "call lb.lifted_backward(model) first"
     raise CompatibilityError(
         f"{function} was given a {type(model).__name__} that lifted_backward was not applied to: {hint}."
