@@ -28,14 +28,21 @@ class Share:
     def __init__(self, nudge: float) -> None:
         self.nudge = nudge
         """ν > 0."""
-        self.calls: int | None = None
-        """Calls of lifted activations in the forward pass in which P was counted; None before."""
         self.each = nudge
         """ν/P."""
+        self.longest_path = 1
+        """P."""
+        self.calls = 0
+        """Calls of lifted activations in the forward pass in which P was counted."""
+        self.counted = False
+        """Whether there was such a pass."""
+        self.stale = False
+        """Whether another pass has made another number of calls since."""
 
     def count(self, calls: int, longest_path: int) -> None:
         """Takes note of P >= 1 for forward passes with so many calls."""
-        self.calls, self.each = calls, self.nudge / longest_path
+        self.calls, self.longest_path, self.each = calls, longest_path, self.nudge / longest_path
+        self.counted, self.stale = True, False
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +84,9 @@ def answer(call: Call, G: Tensor, z: Tensor, size: Tensor) -> Tensor:
 
     What is computed is ν_i c.
     """
-    steps = (LARGEST_NUDGE * size / _norms(G)).clamp(max=call.share.each * call.terms)
+    length = _norms(G)
+    # The last summand is 0, or NaN where G has overflowed: a GradScaler looks for that in the gradients.
+    steps = (LARGEST_NUDGE * size / length).clamp(max=call.share.each * call.terms) + 0.0 * length
     if call.penalty is None:
         return quotient(call.activation, z, G, steps, dim=call.dim, function=call.function)
     # One ν for all samples, as the proximal map of Ψ + νR takes one number

@@ -34,15 +34,18 @@ class LiftedForward:
         """A forward method that another tool has given to this very module; None for that of its class."""
         self.written_out = _written_out(module) if self.before is None else None
         """Computes what the module does, with each activation as a call of its own; None where that is not needed."""
-        self.left = isinstance(module, Map) or path in rule.leave
-        """Whether the activations inside are left to autograd."""
+        self.left: str | None = None
+        """Why the activations inside are left to autograd; None where they are lifted."""
+        if path in rule.leave:
+            self.left = f"it is in {path or 'the model'}, which leave names"
+        elif isinstance(module, Map):
+            self.left = f"it is in {path or 'the model'}, which is an lb.Map"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not torch.is_grad_enabled():
-            return self._plain(*args, **kwargs)
         watch = _watching(self.rule)
         if watch is None:
-            return self._enter(args, kwargs)
+            differentiated = torch.is_grad_enabled() and not torch.compiler.is_exporting()
+            return self._enter(args, kwargs) if differentiated else self._plain(*args, **kwargs)
         outside, left = watch.path, watch.left
         watch.path, watch.left = self.path, left or self.left
         try:
@@ -52,35 +55,29 @@ class LiftedForward:
 
     def _enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The forward pass of the model, or of a part of it that is called by itself."""
-        rule = self.rule
-        if torch.compiler.is_compiling():
-            share = rule.share_of(self.path)
-            if share.calls is None:
-                raise CompatibilityError(_COMPILED_TOO_EARLY)
-            watch = Watch(rule, self.path, share, rule.terms_of(args, kwargs), self.left)
-            with watch:
-                return self._run(watch, args, kwargs)
-        if torch._C._current_graph_task_id() != -1 and rule.last is not None:
-            # Activation checkpointing runs this part again during the backward pass, as a part of the last forward.
+        rule, compiling = self.rule, torch.compiler.is_compiling()
+        if not compiling and torch._C._current_graph_task_id() != -1 and rule.last is not None:
+            # Activation checkpointing runs this part of the last forward pass again, within the backward pass.
             share, terms = rule.last
-            watch = Watch(rule, self.path, share, terms, self.left)
-            with watch:
-                return self._run(watch, args, kwargs)
-        share, terms = rule.share_of(self.path), rule.terms_of(args, kwargs)
-        rule.last = share, terms
+        else:
+            share, terms = rule.share_of(self.path), rule.terms_of(args, kwargs)
         watch = Watch(rule, self.path, share, terms, self.left)
-        if share.calls is None:
-            watch.survey = Survey(rule)
+        if compiling:
+            if not share.counted:
+                raise CompatibilityError(_COMPILED_TOO_EARLY)
+        elif torch._C._current_graph_task_id() == -1:
+            rule.last = share, terms
+            watch.survey = None if share.counted and not share.stale else Survey(rule, self.path)
         with watch:
             result = self._run(watch, args, kwargs)
         if watch.survey is not None:
             watch.survey.finish(share, result, watch.calls)
-        elif watch.calls != share.calls:  # the model computes something else now: look again next time
-            share.calls = None
+        elif not compiling and share is rule.shares.get(self.path):
+            share.stale = watch.calls != share.calls  # it computes something else now: counted anew next time
         return result
 
     def _run(self, watch: Watch, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if watch.left:
+        if watch.left is not None or not torch.is_grad_enabled():
             return self._plain(*args, **kwargs)
         if self.written_out is not None:
             return self.written_out(self.module, *args, **kwargs)
@@ -103,9 +100,10 @@ _COMPILED_TOO_EARLY = (
 class Watch(TorchFunctionMode):
     """Gives every call of an activation its lifted backward pass while a forward method runs."""
 
-    def __init__(self, rule: Rule, path: str, share: Share, terms: Any, left: bool) -> None:
+    def __init__(self, rule: Rule, path: str, share: Share, terms: Any, left: str | None) -> None:
         super().__init__()
         self.rule, self.path, self.share, self.terms, self.left = rule, path, share, terms, left
+        self.inside = False  # an activation, whose own calls are its business
         self.calls = 0
         self.survey: Survey | None = None
 
@@ -117,9 +115,9 @@ class Watch(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if self.left:
+        if self.inside:
             return func(*args, **kwargs)
-        if _calls.is_written_out(func, self.rule.gates):
+        if self.left is None and _calls.is_written_out(func, self.rule.gates):
             if not torch.is_grad_enabled():
                 return func(*args, **kwargs)
             if func is F.gelu and kwargs.get("approximate", "none") == "none":  # x Φ(x)
@@ -136,10 +134,13 @@ class Watch(TorchFunctionMode):
         z, rest, named = _split(args, kwargs)
         if not isinstance(z, Tensor) or not z.is_floating_point():
             return func(*args, **kwargs)
+        node = None
         if not torch.is_grad_enabled():
-            self._within_no_grad(func)
-            return func(*args, **kwargs)
-        found = _why_left(z, named) or self._read(func, rest, named)
+            # Reentrant checkpointing records nothing now, and runs the same again in the backward pass.
+            node = None if torch.compiler.is_compiling() else checkpoint_around()
+            if node is None or self.survey is None:
+                return func(*args, **kwargs)
+        found = self.left or _why_left(z, named) or self._read(func, rest, named)
         if isinstance(found, str):
             if self.survey is not None:
                 self.survey.note(self.path, _calls.name_of(func), None, found)
@@ -147,10 +148,14 @@ class Watch(TorchFunctionMode):
         activation, dim = found
         if isinstance(activation, Identity):
             return func(*args, **kwargs)
-        self.calls += 1
+        if node is None:
+            self.calls += 1
         place = f"model.{self.path}" if self.path else "model"
         if self.survey is not None:
             place = self.survey.note(self.path, _calls.name_of(func), activation, None)
+            if node is not None:
+                self.survey.hide(node)
+                return func(*args, **kwargs)
         in_place = _calls.is_in_place(func, rest, named)
         sigma = _calls.out_of_place(func, rest, named)
         call = Call(
@@ -162,28 +167,21 @@ class Watch(TorchFunctionMode):
             place,
             self.rule.penalties.get(self.path),
         )
-        self.left = True  # torch.compile shows this mode also what is called inside
+        self.inside = True
         try:
             return lifted(z, call, in_place)
         finally:
-            self.left = False
+            self.inside = False
 
     def _read(self, func: Callable[..., Any], rest: tuple[Any, ...], named: Mapping[str, Any]) -> _calls.Found:
         """What a call is; `torch.compile` finds it in the rule, where the first forward pass has put it."""
         if func is _calls.activate or any(isinstance(value, Tensor) for value in (*rest, *named.values())):
             return _calls.read(func, rest, named)
         key = (_calls.name_of(func), rest, tuple(named.items()))
-        if key not in self.rule.known:
-            self.rule.known[key] = _calls.read(func, rest, named)
-        return self.rule.known[key]
-
-    def _within_no_grad(self, func: Callable[..., Any]) -> None:
-        """Activation checkpointing with use_reentrant=True records nothing now, and runs the same again later."""
-        if torch.compiler.is_compiling():
-            return
-        node = checkpoint_around()
-        if node is not None and self.survey is not None:
-            self.survey.hidden(node)
+        found = self.rule.known.get(key)
+        if found is None:
+            found = self.rule.known[key] = _calls.read(func, rest, named)
+        return found
 
 
 def _written_out(module: nn.Module) -> Callable[..., Any] | None:
@@ -213,3 +211,16 @@ def _why_left(z: Tensor, named: Mapping[str, Any]) -> str | None:
     if isinstance(z, nn.Parameter):
         return "it is applied to a parameter, which has no samples"
     return None
+
+
+def rule_of(model: nn.Module, function: str) -> Rule:
+    """What `lifted_backward` has put into a model; an error of `function` where it was not called."""
+    own = model.__dict__.get("forward") if isinstance(model, nn.Module) else None
+    if isinstance(own, LiftedForward):
+        return own.rule
+    modules = model.named_modules() if isinstance(model, nn.Module) else ()
+    inside = [path for path, module in modules if isinstance(module.__dict__.get("forward"), LiftedForward)]
+    remedy = f"give it the module inside, model.{inside[0]}" if inside else "call lb.lifted_backward(model) first"
+    raise CompatibilityError(
+        f"{function} was given a {type(model).__name__} that lifted_backward was not applied to: {remedy}."
+    )

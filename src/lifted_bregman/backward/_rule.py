@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from lifted_bregman.backward._answer import Share
+from lifted_bregman.backward._calls import Found
 from lifted_bregman.penalties import Penalty
 
 
@@ -43,7 +45,7 @@ class Rule:
     penalties: Mapping[str, Penalty]
     rows: dict[tuple[str, str], ActivationRow] = field(default_factory=dict)
     """What was found, by place and kind."""
-    known: dict[Any, Any] = field(default_factory=dict)
+    known: dict[Any, Found] = field(default_factory=dict)
     """What calls compute, by the function's name and arguments."""
     shares: dict[str, Share] = field(default_factory=dict)
     """ν/P of the parts of the model that were called by themselves, by their paths; "" is the model."""
@@ -70,3 +72,11 @@ class Rule:
         if hasattr(given, "get_scale"):
             return given.get_scale()
         return given() if callable(given) else given
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Rule:
+        """The rule of a copied model; a GradScaler stays the one that the training loop uses."""
+        new = copy.copy(self)
+        memo[id(self)] = new
+        new.rows, new.known, new.shares = dict(self.rows), dict(self.known), copy.deepcopy(self.shares, memo)
+        new.last = None
+        return new

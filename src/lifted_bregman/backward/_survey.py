@@ -26,8 +26,8 @@ _CHECKPOINT = str(torch.utils.checkpoint.__file__)
 class Survey:
     """Notes every activation of one forward pass."""
 
-    def __init__(self, rule: Rule) -> None:
-        self.rule = rule
+    def __init__(self, rule: Rule, path: str) -> None:
+        self.rule, self.path = rule, path
         self._hidden: dict[int, int] = {}
         """Calls behind a node of reentrant checkpointing, by the node's id."""
         self._nodes: list[Any] = []  # kept alive, so that no id is used twice
@@ -44,7 +44,7 @@ class Survey:
             require_composable(activation, self.rule.penalties.get(path))
         return place
 
-    def hidden(self, node: Any) -> None:
+    def hide(self, node: Any) -> None:
         """Counts a call that reentrant checkpointing will make again in its backward pass."""
         self._nodes.append(node)
         self._hidden[id(node)] = self._hidden.get(id(node), 0) + 1
@@ -52,11 +52,11 @@ class Survey:
     def finish(self, share: Share, result: Any, calls: int) -> None:
         """Counts P from what the forward pass has returned; an error where nothing is lifted."""
         rows = self.rule.rows.values()
-        if calls == 0 and not self._hidden and not any(row.reason is None for row in rows):
+        if self.path == "" and not any(row.reason is None for row in rows):
             raise UnsupportedModuleError(nothing_to_lift([row for row in rows if row.reason is not None]))
         lifted = {row.path for row in rows if row.reason is None}
         unmet = sorted(set(self.rule.penalties) - lifted)
-        if unmet and share is self.rule.shares.get(""):
+        if unmet and self.path == "":
             raise SettingError(
                 f"penalties names {unmet[0]!r}, in which no lifted activation is called; the names are "
                 f"{', '.join(sorted(lifted))}."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 
 from lifted_bregman._arguments import positive
 from lifted_bregman.activations.torch_modules import is_activation
-from lifted_bregman.backward._forward import LiftedForward
+from lifted_bregman.backward._forward import LiftedForward, rule_of
 from lifted_bregman.backward._rule import ActivationRow, Rule
 from lifted_bregman.backward._survey import nothing_to_lift
 from lifted_bregman.errors import CompatibilityError, SettingError, UnsupportedModuleError
@@ -44,8 +43,8 @@ def lifted_backward(
         (σ(z) - prox_Ψ(z - ν c G))/(ν c)     in place of     σ'(z) G ,
 
     one ν for each sample: ν_i = min(ν/P, 0.3 ‖z_i‖/‖c G_i‖).  P is the number of activations on the longest path
-    through the model.  ν → 0 gives autograd's gradients.  The answer is never longer than G, and units that are switched off or
-    saturated get a signal that autograd does not give.
+    through the model.  ν → 0 gives autograd's gradients.  The answer is never longer than G, and units that are
+    switched off or saturated get a signal that autograd does not give.
 
     Activations are found as modules, functions and methods while forward runs; class, parameters and the keys of
     `state_dict` stay the same.  `backward_report` lists them, `plain_backward` undoes it.
@@ -82,7 +81,7 @@ def lifted_backward(
 
 def plain_backward(model: Model) -> Model:
     """Gives the activations of a model their derivatives back; returns the same model."""
-    _require_lifted(model, "plain_backward")
+    rule_of(model, "plain_backward")
     for module in model.modules():
         own = module.__dict__.get("forward")
         if isinstance(own, LiftedForward):
@@ -91,58 +90,6 @@ def plain_backward(model: Model) -> Model:
             else:
                 module.__dict__["forward"] = own.before
     return model
-
-
-@dataclass(frozen=True)
-class BackwardReport:
-    """What becomes of each activation in `loss.backward()`; `print` shows a table."""
-
-    rows: tuple[ActivationRow, ...]
-    """The activations in the order of the forward pass; modules whose forward did not run yet come last."""
-    nudge: float
-    """ν."""
-    longest_path: int | None
-    """P; None before the first forward pass."""
-
-    @property
-    def lifted(self) -> tuple[ActivationRow, ...]:
-        """The activations that answer with their proximal maps."""
-        return tuple(row for row in self.rows if row.reason is None)
-
-    @property
-    def left_to_autograd(self) -> tuple[ActivationRow, ...]:
-        """The others."""
-        return tuple(row for row in self.rows if row.reason is not None)
-
-    def __str__(self) -> str:
-        """One line for each activation."""
-        width = max((len(row.place) for row in self.rows), default=0)
-        kinds = max((len(row.kind) for row in self.rows), default=0)
-        lines = [
-            f"{row.place:{width}}  {row.kind:{kinds}}  "
-            f"{'lifted' if row.reason is None else f'left to autograd: {row.reason}'}"
-            for row in self.rows
-        ]
-        if self.longest_path is None:
-            lines.append("no forward pass yet: functions and methods are found in the first one.")
-        else:
-            lines.append(f"nudge {self.nudge:g}, shared by {self.longest_path} on the longest path")
-        return "\n".join(lines)
-
-
-def backward_report(model: nn.Module) -> BackwardReport:
-    """Every activation of a model that `lifted_backward` was given: lifted, or left to autograd and why."""
-    rule = _require_lifted(model, "backward_report")
-    rows = list(rule.rows.values())
-    share = rule.shares.get("")
-    counted = share is not None and share.calls is not None
-    if not counted:
-        met = {row.path for row in rows}
-        for path, module in model.named_modules():
-            if path not in met and is_activation(module):
-                rows.append(ActivationRow(path, type(module).__name__, f"model.{path}" if path else "model", None))
-    longest = round(rule.nudge / share.each) if share is not None and counted else None
-    return BackwardReport(tuple(rows), rule.nudge, longest)
 
 
 def _rule(
@@ -161,6 +108,7 @@ def _rule(
             f"lifted_backward was given a {type(model).__name__}; it takes an nn.Module: put your function into the "
             "forward method of one."
         )
+    _require_inside(model)
     positive(nudge, "nudge")
     if reduction not in ("mean", "sum"):
         none = " A loss with reduction 'none' is no number to differentiate: take its mean or sum." * (
@@ -169,7 +117,7 @@ def _rule(
         raise SettingError(f"reduction is {reduction!r}; it must be 'mean' or 'sum', as your loss has it.{none}")
     positive(terms_per_sample, "terms_per_sample")
     if not (callable(loss_scale) or hasattr(loss_scale, "get_scale")):
-        positive(loss_scale, "loss_scale")  # type: ignore[arg-type]
+        positive(loss_scale, "loss_scale")
     names = {name for name, _ in model.named_modules()}
     for argument, given in (("leave", leave), ("penalties", penalties or {})):
         if isinstance(given, str) or not set(given) <= names:
@@ -204,6 +152,26 @@ def _rule(
     )
 
 
+def _require_inside(model: nn.Module) -> None:
+    """An error for what wraps a model."""
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        name = type(model).__name__
+        raise CompatibilityError(
+            f"lifted_backward was given a {name}; it takes the model inside: call lb.lifted_backward(model), then "
+            f"{name}(model)."
+        )
+    if "_orig_mod" in model._modules:
+        raise CompatibilityError(
+            "lifted_backward was given a compiled model; it takes the model before: "
+            "torch.compile(lb.lifted_backward(model, example=x))."
+        )
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UnsupportedModuleError(
+            "lifted_backward was given a TorchScript module, whose calls cannot be seen: give it the module that it "
+            "was made from."
+        )
+
+
 def _is_torchs(module: nn.Module) -> bool:
     """Whether the forward method of a module is one of torch's layers."""
     return type(module).forward.__module__.startswith("torch.nn.")
@@ -232,18 +200,3 @@ def _look(model: nn.Module, example: Any) -> None:
             with torch.no_grad():
                 for name, b in model.named_buffers():
                     b.copy_(buffers[name])
-
-
-def _require_lifted(model: nn.Module, function: str) -> Rule:
-    own = model.__dict__.get("forward") if isinstance(model, nn.Module) else None
-    if isinstance(own, LiftedForward):
-        return own.rule
-    inner = (
-        [name for name, m in model.named_modules() if isinstance(m.__dict__.get("forward"), LiftedForward)]
-        if (isinstance(model, nn.Module))
-        else []
-    )
-    hint = f"give it the module inside, model.{inner[0]}" if inner else "call lb.lifted_backward(model) first"
-    raise CompatibilityError(
-        f"{function} was given a {type(model).__name__} that lifted_backward was not applied to: {hint}."
-    )
