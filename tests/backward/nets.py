@@ -34,7 +34,9 @@ def gradients(model, x, y, loss=F.cross_entropy):
 def assert_same(found, expected, rtol=0.0, atol=0.0):
     assert found.keys() == expected.keys()
     for name in found:
-        torch.testing.assert_close(found[name], expected[name], rtol=rtol, atol=atol, msg=partial("{}: {}".format, name))
+        torch.testing.assert_close(
+            found[name], expected[name], rtol=rtol, atol=atol, msg=partial("{}: {}".format, name)
+        )
 
 
 def chain_by_hand(model, activations, x, y, nudge):

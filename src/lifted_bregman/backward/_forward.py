@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import CodeType, MethodType
 from typing import Any
 
 import torch
@@ -89,6 +90,16 @@ class LiftedForward:
         if self.before is not None:
             return self.before(*args, **kwargs)
         return type(self.module).forward(self.module, *args, **kwargs)
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        """The forward method that it stands for: `inspect.signature` and torch.export read its arguments."""
+        return self.before or MethodType(type(self.module).forward, self.module)
+
+    @property
+    def __code__(self) -> CodeType:
+        code: CodeType = self.__wrapped__.__code__
+        return code
 
 
 _COMPILED_TOO_EARLY = (

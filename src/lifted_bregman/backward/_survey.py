@@ -122,7 +122,7 @@ def checkpoint_around() -> Any:
                     "and in the backward pass it would call it outside the model: give checkpoint a module, "
                     "checkpoint(self.block, x)."
                 )
-            if frame.f_code.co_name == "forward":  # CheckpointFunction.forward(ctx, ...)
+            if frame.f_code.co_name == "forward" and "ctx" in frame.f_locals:  # CheckpointFunction.forward(ctx, ...)
                 return frame.f_locals["ctx"]
         frame = frame.f_back
     return None
