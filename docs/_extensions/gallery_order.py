@@ -13,6 +13,7 @@ ORDER = (
     "export_to_onnx",
     "fine_tune",
     "resume",
+    "your_own_loop",
     "your_own_parts",
 )
 

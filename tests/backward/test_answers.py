@@ -182,7 +182,7 @@ def test_an_l1_penalty_makes_sparse_codes():
         model = nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 12))
         lb.lifted_backward(model, terms_per_sample=12, penalties=penalties)
         optimizer = torch.optim.Adam(model.parameters(), 0.01)
-        for _ in range(150):
+        for _ in range(80):
             optimizer.zero_grad()
             F.mse_loss(model(x), x).backward()
             optimizer.step()
