@@ -40,7 +40,7 @@ FORMS = {
     ],
     "softmax": [
         nn.Softmax(-1), nn.Softmax(dim=1), lambda z: F.softmax(z, -1), lambda z: z.softmax(1),
-        lambda z: torch.softmax(z, dim=-1), act.Softmax().as_module(),
+        lambda z: torch.softmax(z, dim=-1), act.Softmax().as_module(), lambda z: F.softmax(z, -1, dtype=torch.float64),
     ],
     "tanh": [nn.Tanh(), torch.tanh, lambda z: z.tanh_(), F.tanh, act.Tanh().as_module()],
     "leaky": [nn.LeakyReLU(0.1), nn.LeakyReLU(0.1, inplace=True), lambda z: F.leaky_relu(z, 0.1, True)],
@@ -284,6 +284,19 @@ def test_gates_are_left_to_autograd_or_their_factor_is_lifted(call):
     lifted = lb.lifted_backward(Called(call).double(), 1e-7, gates=True)
     assert_same(gradients(lifted, x, y), plain, rtol=1e-5, atol=1e-8)
     assert lb.backward_report(lifted).lifted and not lb.backward_report(lifted).left_to_autograd
+
+
+def test_gates_in_place_write_into_their_input():
+    def unused(z):
+        z = z * 1.0
+        F.silu(z, inplace=True)
+        return z
+
+    x, y = batch()
+    plain = Called(unused).double()
+    lifted = lb.lifted_backward(copy.deepcopy(plain), 1e-6, gates=True)
+    torch.testing.assert_close(lifted(x), plain(x), rtol=1e-12, atol=1e-14)
+    assert_same(gradients(lifted, x, y), gradients(plain, x, y), rtol=1e-5, atol=1e-8)
 
 
 def test_a_map_is_left_to_autograd():

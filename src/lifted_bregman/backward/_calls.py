@@ -37,8 +37,12 @@ def name_of(function: Callable[..., Any]) -> str:
 
 def is_written_out(function: Callable[..., Any], gates: bool) -> bool:
     """Whether a function runs in a form in which its activations are calls of their own; with or without `GATES`."""
-    name = name_of(function)
-    return function in FUNCTIONS and name not in _FUSED and (gates or name not in _GATES)
+    return function in FUNCTIONS and name_of(function) not in _FUSED and (gates or not is_gate(function))
+
+
+def is_gate(function: Callable[..., Any]) -> bool:
+    """Whether a function is a product with a proximal map."""
+    return name_of(function) in _GATES
 
 
 def write_out(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -64,6 +68,8 @@ def read(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[st
     name = name_of(function)
     if name in _FUSED:
         return "its activations are inside one function of torch: use the module of torch that calls it"
+    if name == "softmax":  # in another precision it is the same map
+        kwargs = {key: value for key, value in kwargs.items() if key != "dtype"}
     try:
         found = read_function(name, args, kwargs)
     except NotLiftableError as error:

@@ -129,16 +129,21 @@ class Watch(TorchFunctionMode):
         if self.inside:
             return func(*args, **kwargs)
         if self.left is None and _calls.is_written_out(func, self.rule.gates):
-            if not torch.is_grad_enabled():
-                return func(*args, **kwargs)
-            if func is F.gelu and kwargs.get("approximate", "none") == "none":  # x Φ(x)
-                z, *_ = _split(args, kwargs)
-                return z * self.activation(normal_cdf, (z,), {})
-            with self:
-                return _calls.write_out(func, args, kwargs)
+            return self._written_out(func, args, kwargs) if torch.is_grad_enabled() else func(*args, **kwargs)
         if not _calls.is_candidate(func):
             return func(*args, **kwargs)
         return self.activation(func, args, kwargs)
+
+    def _written_out(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """The result of a function with activations inside, which are calls of their own now."""
+        z, rest, named = _split(args, kwargs)
+        if func is F.gelu and named.get("approximate", "none") == "none":  # x Φ(x)
+            return z * self.activation(normal_cdf, (z,), {})
+        in_place = _calls.is_gate(func) and _calls.is_in_place(func, rest, named)
+        with self:
+            if in_place:
+                return z.copy_(_calls.write_out(func, (z.clone(), *rest), named))
+            return _calls.write_out(func, args, kwargs)
 
     def activation(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The result of a call of an activation, with its lifted backward pass."""
