@@ -374,6 +374,21 @@ MUTATIONS = [
     Mutation("sites: a new mask at every call of a step", "maps/sites.py", "return self.frozen or (self.once and self._found)", "return self.frozen", "tests/maps/test_core.py"),
     Mutation("anchors: left out of the energy", ENERGIES, " + _to_anchors(problem, layer) for layer, mean in means.items()]", " for layer, mean in means.items()]", "tests/solvers/test_implicit_sgd_variants.py -k proximal_problem"),
     Mutation("softmax: a masked place counts", SIMPLEX, "torch.where(x_ == 0.0, 0.0, x_ * z_.log_softmax(-1))", "x_ * z_.log_softmax(-1)", "tests/activations/test_joint.py -k masked"),
+    Mutation("backward: the batch's mean is not undone", "backward/_rule.py", "terms = terms * (1 if first is None else first.shape[0])", "terms = terms * 1", "tests/backward/test_answers.py"),
+    Mutation("backward: every activation gets the whole nudge", "backward/_answer.py", "self.nudge / longest_path", "self.nudge / 1", "tests/backward/test_answers.py -k chain"),
+    Mutation("backward: the nudge is not limited by z", "backward/_answer.py", "(LARGEST_NUDGE * size / length).clamp(", "(torch.inf * size / length).clamp(", "tests/backward/test_answers.py -k chain"),
+    Mutation("backward: one limit for the batch", "backward/_answer.py", "length = _norms(G)", "length = G.norm()", "tests/backward/test_answers.py -k sample"),
+    Mutation("backward: no floor below a sample of zeros", "backward/_answer.py", "_norms(z, precision).clamp(min=floor)", "_norms(z, precision)", "tests/backward/test_answers.py -k begins_at_zero"),
+    Mutation("backward: overflow is hidden", "backward/_answer.py", " + 0.0 * length", "", "tests/backward/test_answers.py -k overflowed"),
+    Mutation("backward: the scale of the loss forgotten", "backward/_rule.py", "return terms / self.scale()", "return terms", "tests/backward -k 'scaler or accumulate'"),
+    Mutation("backward: in place without writing", "backward/_answer.py", "return z.copy_(call.function(before))", "return z.add_(0.0)", "tests/backward/test_models.py -k in_place"),
+    Mutation("backward: half precision stays", "backward/_answer.py", "    precision = torch.promote_types(z.dtype, torch.float32)\n    return answer(", "    precision = z.dtype\n    return answer(", "tests/backward/test_tools.py -k autocast"),
+    Mutation("backward: calls behind reentrant checkpointing do not count", "backward/_survey.py", "else hidden.get(id(node), 0)", "else 0", "tests/backward/test_tools.py -k checkpointed"),
+    Mutation("backward: checkpointed functions are not noticed", "backward/_survey.py", "if not in_module:", "if False:", "tests/backward/test_mistakes.py -k checkpointing"),
+    Mutation("backward: a penalty without its signal", "backward/_answer.py", "composite_prox(call.activation, call.penalty, v, 1.0, step / call.terms)", "composite_prox(call.activation, None, v, 1.0, step / call.terms)", "tests/backward/test_answers.py -k penalty"),
+    Mutation("differences: a dead ReLU", "activations/differences.py", "scaled.clamp(max=0.0).neg_()", "scaled.clamp(max=0.0).mul_(0.0)", "tests/activations/test_differences.py"),
+    Mutation("differences: softmax shifted without its mean", "activations/differences.py", "torch.expm1((s - d)", "torch.expm1((0.0 - d)", "tests/activations/test_differences.py -k softmax"),
+    Mutation("differences: in float32 throughout", "activations/differences.py", "z_, t = z.double(), steps.double()", "z_, t = z, steps", "tests/activations/test_differences.py -k float32"),
 ]  # fmt: skip
 
 

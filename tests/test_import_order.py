@@ -31,6 +31,7 @@ ORDER = (
     "graph",
     "problem",
     "solvers",
+    "backward",
     "data",
     "distributed",
     "optim",
