@@ -71,7 +71,8 @@ assert better > 0.1
 # %%
 figure, axes = plt.subplots(figsize=(6, 3.5))
 for name, rows in reached.items():
-    axes.plot([row["epoch"] for row in rows], [row["validation_accuracy"] for row in rows], label=name)
+    accuracies = [row["validation_accuracy"] for row in rows]
+    axes.plot([row["epoch"] for row in rows], accuracies, label=name)
 axes.set(xlabel="epoch", ylabel="accuracy on shifted test digits")
 axes.legend(title="trained on digits")
 figure.tight_layout()
