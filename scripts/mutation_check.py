@@ -380,7 +380,7 @@ MUTATIONS = [
     Mutation("backward: one limit for the batch", "backward/_answer.py", "length = _norms(G)", "length = G.norm()", "tests/backward/test_answers.py -k sample"),
     Mutation("backward: no floor below a sample of zeros", "backward/_answer.py", "_norms(z, precision).clamp(min=floor)", "_norms(z, precision)", "tests/backward/test_answers.py -k begins_at_zero"),
     Mutation("backward: overflow is hidden", "backward/_answer.py", " + 0.0 * length", "", "tests/backward/test_answers.py -k overflowed"),
-    Mutation("backward: the scale of the loss forgotten", "backward/_rule.py", "return terms / self.scale()", "return terms", "tests/backward -k 'scaler or accumulate'"),
+    Mutation("backward: the scale of the loss forgotten", "backward/_rule.py", "return terms / self.scale()", "return terms", "tests/backward/test_tools.py -k scaler"),
     Mutation("backward: in place without writing", "backward/_answer.py", "return z.copy_(call.function(before))", "return z.add_(0.0)", "tests/backward/test_models.py -k in_place"),
     Mutation("backward: half precision stays", "backward/_answer.py", "    precision = torch.promote_types(z.dtype, torch.float32)\n    return answer(", "    precision = z.dtype\n    return answer(", "tests/backward/test_tools.py -k autocast"),
     Mutation("backward: calls behind reentrant checkpointing do not count", "backward/_survey.py", "else hidden.get(id(node), 0)", "else 0", "tests/backward/test_tools.py -k checkpointed"),
