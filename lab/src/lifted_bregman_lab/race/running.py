@@ -16,7 +16,7 @@ from lifted_bregman.training.signals import Signals
 from lifted_bregman_lab.packages import missing_packages
 from lifted_bregman_lab.race.opponents import OPPONENTS, OURS, REFERENCE, Opponent
 from lifted_bregman_lab.race.problems import Budget, RaceProblem
-from lifted_bregman_lab.race.runs import RaceRun, start_run, suits
+from lifted_bregman_lab.race.runs import RaceRun, refusal, start_run
 from lifted_bregman_lab.race.samples import RaceSamples
 from lifted_bregman_lab.race.store import Part, Row, Store, final, identify
 
@@ -93,7 +93,11 @@ def run_race(
     with threads(settings.threads):
         for number, problem in enumerate(problems):
             whole_set = problem.load(settings.data_dir)
-            fitting = [one for one in raced if suits(problem, whole_set, one)]
+            refused = {one.name: refusal(problem, whole_set, one) for one in raced}
+            for name, reason in refused.items():
+                if reason is not None:
+                    watch(f"{problem.name}: {name} is left out: {reason}", number * len(raced) / total)
+            fitting = [one for one in raced if refused[one.name] is None]
             _Tuning(problem, whole_set.for_tuning(), settings, store, signals).run(
                 [one for one in fitting if one.grid],
                 lambda what, done, number=number: watch(what, (number * len(raced) + done) / total),  # type: ignore[misc]
@@ -108,7 +112,13 @@ def run_race(
 
 
 def _describe(
-    part: Part, problem: RaceProblem, data: RaceSamples, opponent: Opponent, budget: Budget, rate: float | None, seed: int
+    part: Part,
+    problem: RaceProblem,
+    data: RaceSamples,
+    opponent: Opponent,
+    budget: Budget,
+    rate: float | None,
+    seed: int,
 ) -> Row:
     """The entries of a row that are known before the run."""
     solver = f" {default_solver()!r}" if opponent.name == OURS else ""
@@ -195,7 +205,12 @@ def next_place(visited: dict[int, Row], length: int) -> int | None:
 
 def tuning_rows(store: Store, problem: RaceProblem, opponent: Opponent, budget: Budget) -> list[Row]:
     """The tuning rows of an opponent on a problem."""
-    run = {"problem": problem.name, "budget": budget, "epochs": problem.epochs(budget), "batch_size": problem.batch_size}
+    run = {
+        "problem": problem.name,
+        "budget": budget,
+        "epochs": problem.epochs(budget),
+        "batch_size": problem.batch_size,
+    }
     return store.select(part="tune", opponent=opponent.name, settings=opponent.title, **run)
 
 
@@ -232,9 +247,7 @@ def _race(
             rates = {*best_rates(tuning_rows(store, problem, opponent, settings.budget)).values()}
         for rate in sorted(rates, key=lambda value: value or 0.0):
             wanted.append((_describe("race", problem, data, opponent, settings.budget, rate, seed), opponent))
-    missing = [
-        (row, one) for row, one in wanted if one.name in settings.again or identify(row) not in store.rows
-    ]
+    missing = [(row, one) for row, one in wanted if one.name in settings.again or identify(row) not in store.rows]
     if not missing:
         return
     pacer = wanted[0]  # AdamW at its lower rate

@@ -15,6 +15,8 @@ from contextlib import AbstractContextManager, contextmanager
 import torch
 from torch import Tensor, nn
 
+from lifted_bregman._generators import named_generator
+from lifted_bregman.errors import LiftedBregmanError
 from lifted_bregman.solvers import Callback, Outcome, Result, Run
 from lifted_bregman.solvers._batches import epoch_order
 from lifted_bregman.training import default_solver, fit
@@ -43,6 +45,8 @@ class RaceRun(ABC):
     def __init__(self, problem: RaceProblem, data: RaceSamples, epochs: int, seed: int) -> None:
         self.problem, self.data, self.epochs, self.seed = problem, data, epochs, seed
         self.model = problem.build(seed, data)
+        places = torch.randperm(len(data.X), generator=named_generator(0, "measured samples"))[: problem.measured]
+        self._measured = data.X[places], data.Y[places]
         self.steps = epochs * math.ceil(len(data.X) / problem.batch_size)
         """Number of steps of the whole run."""
         self.done = 0
@@ -69,19 +73,19 @@ class RaceRun(ABC):
         if self.outcome == Outcome.DIVERGED.name:
             return
         with self.evaluating(), torch.no_grad():
-            loss = self._mean(self.problem.loss, self.data.X, self.data.Y)
-            error = self._mean(
-                lambda model, X, Y: self.problem.task.error(model(X), Y), self.data.X_new, self.data.Y_new
-            )
+            loss = self._mean(self.problem.loss, *self._measured)
+            error = self._mean(self._error_of, self.data.X_new, self.data.Y_new)
         error = math.sqrt(error) if self.problem.task.root else error
         if math.isfinite(loss) and math.isfinite(error):
             self.trace.append((self.done, self.seconds, loss, error))
         else:
             self.outcome = Outcome.DIVERGED.name
 
-    def _mean(self, function: object, X: Tensor, Y: Tensor) -> float:
+    def _error_of(self, model: nn.Module, X: Tensor, Y: Tensor) -> Tensor:
+        return self.problem.task.error(model(X), Y)
+
+    def _mean(self, function: Callable[[nn.Module, Tensor, Tensor], Tensor], X: Tensor, Y: Tensor) -> float:
         """The mean of a function of samples, taken in pieces."""
-        assert callable(function)
         pieces = zip(X.split(_AT_ONCE), Y.split(_AT_ONCE), strict=True)
         return sum(float(function(self.model, x, y)) * len(x) for x, y in pieces) / len(X)
 
@@ -215,8 +219,13 @@ def start_run(
     return BackpropRun(problem, data, epochs, seed, opponent, rate)
 
 
-def suits(problem: RaceProblem, data: RaceSamples, opponent: Opponent) -> bool:
-    """Whether an opponent can train the network of a problem."""
-    with torch.random.fork_rng(devices=()):
-        model: nn.Module = problem.network(data)
-    return opponent.suits(problem, model)
+def refusal(problem: RaceProblem, data: RaceSamples, opponent: Opponent) -> str | None:
+    """Why an opponent cannot train the network of a problem; None if it can."""
+    model = problem.build(0, data)
+    if opponent.make is not None:
+        return None if opponent.suits(problem, model) else f"'{opponent.name}' is not made for this network"
+    try:
+        problem.lifted(model, data)
+        return None
+    except LiftedBregmanError as error:
+        return str(error)
