@@ -18,7 +18,7 @@ _DISTRIBUTIONS = {
 def missing_packages(modules: Iterable[str]) -> tuple[str, ...]:
     """The distributions, by the name that pip knows, of those modules that are not installed."""
     absent = (name for name in modules if importlib.util.find_spec(name) is None)
-    return tuple(_DISTRIBUTIONS.get(name, name) for name in absent)
+    return tuple(_DISTRIBUTIONS.get(name, name.replace("_", "-")) for name in absent)
 
 
 def load_package(module: str) -> Any:

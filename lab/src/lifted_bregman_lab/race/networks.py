@@ -62,7 +62,8 @@ class _Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         inner = self.first(F.relu(self.first_norm(x)))
-        return x + self.second(F.relu(self.second_norm(inner)))
+        moved: Tensor = self.second(F.relu(self.second_norm(inner)))
+        return x + moved
 
 
 def small_resnet(classes: int, channels: int = 32) -> nn.Sequential:
@@ -92,7 +93,8 @@ class _Block(nn.Module):
         )
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.project(mixed.transpose(1, 2).flatten(2))
-        return x + self.dense(self.dense_norm(x))
+        moved: Tensor = self.dense(self.dense_norm(x))
+        return x + moved
 
 
 class GPT(nn.Module):
@@ -106,4 +108,6 @@ class GPT(nn.Module):
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, tokens, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.head(self.norm(self.blocks(self.token(tokens) + self.place)))
+        stream = self.token(tokens) + self.place
+        logits: Tensor = self.head(self.norm(self.blocks(stream)))
+        return logits

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lifted_bregman_lab.packages import load_package
-from lifted_bregman_lab.race.problems import RaceProblem
+from lifted_bregman_lab.race.problems import RaceProblem, choose
 
 REFERENCE = "adamw"
 """Sets the targets, and its time is the unit of all times."""
@@ -27,7 +27,7 @@ def warm_up_steps(steps: int) -> int:
 
 
 def cosine(step: int, steps: int) -> float:
-    """The fraction of the rate at a step (from 0): linear over the warm-up, then a half cosine that ends at 0 at `steps`."""
+    """The fraction of the rate at a step (from 0): linear over the warm-up, then half a cosine, to 0 at `steps`."""
     rising = warm_up_steps(steps)
     if step < rising:
         return (step + 1) / rising
@@ -124,7 +124,7 @@ class Opponent:
         name: for the command line.
         title: for readers, with the settings that are the same on all problems.
         grid: rates > 0 to choose from, in rising order; empty where nothing is tuned.
-        make: makes the trainer of a network from the rate and the number of steps; None for ours, which `lb.fit` trains.
+        make: makes the trainer of a network from rate and number of steps; None for ours, which `lb.fit` trains.
         needs: modules of optional packages.
         suits: whether it can train a network for a problem.
     """
@@ -241,3 +241,8 @@ OPPONENTS: dict[str, Opponent] = {
 }
 QUICK = (OURS, REFERENCE, "adam", "muon")
 """The opponents of a quick race: nothing but torch."""
+
+
+def choose_opponents(names: Sequence[str]) -> tuple[Opponent, ...]:
+    """The opponents of these names, in this order; all if there are none.  SettingError for an unknown name."""
+    return choose(names, OPPONENTS, "opponent of the race")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 import torch
@@ -131,7 +130,7 @@ class RaceProblem:
         if not self.code_penalty:
             return self.task.loss(model(X), Y)
         assert isinstance(model, nn.Sequential)
-        code = model[: networks.CODE + 1](X)
+        code: Tensor = model[: networks.CODE + 1](X)
         return self.task.loss(model[networks.CODE + 1 :](code), Y) + self.code_penalty * code.abs().sum(1).mean()
 
 

@@ -19,9 +19,8 @@ from lifted_bregman_lab.race.problems import Budget, RaceProblem
 from lifted_bregman_lab.race.runs import RaceRun, refusal, start_run
 from lifted_bregman_lab.race.samples import RaceSamples
 from lifted_bregman_lab.race.store import Part, Row, Store, final, identify
+from lifted_bregman_lab.watching import Watch
 
-Watch = Callable[[str, float], None]
-"""Called with the name of what is running, and the fraction of all work that is done."""
 TUNING_SEED = 1000
 """Draws weights and order in a tuning; none of a race's seeds."""
 CRITERIA = ("loss", "error")
@@ -56,7 +55,8 @@ class RaceSettings:
 
 def left_out(problems: Sequence[RaceProblem], opponents: Sequence[Opponent]) -> dict[str, str]:
     """Problems and opponents, by name, whose Python packages are not installed, with the packages."""
-    found = {item.name: missing_packages(item.needs) for item in (*problems, *opponents)}
+    needs = {item.name: item.needs for item in problems} | {item.name: item.needs for item in opponents}
+    found = {name: missing_packages(modules) for name, modules in needs.items()}
     return {name: ", ".join(missing) for name, missing in found.items() if missing}
 
 

@@ -65,7 +65,7 @@ class RaceRun(ABC):
     def evaluating(self) -> AbstractContextManager[None]:
         """The network has the parameters to be judged by, and is in eval mode."""
 
-    def abandon(self) -> None:
+    def abandon(self) -> None:  # noqa: B027  (most runs have nothing to end)
         """End a run that is not finished."""
 
     def record(self) -> None:
@@ -126,8 +126,8 @@ class BackpropRun(RaceRun):
 class LiftedRun(RaceRun):
     """A run by `lb.fit` with its default solver.
 
-    `fit` runs in a thread of its own.  Its callback holds it after the steps that were asked for, while the other thread
-    evaluates.  One of the two threads waits for the other at any time.
+    `fit` runs in a thread of its own.  Its callback holds it after the steps that were asked for, while the other
+    thread evaluates.  One of the two threads waits for the other at any time.
     """
 
     def __init__(self, problem: RaceProblem, data: RaceSamples, epochs: int, seed: int) -> None:
@@ -183,7 +183,7 @@ class LiftedRun(RaceRun):
         self._started = time.process_time()
 
     def _fit(self) -> None:
-        """What the thread does.  Rows of the history are left out, but for the last: their time is not that of steps."""
+        """What the thread does.  `fit` evaluates only at the end: between steps it would count as their time."""
         data, size = (self.data.X, self.data.Y), self.problem.batch_size
         options = {"epochs": self.epochs, "batch_size": size, "seed": self.seed, "record_every": self.epochs}
         try:
@@ -206,7 +206,13 @@ class _Hold(Callback):
     """Calls one function at the start of `fit`, and another after each step."""
 
     def __init__(self, at_start: Callable[[Run], None], after_step: Callable[[Run], None]) -> None:
-        self.started, self.stepped = at_start, after_step  # type: ignore[method-assign]
+        self._at_start, self._after_step = at_start, after_step
+
+    def started(self, run: Run) -> None:
+        self._at_start(run)
+
+    def stepped(self, run: Run) -> None:
+        self._after_step(run)
 
 
 def start_run(

@@ -63,7 +63,7 @@ def _split(samples: int, name: str) -> tuple[Tensor, Tensor]:
 
 
 def from_table(X: Any, y: Any, *, classes: bool, name: str, source: str) -> RaceSamples:
-    """A table as samples: features scaled to mean 0 and variance 1 on the training samples, and so are numbers to predict.
+    """A table as samples: features, and numbers to predict, have mean 0 and variance 1 on the training samples.
 
     Args:
         X: features, (rows, features), numbers.
@@ -90,9 +90,7 @@ def from_sklearn(name: str, *, classes: bool) -> Loader:
     """A table that scikit-learn carries, such as "iris"."""
 
     def load(data_dir: Path | None) -> RaceSamples:
-        from sklearn import datasets
-
-        X, y = getattr(datasets, f"load_{name}")(return_X_y=True)
+        X, y = getattr(load_package("sklearn.datasets"), f"load_{name}")(return_X_y=True)
         return from_table(X, y, classes=classes, name=name, source=f"scikit-learn's {name}")
 
     return cache(load)

@@ -46,7 +46,7 @@ def chosen_rows(rows: Iterable[Row], budget: Budget) -> dict[str, list[Row]]:
 
 
 def finals(rows: Iterable[Row], budget: Budget) -> pd.DataFrame:
-    """One line for each criterion, problem, opponent and seed, with the "value" at the end of the run; ∞ if it diverged."""
+    """One line for each criterion, problem, opponent and seed: the "value" at the end of the run; ∞ if it diverged."""
     lines = [
         (criterion, row["problem"], row["opponent"], row["seed"], _value(row, criterion))
         for criterion, chosen in chosen_rows(rows, budget).items()
@@ -107,8 +107,8 @@ def average_ranks(found: pd.DataFrame) -> pd.DataFrame:
 def times_to_reference(rows: Iterable[Row], budget: Budget) -> pd.DataFrame:
     """The median over seeds of the time to AdamW's final loss, as a multiple of AdamW's time for all its steps.
 
-    One line for each problem, one column for each opponent; ∞ where at most half of the seeds reached it.  A run reaches
-    it at the first evaluation that shows it.
+    One line for each problem, one column for each opponent; ∞ where at most half of the seeds reached it.  A run
+    reaches it at the first evaluation that shows it.
     """
     runs = chosen_rows(rows, budget)["loss"]
     aims = {(row["problem"], row["seed"]): final(row, "loss") for row in runs if row["opponent"] == REFERENCE}
