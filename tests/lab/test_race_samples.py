@@ -105,6 +105,19 @@ def test_mnist_1d_leaves_numpys_generator_as_it_was(monkeypatch: pytest.MonkeyPa
     assert made.X.shape == (8, 40) and made.X.dtype == torch.float32 and made.Y_new.tolist() == [0, 1]
 
 
+def test_a_text_is_cut_into_windows_whose_targets_are_the_next_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "hello wide world, " * 6
+    monkeypatch.setattr(samples.data, "load_text", lambda name, data_dir: text)
+    made = samples.text_windows("tiny-shakespeare", 5)(None)
+    letters = sorted(set(text))
+    train, new = text[:97], text[97:]
+    assert made.outputs == len(letters) and made.X.shape == (19, 5) and made.X_new.shape == (2, 5)
+    spell = ["".join(letters[token] for token in row) for part in (made.X, made.Y, made.X_new) for row in part.tolist()]
+    assert spell[:19] == [train[start : start + 5] for start in range(0, 95, 5)]
+    assert spell[19:38] == [train[start + 1 : start + 6] for start in range(0, 95, 5)]
+    assert spell[38:] == [new[:5], new[5:10]]
+
+
 @pytest.mark.parametrize("name", ["iris", "wine", "breast-cancer", "diabetes"])
 def test_the_tables_of_scikit_learn(name: str) -> None:
     datasets = pytest.importorskip("sklearn.datasets")

@@ -67,8 +67,7 @@ def run_page(folder: Path) -> Page:
 def _rows(folder: Path) -> Rows:
     if not folder.is_dir():
         raise CheckpointError(
-            f"there is no folder {folder}: name the --out of 'lifted train', 'lifted demo' or "
-            "'lifted reproduce'."
+            f"there is no folder {folder}: name the --out of 'lifted train', 'lifted demo' or 'lifted reproduce'."
         )
     if not (folder / "history.jsonl").is_file():
         raise CheckpointError(

@@ -235,6 +235,19 @@ PROBLEMS: dict[str, RaceProblem] = {
             lambda data: nn.Sequential(nn.Flatten(), *networks.dense((3072, 512, 256, data.outputs))),
         ),
         _cifar("cifar-cnn", "CIFAR-10: three convolutions", lambda data: networks.small_cnn(data.outputs)),
+        RaceProblem(
+            "shakespeare",
+            "Tiny Shakespeare: a GPT with 4 layers, 4 heads, 128 features and a context of 64",
+            "text",
+            samples.text_windows("tiny-shakespeare", 64),
+            lambda data: networks.GPT(data.outputs),
+            TOKENS,
+            12,
+            1,
+            5,
+            measured=1000,
+            sets=("tiny-shakespeare",),
+        ),
         _cifar("cifar-resnet", "CIFAR-10: three residual blocks", lambda data: networks.small_resnet(data.outputs)),
     )
 }

@@ -167,6 +167,29 @@ def from_settings(settings: Settings, held_out: int | None = None) -> Loader:
     return load
 
 
+def text_windows(name: str, context: int) -> Loader:
+    """A text of the library in windows of `context` characters, of which none overlap; the last tenth is new.
+
+    Each character is to be predicted from those before it in its window.  Tokens are the text's characters.
+    """
+
+    def load(data_dir: Path | None) -> RaceSamples:
+        text = data.load_text(name, data_dir=data_dir)
+        letters = {letter: place for place, letter in enumerate(sorted(set(text)))}
+        tokens = torch.tensor([letters[letter] for letter in text])
+        border = len(tokens) * 9 // 10
+        (X, Y), (X_new, Y_new) = (_windows(part, context) for part in (tokens[:border], tokens[border:]))
+        return RaceSamples(X, Y, X_new, Y_new, len(letters), source=data.TEXTS[name].title)
+
+    return load
+
+
+def _windows(tokens: Tensor, context: int) -> tuple[Tensor, Tensor]:
+    """Windows that follow one another, (windows, context), and the same windows one token later."""
+    length = (len(tokens) - 1) // context * context
+    return tokens[:length].view(-1, context), tokens[1 : length + 1].view(-1, context)
+
+
 def cifar_10(data_dir: Path | None) -> RaceSamples:
     """CIFAR-10 as pictures of shape (3, 32, 32): each channel with mean 0 and variance 1 on the training part."""
     found = data.load("cifar-10", data_dir=data_dir)
