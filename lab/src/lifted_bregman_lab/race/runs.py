@@ -19,7 +19,7 @@ from lifted_bregman._generators import named_generator
 from lifted_bregman.errors import LiftedBregmanError
 from lifted_bregman.solvers import Callback, Outcome, Result, Run
 from lifted_bregman.solvers._batches import epoch_order
-from lifted_bregman.training import default_solver, fit
+from lifted_bregman.training import fit
 from lifted_bregman_lab.race.opponents import Opponent
 from lifted_bregman_lab.race.problems import RaceProblem
 from lifted_bregman_lab.race.samples import RaceSamples
@@ -38,9 +38,6 @@ class RaceRun(ABC):
         epochs: passes over the training samples.
         seed: of the weights and of the order of the samples.
     """
-
-    solver = ""
-    """The solver with its settings, where the opponent's title does not say it."""
 
     def __init__(self, problem: RaceProblem, data: RaceSamples, epochs: int, seed: int) -> None:
         self.problem, self.data, self.epochs, self.seed = problem, data, epochs, seed
@@ -132,7 +129,6 @@ class LiftedRun(RaceRun):
 
     def __init__(self, problem: RaceProblem, data: RaceSamples, epochs: int, seed: int) -> None:
         super().__init__(problem, data, epochs, seed)
-        self.solver = repr(default_solver())
         self._lifted = problem.lifted(self.model, data)
         self._wanted, self._closed = 0, False
         self._go, self._ready = threading.Semaphore(0), threading.Semaphore(0)
