@@ -168,7 +168,8 @@ class LiftedRun(RaceRun):
         self.done += 1
         if self.done >= self._wanted and self.done < self.steps:
             self._hold(run)
-        self._started = time.process_time()
+        else:
+            self._started = time.process_time()
 
     def _hold(self, run: Run) -> None:
         """Let the other thread go on, and wait for it."""
