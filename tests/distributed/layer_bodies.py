@@ -12,7 +12,8 @@ from torch import nn
 import lifted_bregman as lb
 from lifted_bregman import solvers
 from lifted_bregman.distributed.partition import balanced, layer_costs
-from lifted_bregman.problem import Peers, Span
+from lifted_bregman.problem import Span
+from lifted_bregman.solvers import DataRanks
 from tests.distributed.bodies import BATCH, SAMPLES, problem_of
 from tests.distributed.crew import Mate
 from tests.distributed.numbers import outcome_of
@@ -41,16 +42,16 @@ def _problem(name: str, dtype: torch.dtype) -> tuple[lb.LiftedProblem, Any, Any]
     return problem, X.to(dtype), Y.to(dtype) if Y.is_floating_point() else Y
 
 
-def company(mate: Mate, problem: lb.LiftedProblem, X: torch.Tensor, data: int) -> tuple[Peers, Span]:
-    """Peers and span of a mate, where `data` processes share the samples and the others the layers."""
+def company(mate: Mate, problem: lb.LiftedProblem, X: torch.Tensor, data: int) -> tuple[DataRanks, Span]:
+    """Ranks and span of a mate, where `data` processes share the samples and the others the layers."""
     if mate.size == 1:
-        return Peers(), problem.span
-    from lifted_bregman.distributed import ProcessPeers, ProcessSpan
+        return DataRanks(), problem.span
+    from lifted_bregman.distributed import ProcessRanks, ProcessSpan
 
     with_layers, with_samples = (None, mate.group) if data == 1 else mate.pairs
     count = mate.size // data
     span = ProcessSpan(balanced(layer_costs(problem, X), count), with_samples) if count > 1 else problem.span
-    return (ProcessPeers(with_layers) if data > 1 else Peers()), span
+    return (ProcessRanks(with_layers) if data > 1 else DataRanks()), span
 
 
 def run_of(
@@ -60,7 +61,7 @@ def run_of(
     problem, X, Y = _problem(name, dtype)
     weights = torch.linspace(0.4, 1.9, len(X), dtype=dtype)
     batch = solvers.Batch.whole(problem, X, Y, weights)
-    peers, span = company(mate, problem, X, data)
+    ranks, span = company(mate, problem, X, data)
     return solvers.Run(
         problem,
         solver,
@@ -69,7 +70,7 @@ def run_of(
         seed=3,
         validation=batch.slice(0, 6),
         classify=name == "classes",
-        peers=peers,
+        ranks=ranks,
         span=span,
         agreement=mate.agreement(),
         **{"epochs": 3, "tolerance": None if solver.minibatch else 1e-9, **settings},

@@ -12,17 +12,17 @@ from lifted_bregman.distributed.parallel import Parallel
 
 if TYPE_CHECKING:
     from lifted_bregman.distributed.process_agreement import ProcessAgreement
-    from lifted_bregman.distributed.process_peers import ProcessPeers
+    from lifted_bregman.distributed.process_shard import ProcessRanks
     from lifted_bregman.distributed.process_span import ProcessSpan
     from lifted_bregman.distributed.process_team import Processes
     from lifted_bregman.distributed.process_workers import AsynchronousProcesses
 
-__all__ = ["AsynchronousProcesses", "Parallel", "ProcessAgreement", "ProcessPeers", "ProcessSpan", "Processes"]
+__all__ = ["AsynchronousProcesses", "Parallel", "ProcessAgreement", "ProcessRanks", "ProcessSpan", "Processes"]
 
 _MODULES = {
     "AsynchronousProcesses": "process_workers",
     "ProcessAgreement": "process_agreement",
-    "ProcessPeers": "process_peers",
+    "ProcessRanks": "process_shard",
     "ProcessSpan": "process_span",
     "Processes": "process_team",
 }

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lifted_bregman.distributed.process_peers import message_device
+from lifted_bregman.distributed.process_shard import message_device
 from lifted_bregman.problem import Span
 
 

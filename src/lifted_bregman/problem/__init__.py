@@ -5,8 +5,8 @@ from lifted_bregman.problem.diagnostics import Certificates, LinearUnits
 from lifted_bregman.problem.gradient_agreement import GradientAgreement, gradient_agreement
 from lifted_bregman.problem.lift import lift
 from lifted_bregman.problem.lifted import Gradients, LiftedProblem
-from lifted_bregman.problem.peers import Peers
 from lifted_bregman.problem.point import Point
+from lifted_bregman.problem.shard import Shard
 from lifted_bregman.problem.span import Span
 from lifted_bregman.problem.state import LiftedState
 from lifted_bregman.problem.work import Work
@@ -18,8 +18,8 @@ __all__ = [
     "LiftedProblem",
     "LiftedState",
     "LinearUnits",
-    "Peers",
     "Point",
+    "Shard",
     "Span",
     "Work",
     "blocks",

@@ -22,6 +22,7 @@ from lifted_bregman.maps import Borrowing, Dense, LayerMap
 from lifted_bregman.maps.base import Inputs
 from lifted_bregman.penalties import Penalty
 from lifted_bregman.problem.blocks import hidden_layers, layers
+from lifted_bregman.problem.shard import WHOLE, Shard
 from lifted_bregman.problem.subgradients import minimal_subgradient
 
 if TYPE_CHECKING:
@@ -68,16 +69,19 @@ def nested_gradient(
     parameter_penalties: bool = True,
     weights: Tensor | None = None,
     factor: float | None = None,
+    shard: Shard = WHOLE,
 ) -> tuple[Tensor, list[Tensor]]:
-    """The nested objective over the samples of all peers, and its gradient, times `factor` if there is one."""
-    if problem.peers.count > 1 and len(X) == 0:
+    """The nested objective over the samples of the batch, and its gradient, times `factor` if there is one."""
+    if not shard.whole and len(X) == 0:
         value, gradient = Y.new_zeros(()), [torch.zeros_like(p) for p in parameters]
     else:
         with torch.enable_grad():
             value = nested_objective(problem, X, Y, parameter_penalties, weights)
             gradient = list(torch.autograd.grad(value if factor is None else value * factor, parameters))
         value = value.detach()
-    problem.peers.mean(value, *gradient)
+    if not shard.whole:  # means over the rows here count by the number of rows
+        value, *gradient = torch._foreach_mul([value, *gradient], len(X) / shard.samples(len(X)))
+    shard.all_sum(value, *gradient)
     return value, gradient
 
 

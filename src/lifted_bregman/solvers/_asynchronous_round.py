@@ -106,7 +106,7 @@ class Round:
         assert variables is not None
         rows, own = self.rows[worker], self._batches[worker]
         memory = PersistentState(steps=version, power=self._power[worker])
-        point = problem.point(variables.select(rows), own.X, own.Y, own.weights)
+        point = own.point(problem, variables.select(rows))
         sweep_variables(problem, point, solver.step_variable, memory, solver.variable_steps)
         variables.update(rows, point.state)
         share, step = len(rows) / self._total, solver.step_parameter

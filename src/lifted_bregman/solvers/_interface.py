@@ -25,8 +25,10 @@ from torch import Tensor
 from lifted_bregman.errors import CompatibilityError, SettingError
 from lifted_bregman.graph import InputTensors, ModelInput
 from lifted_bregman.graph.inputs import InputLike, input_tensors
-from lifted_bregman.problem import LiftedProblem, LiftedState, Peers
+from lifted_bregman.problem import LiftedProblem, LiftedState, Point
 from lifted_bregman.problem.data_checks import sample_weights
+from lifted_bregman.problem.shard import WHOLE, Shard
+from lifted_bregman.solvers.data_ranks import DataRanks
 from lifted_bregman.solvers.schedules import Schedule, require_numbers
 
 
@@ -43,6 +45,8 @@ class Batch:
     """The number of samples in the whole set."""
     weights: Tensor | None = None
     """w_i > 0 with mean 1 over the whole set, (size,), by which each sample's energy counts; None for all equal."""
+    shard: Shard = WHOLE
+    """Which rows of a batch these samples are, where ranks share it."""
 
     @classmethod
     def whole(cls, problem: LiftedProblem, X: InputLike, Y: Tensor, weights: Tensor | None = None) -> Batch:
@@ -65,16 +69,25 @@ class Batch:
         weights = None if self.weights is None else self.weights[start:stop]
         return Batch(self.X[start:stop], self.Y[start:stop], self.index[start:stop], self.total, weights)
 
-    def share(self, peers: Peers) -> Batch:
-        """One's own part of this batch, which all peers have: the beginning of their work on it."""
-        if peers.count == 1:
+    def share(self, ranks: DataRanks) -> Batch:
+        """The samples of this rank, where each of the ranks has this whole batch."""
+        if ranks.count == 1:
             return self
         given = input_tensors(self.X)
         more = (self.Y, self.index) if self.weights is None else (self.Y, self.index, self.weights)
-        parts = peers.divide(*given, *more)
+        shard, parts = ranks.divide(*given, *more)
         Y, index, *weights = parts[len(given) :]
         X = InputTensors(parts[: len(given)]) if isinstance(self.X, InputTensors) else parts[0]
-        return Batch(X, Y, index, self.total, *weights)
+        return Batch(X, Y, index, self.total, weights[0] if weights else None, shard)
+
+    @property
+    def samples(self) -> int:
+        """The number of samples of the whole batch, on all ranks."""
+        return self.shard.samples(len(self))
+
+    def point(self, problem: LiftedProblem, variables: LiftedState) -> Point:
+        """The point of these samples at the given variables, of which there is a row for each sample here."""
+        return problem.point(variables, self.X, self.Y, self.weights, self.shard)
 
     def __len__(self) -> int:
         return len(self.X)
@@ -128,7 +141,7 @@ class Solver(ABC, Generic[S]):
     weighted: ClassVar[bool] = False
     """Whether it minimises the weighted mean of the samples' energies where a batch has weights."""
     data_parallel: ClassVar[bool] = False
-    """Whether it takes part of a batch where the problem's peers have the others, with the numbers of one process."""
+    """Whether ranks can share its batches, with the numbers of one process."""
     shared_parameters: ClassVar[bool] = False
     """Whether it trains networks in which a parameter occurs in several terms: tied weights, recurrences."""
     training_mode: ClassVar[bool] = False

@@ -17,7 +17,7 @@ from torch import Tensor
 from lifted_bregman._arguments import whole
 from lifted_bregman._generators import named_generator
 from lifted_bregman.errors import SettingError
-from lifted_bregman.problem import LiftedProblem, Peers, Span
+from lifted_bregman.problem import LiftedProblem, Span
 from lifted_bregman.problem.blocks import layers
 from lifted_bregman.solvers._batches import epoch_order
 from lifted_bregman.solvers._by_layer import added_up, collected, own_part
@@ -28,6 +28,7 @@ from lifted_bregman.solvers._history import largest_certificate, lifted_energies
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, on_device
 from lifted_bregman.solvers._requirements import require_compatible
 from lifted_bregman.solvers.agreement import Agreement, Stop
+from lifted_bregman.solvers.data_ranks import DataRanks
 from lifted_bregman.solvers.outcome import Outcome, Result
 
 __all__ = ["Callback", "Diverged", "Phase", "Row", "Run", "Stalled", "StopNow", "require_finite", "run"]
@@ -65,7 +66,7 @@ class Run:
     drop_last      whether an epoch leaves out its last batch where that has fewer samples than batch_size
     measure_start  whether the initial parameters are evaluated, to compare rows with; without, rows are compared with
                    the loss of outputs 0 alone
-    peers          who shares each batch with this process; those of the problem by default
+    ranks          the ranks that share each batch; by default this process alone
     span           which layers this process has; that of the problem by default
     agreement      who has to agree on the end of the run; by default this process decides
     """
@@ -94,7 +95,7 @@ class Run:
         classify: bool = False,
         callbacks: Sequence[Callback] = (),
         measure_start: bool = True,
-        peers: Peers | None = None,
+        ranks: DataRanks | None = None,
         span: Span | None = None,
         agreement: Agreement | None = None,
     ) -> None:
@@ -110,20 +111,17 @@ class Run:
                 f"batch_size is {batch_size} and there are {len(data)} samples, so that drop_last=True leaves no "
                 "batch: choose a smaller batch_size, or drop_last=False."
             )
-        self.peers = problem.peers if peers is None else peers
+        self.ranks = DataRanks() if ranks is None else ranks
         self.span = problem.span if span is None else span
         self.agreement = Agreement() if agreement is None else agreement
-        require_compatible(solver, problem, data, self.peers, self.span)
+        require_compatible(solver, problem, data, self.ranks, self.span)
         self.data, self.epochs, self.seed = data, epochs, seed
         self.batch_size, self.drop_last = batch_size, drop_last
         order = self._order(1)
         self.solver = solver = solver.planned(epochs * len(order))
         solver.require(problem)
-        self.problem = problem
-        if problem.peers.count > 1 or problem.span.count > 1:
-            self.problem = problem.with_peers(Peers()).with_span(Span(problem.depth))
-        self._spanned = self.problem if self.span.count == 1 else self.problem.with_span(self.span)
-        self._shared = self._spanned if self.peers.count == 1 else self._spanned.with_peers(self.peers)
+        self.problem = problem if problem.span.count == 1 else problem.with_span(Span(problem.depth))
+        self._shared = self.problem if self.span.count == 1 else self.problem.with_span(self.span)
         self._whole_state: dict[str, Any] | None = None
         self.validation, self.tolerance, self.record_every = validation, tolerance, record_every
         self.classify = classify
@@ -149,7 +147,8 @@ class Run:
         problem.work.reset()  # a run counts its own work
         self._require_two_samples(order)
         with problem.network.evaluating():
-            self.state: SolverState = solver.init(self._shared, self._batch(order, 0).share(self.peers))
+            batch = self._batch(order, 0).share(self.ranks)
+            self.state: SolverState = solver.init(self._shared, batch)
         solver.attach(self._shared, self.state)
         if tolerance is not None:
             require_certificates(solver, self.state, tolerance, whole_set=order == (None,))
@@ -294,7 +293,7 @@ class Run:
         wanted = None
         if self.outcome is not None:
             wanted = Stop(self.outcome, self.message, self._record_at_stop, failed)
-            fault = self.peers.fault if self.span.count == 1 else self.span.fault
+            fault = self.ranks.fault if self.span.count == 1 else self.span.fault
             since = fault if since is None else since
             wanted = wanted if since is None else replace(wanted, since=since)
         agreed = self.agreement.stop(wanted)
@@ -308,7 +307,7 @@ class Run:
     def _step(self, order: Sequence[Tensor | None]) -> None:
         started = time.perf_counter()
         self.phase, self._whole_state = Phase.STEP, None
-        batch = self._batch(order, self.batch).share(self.peers)
+        batch = self._batch(order, self.batch).share(self.ranks)
         with self._one_step():
             self.state = self.solver.step(self._shared, self.state, batch)
         torch.clear_autocast_cache()  # it has the parameters as they were
@@ -386,14 +385,16 @@ class Run:
 
     def _evaluated(self, last: Batch) -> Row:
         row: Row = {"step": self.state.steps, "epoch": self.epoch, "seconds": self.seconds}
-        lifted = lifted_energies(self._spanned, self.state, self.data, last, self.peers)
-        row |= measured(self._spanned, self.data, self.classify, self.peers, by_layer=not lifted) | lifted
+        lifted = lifted_energies(self._shared, self.state, self.data, last, self.ranks)
+        row |= measured(self._shared, self.data, self.classify, self.ranks, by_layer=not lifted) | lifted
         if self.validation is not None:
-            reached = measured(self._spanned, self.validation, self.classify, self.peers)
+            reached = measured(self._shared, self.validation, self.classify, self.ranks)
             row["validation"] = reached["objective"]
             if self.classify:
                 row["validation_accuracy"] = reached["accuracy"]
-        certificate = None if self.tolerance is None else largest_certificate(self._shared, self.state, self.data)
+        certificate = None
+        if self.tolerance is not None:
+            certificate = largest_certificate(self._shared, self.state, self.data, self.ranks)
         return row if certificate is None else row | {"certificate": certificate}
 
     def _judge_end(self, keeper: Keeper) -> None:

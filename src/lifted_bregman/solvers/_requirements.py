@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from lifted_bregman._autocast import autocast_dtype
-from lifted_bregman.problem import LiftedProblem, Peers, Span
+from lifted_bregman.problem import LiftedProblem, Span
 from lifted_bregman.solvers._interface import Batch, Solver, lacking
+from lifted_bregman.solvers.data_ranks import DataRanks
 
 
-def require_compatible(solver: Solver[Any], problem: LiftedProblem, data: Batch, peers: Peers, span: Span) -> None:
+def require_compatible(solver: Solver[Any], problem: LiftedProblem, data: Batch, ranks: DataRanks, span: Span) -> None:
     """Raises `CompatibilityError` with what is required, what is missing, and which solvers would do."""
     network = problem.network
     if (half := autocast_dtype(like := next(problem.model.parameters()))) is not None and not solver.autocast:
@@ -64,16 +65,16 @@ def require_compatible(solver: Solver[Any], problem: LiftedProblem, data: Batch,
             "batches in one part where maps couple samples or are random",
             f"it has micro_batches={parts}; use micro_batches=1, or call model.eval()",
         )
-    if peers.count > 1:
-        _require_data_parallel(solver, problem, peers)
+    if ranks.count > 1:
+        _require_data_parallel(solver, problem, ranks)
     if span.count > 1:
         _require_layer_parallel(solver, problem, span)
 
 
-def _require_data_parallel(solver: Solver[Any], problem: LiftedProblem, peers: Peers) -> None:
+def _require_data_parallel(solver: Solver[Any], problem: LiftedProblem, ranks: DataRanks) -> None:
     if not solver.data_parallel:
         required = "the whole of each batch in one process"
-        missing = f"{peers.count} processes share it; use one, or GramSweep, ImplicitSGD or ProximalGradient"
+        missing = f"{ranks.count} processes share it; use one, or GramSweep, ImplicitSGD or ProximalGradient"
         raise lacking(solver, required, missing)
     if problem.network.couples_samples or problem.network.random:
         kind = "couples_samples" if problem.network.couples_samples else "random"

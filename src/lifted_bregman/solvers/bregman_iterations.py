@@ -113,7 +113,7 @@ class BregmanIterations(Solver[BregmanIterationsState]):
     @no_graph
     def step(self, problem: LiftedProblem, state: BregmanIterationsState, batch: Batch) -> BregmanIterationsState:
         assert state.variables is not None
-        point = problem.point(state.variables, batch.X, batch.Y, batch.weights)
+        point = batch.point(problem, state.variables)
         for block in top_down(problem.depth):
             if isinstance(block, ParameterBlock):
                 self._move_parameters(problem, point, state, block.layer)

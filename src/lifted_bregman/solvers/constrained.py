@@ -133,12 +133,12 @@ class Constrained(Solver[ConstrainedState]):
             state.inner = self.solver.step(weighted, state.inner, batch)
         state.variables = state.inner.variables
         assert state.variables is not None
-        point = weighted.point(own_variables(problem, state.variables), batch.X, batch.Y, batch.weights)
+        point = batch.point(weighted, own_variables(batch.shard, state.variables))
         metrics, violation = dict(state.inner.metrics), 0.0
         hidden = hidden_layers(problem.depth)
         own = [Layer.bregman(problem.network[l], point.x[l], point.z(l)) for l in hidden]  # without a proximal term
-        losses = [point.weigh(values).mean() for values in own]
-        for place, (layer, loss) in enumerate(zip(hidden, problem.peers.mean_of(*map(float, losses)), strict=True)):
+        losses = map(float, point.means(own))
+        for place, (layer, loss) in enumerate(zip(hidden, losses, strict=True)):
             state.multipliers[place] = self._limited(state.multipliers[place] + self.rate * (loss - self.tolerance))
             metrics |= {f"multiplier_{layer}": state.multipliers[place], f"bregman_{layer}": loss}
             violation = max(violation, loss - self.tolerance)

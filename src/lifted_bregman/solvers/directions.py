@@ -85,7 +85,7 @@ def _move(problem: LiftedProblem, point: Point, layer: int, t: float) -> None:
 def forward_point(problem: LiftedProblem, batch: Batch) -> Point:
     """The point x_l = σ_l(z_l), with every z_l computed once and kept."""
     unknown = LiftedState([batch.Y] * len(hidden_layers(problem.depth)))
-    point = problem.point(unknown, batch.X, batch.Y, batch.weights)
+    point = batch.point(problem, unknown)
     for layer in hidden_layers(problem.depth):
         point.set_variable(layer, point.sigma(layer))
     return point

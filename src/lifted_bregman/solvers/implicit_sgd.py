@@ -196,7 +196,7 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
         for layer in maps.keys() & state.maps.keys():
             maps[layer].reuse(state.maps[layer])
         view = with_maps(problem, maps)
-        point = view.point(view.forward_state(batch.X, check=False), batch.X, batch.Y, batch.weights)
+        point = batch.point(view, view.forward_state(batch.X, check=False))
         if self.parameters is ParameterUpdate.EXPLICIT:
             self._explicit(view, point, state, memory, tau)
         else:
@@ -205,9 +205,9 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
                 self._visit(view, point, layer, state, memory, tau)
             for f in maps.values():
                 f.write()
-            state.metrics[f"residual_{problem.depth}"] = rms(memory.residual, problem.peers)
+            state.metrics[f"residual_{problem.depth}"] = rms(memory.residual, batch.shard)
             state.maps = maps
-        state.variables, state.power = whole_variables(problem, point.state), dict(memory)
+        state.variables, state.power = whole_variables(batch.shard, point.state), dict(memory)
         state.fallbacks += memory.fallbacks
         if self.reading.forgetful:
             state.metrics["fallbacks"] = float(state.fallbacks)
@@ -223,10 +223,10 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
             moving = any(v in hidden_layers(problem.depth) for v in inputs)
             if not isinstance(f, Dense) or "weight" not in f.parameters or problem.has_parameter_prox(layer):
                 continue
-            rows = problem.peers.samples(len(batch)) * math.prod(problem.shapes(batch.X)[layer - 1][:-1])
+            rows = batch.samples * math.prod(problem.shapes(batch.X)[layer - 1][:-1])
             if self.space is Space.SAMPLES or self.reading.in_samples(f, rows, self.inner_steps, moving):
                 key = variable_key(inputs[0])
-                maps[layer] = FactoredDense(f, blocks if moving else 1, memory, key, problem.peers)
+                maps[layer] = FactoredDense(f, blocks if moving else 1, memory, key, batch.shard)
         return maps
 
     def _weight(self, step: int) -> float:
@@ -272,7 +272,7 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
         for layer in self._visits(problem):
             for v in _last_read(problem, layer):
                 point.set_variable(v, self._moved(problem, point, v, memory))
-        state.metrics[f"residual_{problem.depth}"] = rms(point.residual(problem.depth), problem.peers)
+        state.metrics[f"residual_{problem.depth}"] = rms(point.residual(problem.depth), point.shard)
         for layer in layers(problem.depth):
             descend(problem, point, layer, ParameterSteps(1.0 / tau, 1.0 / tau), {})
 

@@ -85,15 +85,15 @@ class PipelinedSweep(Solver[PowerState]):
             residuals = _sweep_down(problem, point, steps)
             for layer, d in residuals.items():
                 read = problem.network.read(x, layer)
-                _accumulate(problem, layer, read, point.weigh(d), gradients[layer], len(batch))
+                _accumulate(problem, layer, read, point.weigh(d), gradients[layer], batch.samples)
             errors += [residuals[layer] for layer in (problem.depth,) if layer in residuals]
-        problem.peers.total(*(g for own in gradients.values() for g in own.values()))
+        batch.shard.all_sum(*(g for own in gradients.values() for g in own.values()))
         for layer, gradient in gradients.items():
             if gradient:
                 t = state.metrics[f"step_{layer}"] = self._parameter_step(problem, whole, layer, state)
                 _move(problem, layer, gradient, t)
         if errors:
-            state.metrics[f"residual_{problem.depth}"] = rms(torch.cat(errors), problem.peers)
+            state.metrics[f"residual_{problem.depth}"] = rms(torch.cat(errors), batch.shard)
         problem.span.settle()
         for name, count in problem.work.as_dict().items():  # once for the batch, however it was cut
             setattr(problem.work, name, int(done[name] + (count - done[name]) // len(points)))
@@ -116,7 +116,7 @@ class PipelinedSweep(Solver[PowerState]):
 def _joined(problem: LiftedProblem, batch: Batch, forward: list[list[Tensor]]) -> Point:
     """The forward pass of the whole batch."""
     variables = [torch.cat(rows) if len(rows) > 1 else rows[0] for rows in list(zip(*forward, strict=True))[1:-1]]
-    return problem.point(LiftedState(variables), batch.X, batch.Y, batch.weights)
+    return batch.point(problem, LiftedState(variables))
 
 
 def _sweep_down(problem: LiftedProblem, point: Point, steps: Mapping[int, float]) -> dict[int, Tensor]:
@@ -142,7 +142,7 @@ def _accumulate(
     if not gradient:
         decay = 0.0
         gradient.update({name: torch.empty_like(p) for name, p in f.parameters.items()})
-    scale = problem.weight(layer) / problem.peers.samples(samples)
+    scale = problem.weight(layer) / samples
     f.accumulate_parameters(x, d, gradient, scale=scale, decay=decay)
 
 

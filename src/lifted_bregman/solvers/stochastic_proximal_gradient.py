@@ -131,7 +131,7 @@ class StochasticProximalGradient(Solver[PersistentState]):
     def step(self, problem: LiftedProblem, state: PersistentState, batch: Batch) -> PersistentState:
         point = fetch(problem, state, batch)
         self.order.update(Moves(self, problem, point, state))
-        store(problem, state, batch, point)
+        store(state, batch, point)
         state.steps += 1
         return state
 
@@ -149,7 +149,7 @@ class Moves:
         """A step in every Θ_l from the present point."""
         top, own = self.problem.depth, self.problem.span.layers
         if top in own:
-            self.state.metrics[f"residual_{top}"] = rms(self.point.residual(top), self.problem.peers)
+            self.state.metrics[f"residual_{top}"] = rms(self.point.residual(top), self.point.shard)
         for layer in own:
             t = self._parameter_step(layer)
             descend(self.problem, self.point, layer, ParameterSteps(t, t), {})

@@ -16,8 +16,16 @@ from lifted_bregman.distributed.parallel import Parallel
 from lifted_bregman.distributed.place import given, launched
 from lifted_bregman.errors import CompatibilityError, SettingError
 from lifted_bregman.graph.inputs import input_tensors
-from lifted_bregman.problem import LiftedProblem, Peers, Span
-from lifted_bregman.solvers import Agreement, AsynchronousPIAG, Batch, ImplicitParallel, ModelAveraging, Solver
+from lifted_bregman.problem import LiftedProblem, Span
+from lifted_bregman.solvers import (
+    Agreement,
+    AsynchronousPIAG,
+    Batch,
+    DataRanks,
+    ImplicitParallel,
+    ModelAveraging,
+    Solver,
+)
 
 if TYPE_CHECKING:
     from lifted_bregman.distributed.world import World
@@ -27,7 +35,7 @@ class Company:
     """Those who share a run with this process; here nobody does."""
 
     def __init__(self) -> None:
-        self.peers = Peers()
+        self.ranks = DataRanks()
         self.agreement = Agreement()
         self.attempt = 0
         """How often the run was started again because processes were lost."""
@@ -92,7 +100,7 @@ class Joined(Company):
         return self._world.most(number)
 
     def engage(self, solver: Solver[Any]) -> Solver[Any]:
-        """Workers of a solver that has some go to the processes; other solvers have peers who share each batch."""
+        """A solver that has workers gets one on each rank; for any other the ranks share each batch."""
         if isinstance(solver, ModelAveraging | ImplicitParallel):
             from lifted_bregman.distributed.process_team import Processes
 
@@ -101,10 +109,10 @@ class Joined(Company):
             from lifted_bregman.distributed.process_workers import AsynchronousProcesses
 
             return replace(solver, team=AsynchronousProcesses(self._world.data))
-        from lifted_bregman.distributed.process_peers import ProcessPeers
+        from lifted_bregman.distributed.process_shard import ProcessRanks
 
         if self._world.shares_samples:
-            self.peers = ProcessPeers(self._world.data)
+            self.ranks = ProcessRanks(self._world.data)
         return solver
 
     def span(self, problem: LiftedProblem, data: Batch) -> Span:

@@ -142,7 +142,7 @@ def fit(
             classify=inputs.labels,
             drop_last=inputs.drop_last,
             callbacks=[*more, *callbacks],
-            peers=others.peers,
+            ranks=others.ranks,
             span=others.span(problem, train),
             agreement=others.agreement,
             **settings,

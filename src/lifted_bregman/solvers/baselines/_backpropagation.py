@@ -64,8 +64,10 @@ def backpropagate(
 ) -> list[Tensor]:
     """The gradient of the batch's nested objective in the given normalisation; its mean goes to "batch_objective"."""
     state.gradient = []
-    factor = problem.peers.samples(len(batch)) if normalisation is Normalisation.SUM else None
-    value, state.gradient = nested_gradient(problem, batch.X, batch.Y, parameters, weights=batch.weights, factor=factor)
+    factor = batch.samples if normalisation is Normalisation.SUM else None
+    value, state.gradient = nested_gradient(
+        problem, batch.X, batch.Y, parameters, weights=batch.weights, factor=factor, shard=batch.shard
+    )
     work, depth = problem.work, problem.depth
     work.forward_maps += depth
     work.prox_maps += depth

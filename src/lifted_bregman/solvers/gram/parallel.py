@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lifted_bregman.problem import LiftedProblem
-from lifted_bregman.problem.peers import Peers
+from lifted_bregman.problem.shard import Shard, join_norms, sum_numbers
 from lifted_bregman.solvers.gram.move import AllSum, Left, sum_alone
 
 # Samples
@@ -24,58 +24,58 @@ from lifted_bregman.solvers.gram.move import AllSum, Left, sum_alone
 class SharedRows:
     """The rows of one layer's system: those of this rank, or of all ranks."""
 
-    peers: Peers
+    shard: Shard
     gathered: bool
     """Whether every rank has all rows."""
 
     @classmethod
-    def of(cls, peers: Peers, samples: int, each: int, block: int) -> SharedRows:
+    def of(cls, shard: Shard, samples: int, each: int, block: int) -> SharedRows:
         """In sample space ranks keep their own rows if all of their parts end where blocks end.
 
         samples  of this rank
         each     rows of a sample
         block    b; 0 where no system in sample space is solved
         """
-        if peers.count == 1 or not block:
-            return cls(peers, False)
-        total = peers.samples(samples)
-        return cls(peers, any(end * each % block for end in peers.ends(samples) if end < total))
+        if shard.whole or not block:
+            return cls(shard, False)
+        total = shard.samples(samples)
+        return cls(shard, any(end * each % block for end in shard.ends(samples) if end < total))
 
     @property
     def all_sum(self) -> AllSum:
         """Sums over the rows here, made those over all rows."""
-        return sum_alone if self.gathered or self.peers.count == 1 else self.peers.total
+        return sum_alone if self.gathered or self.shard.whole else self.shard.all_sum
 
     def gather(self, values: Tensor, keep: bool = False) -> Tensor:
         """Values (samples, ...) of the samples whose rows are here."""
-        return self.peers.gather(values, keep=keep) if self.gathered else values
+        return self.shard.all_rows(values, keep=keep) if self.gathered else values
 
     def left(self, left: Left) -> Left:
         """E(H) of the samples whose rows are here, from a function for those of this rank."""
         if not self.gathered:
             return left
-        return lambda H: self.peers.gather(left(self.peers.own(H)))
+        return lambda H: self.shard.all_rows(left(self.shard.own_rows(H)))
 
     @property
     def any_failed(self) -> Callable[[bool], bool] | None:
         """Whether something failed on any rank, from whether it failed here; None where no rank has other rows."""
         if self.all_sum is sum_alone:
             return None
-        return lambda failed: self.peers.total_of(float(failed)) != (0.0,)
+        return lambda failed: sum_numbers(self.shard, float(failed)) != (0.0,)
 
 
-def root_mean_squares(values: Sequence[Tensor], weights: Tensor | None, peers: Peers) -> list[Tensor]:
+def root_mean_squares(values: Sequence[Tensor], weights: Tensor | None, shard: Shard) -> list[Tensor]:
     """Root mean squares () over all entries on all ranks, samples counting by their weights."""
     values = list(values)
     if weights is not None:
         root = weights.sqrt()
         values = [value * root.view(-1, *[1] * (value.ndim - 1)) for value in values]
     norms = list(torch._foreach_norm(values))
-    if peers.count == 1:
+    if shard.whole:
         counts = [value.numel() for value in values]
     else:
-        counts = [peers.samples(len(value)) * math.prod(value.shape[1:]) for value in values]
-        norms = [values[0].new_full((), norm) for norm in peers.norms_of(*map(float, norms))]
+        counts = [shard.samples(len(value)) * math.prod(value.shape[1:]) for value in values]
+        norms = [values[0].new_full((), norm) for norm in join_norms(shard, *map(float, norms))]
     torch._foreach_div_(norms, [math.sqrt(count) for count in counts])
     return norms
 

@@ -18,7 +18,7 @@ from lifted_bregman.activations import Identity
 from lifted_bregman.errors import SettingError
 from lifted_bregman.maps import Convolution, Dense
 from lifted_bregman.penalties import Nuclear, Penalty
-from lifted_bregman.problem import LiftedProblem
+from lifted_bregman.problem import LiftedProblem, Shard
 from lifted_bregman.problem.blocks import hidden_layers
 from lifted_bregman.problem.composite import composite_prox
 from lifted_bregman.solvers._anchor import Anchor, copied, live
@@ -243,7 +243,7 @@ class GramSweep(Solver[GramSweepState]):
         limits = dict(zip(sizes, torch._foreach_mul(list(sizes.values()), self.trust), strict=True))
         # A = [x_{l-1} 1] and (A Aᵀ/b + tI)⁻¹, once a rank below has got its signals
         systems = {} if problem.span.borrowed else self._systems(problem, dense, passed, batch)
-        gradients = Gradients(problem, batch.weights, problem.peers.samples(len(batch)))
+        gradients = Gradients(problem, batch.weights, batch.samples)
         failed: list[Tensor] = []
         for layer, signal in self._signals(problem, passed, output, sizes, gradients, batch):
             if dense and not systems:
@@ -302,7 +302,7 @@ class GramSweep(Solver[GramSweepState]):
                     x, z = passed.x[layer][rows], passed.z[layer][rows]
                     g = receive_signal(problem, x) if layer in span.lent else pulled.pop(layer)
                     weights = None if batch.weights is None else batch.weights[rows]
-                    signal = self._signal(problem, layer, x, z, g, sizes[layer], weights)
+                    signal = self._signal(problem, layer, x, z, g, sizes[layer], weights, batch.shard)
                 found[layer].append(signal)
                 # J_xᵀ E_l for the variables that f_l reads, with Θ_l before its move
                 wanted = [v for v in problem.links.inputs[layer] if v in hidden]
@@ -330,13 +330,14 @@ class GramSweep(Solver[GramSweepState]):
         g: Tensor,
         size: Tensor,
         weights: Tensor | None,
+        shard: Shard,
     ) -> Signal:
         """E_l from g = Σ J_xᵀ E of the terms that read x_l = σ_l(z_l); z_l has the root mean square `size`."""
         own, penalty = problem.network[layer], problem.penalties.get(layer)
         shared = self.nudge / problem.links.longest_path
         wanted = (shared if penalty is None else self.penalised_nudge) / problem.weight(layer)
         reach = size * LARGEST_NUDGE + TINY
-        (pulled,) = root_mean_squares([g], weights, problem.peers)
+        (pulled,) = root_mean_squares([g], weights, shard)
         nudge = limit_nudge(reach, pulled, wanted)
         if penalty is not None:
             return lifted_signal(x, z, g, nudge, partial(_penalised_prox, problem, layer, nudge))
@@ -351,16 +352,16 @@ class GramSweep(Solver[GramSweepState]):
         self, problem: LiftedProblem, dense: Sequence[int], passed: Forward, batch: Batch
     ) -> dict[int, _System]:
         """A of the dense layers, and the metrics of those in sample space; layers of one size are solved together."""
-        plain, peers = math.isinf(self.damping), problem.peers
+        plain, shard = math.isinf(self.damping), batch.shard
         found: dict[int, _System] = {}
         alike: dict[tuple[int | bool, ...], list[int]] = {}
         for layer in dense:
             f, x = core(problem, layer), passed.read(problem, layer)
             assert isinstance(f, Dense)
             each = 1 if f.flatten else math.prod(x.shape[1:-1])
-            m = peers.samples(len(x)) * each
+            m = batch.samples * each
             block = 0 if plain else block_size(m, f.module.in_features, self.block)
-            shared = SharedRows.of(peers, len(x), each, block)
+            shared = SharedRows.of(shard, len(x), each, block)
             root = None
             if batch.weights is not None:
                 root = shared.gather(batch.weights).sqrt().repeat_interleave(each)[:, None]
@@ -397,8 +398,8 @@ class GramSweep(Solver[GramSweepState]):
         if not gradient:
             return None
         if not math.isinf(self.damping) and _is_convolution(problem, layer):
-            return self._patch_move(problem, layer, signal.E, gradient, passed.read(problem, layer), batch.weights)
-        problem.peers.total(*gradient.values())
+            return self._patch_move(problem, layer, signal.E, gradient, passed.read(problem, layer), batch)
+        batch.shard.all_sum(*gradient.values())
         return gradient_move(gradient, together=problem.has_parameter_prox(layer))
 
     def _dense_move(self, problem: LiftedProblem, layer: int, signal: Signal, system: _System, z: Tensor) -> Move:
@@ -426,15 +427,15 @@ class GramSweep(Solver[GramSweepState]):
         E: Tensor,
         gradient: Mapping[str, Tensor],
         x: Tensor,
-        weights: Tensor | None,
+        batch: Batch,
     ) -> Move:
-        f, peers = core(problem, layer), problem.peers
+        f, shard, weights = core(problem, layer), batch.shard, batch.weights
         assert isinstance(f, Convolution)
         squares = E.square() if weights is None else E.square() * by_row(weights, E)
         squares = squares.transpose(0, 1).flatten(1).sum(1)
-        peers.total(squares, *gradient.values())
-        places = peers.samples(len(x)) * math.prod(E.shape[2:])
-        x, weights = peers.gather(x, keep=True), None if weights is None else peers.gather(weights)
+        shard.all_sum(squares, *gradient.values())
+        places = batch.samples * math.prod(E.shape[2:])
+        x, weights = shard.all_rows(x, keep=True), None if weights is None else shard.all_rows(weights)
         A = f.some_rows(x, PATCHES, weights)
         return patch_move(A, f.packed(gradient), squares, places, self.narrow_damping, f.unpacked)
 
@@ -511,7 +512,7 @@ def _sizes(
 ) -> dict[int, Tensor]:
     """Root mean squares () of z_l, plus that of E_L for the output."""
     outputs = [] if output is None else [output.E]
-    measured = root_mean_squares([*passed.z.values(), *outputs], batch.weights, problem.peers)
+    measured = root_mean_squares([*passed.z.values(), *outputs], batch.weights, batch.shard)
     sizes = dict(zip(passed.z, measured, strict=False))
     if output is not None:
         state.metrics["output_residual"] = measured[-1]
