@@ -124,6 +124,29 @@ def _is_of(parameter: torch.Tensor, layer: Any) -> bool:
     return any(parameter is own for own in layer.map.parameters.values())
 
 
+def places(mate: Mate, name: str, solver: Any, entries: Any = None) -> Any:
+    """Where the tensors of a state stand after three steps, or once `entries` were loaded; and the layers here."""
+    run = run_of(mate, name, solver, tolerance=None)
+    if entries is not None:
+        run.load_state_dict(entries)
+    else:
+        order = run._order(1)
+        for step in range(3):
+            run.batch = step % len(order)
+            run._step(order)
+    found = _tensors(run.state.state_dict(), ())
+    run.collect()
+    return found, list(run.span.layers), run.state_dict() if mate.rank == 0 else None
+
+
+def _tensors(value: Any, path: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    """The paths of all tensors that hold numbers."""
+    if isinstance(value, torch.Tensor):
+        return [path] if value.numel() else []
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [found for key, entry in entries for found in _tensors(entry, (*path, key))]
+
+
 def resume(mate: Mate, name: str, solver: Any, entries: Any, data: int = 1, **settings: Any) -> Any:
     """Goes on from parameters, state and history of another run."""
     run = run_of(mate, name, solver, data=data, **settings)

@@ -35,26 +35,28 @@ def with_neighbours(mate):
 
 
 def test_what_all_tell_each_other(crew):
-    """Sums and the largest of all; of a name that several have, the entry of the lowest."""
+    """Sums and the largest of all; of a name that several have, the entry of the lowest; every value on rank 0."""
     found = crew.run(4, with_all)
     for rank, (sums, most, of_layers, merged, collected, spread) in enumerate(found):
         assert sums == (8.0, 15.0) and most == 3.0
         assert of_layers == [11.0, 12.0, 13.0, 14.0, 15.0, 16.0, 17.0]
         assert merged == {"shared": 0.0, "of 0": 0.5, "of 1": 1.5, "of 2": 2.5, "of 3": 3.5}
         assert spread == {1: [0.0], 2: [1.0], 3: [1.0], 4: [2.0], 5: [3.0], 6: [3.0], 7: [3.0]}
-        everything = {f"{kind} of {r}": value for r in range(4) for kind, value in entries_of(r).items()}
-        assert collected == ({"shared": [0.0, 0.0], **everything} if rank == 0 else {})
+        assert collected == ([entries_of(r) for r in range(4)] if rank == 0 else [])
 
 
 def entries_of(rank):
-    return {"rows": [[rank + 0.25] * rank] * 2, "number": rank + 0.75, "list": [[float(rank)], [-1.0, rank + 0.5]]}
+    lists = [[float(rank)], [-1.0, rank + 0.5]]
+    return {"rows": [[rank + 0.25] * rank] * 2, "number": rank + 0.75, "nothing": None, rank: {"list": lists, 5: {}}}
 
 
 def with_all(mate):
     rank, span = mate.rank, ProcessSpan(PARTS, mate.group)
     own = entries_of(rank)
-    entries = {"shared": torch.full((2,), float(rank)), f"rows of {rank}": torch.tensor(own["rows"])}
-    entries |= {f"number of {rank}": own["number"], f"list of {rank}": [torch.tensor(row) for row in own["list"]]}
+    entries = own | {
+        "rows": torch.tensor(own["rows"]),
+        rank: {"list": list(map(torch.tensor, own[rank]["list"])), 5: {}},
+    }
     tensors = {layer: [torch.full((1,), float(rank))] for layer in range(1, 8)}
     span.spread(tensors)
     return (
@@ -62,7 +64,7 @@ def with_all(mate):
         span.most(float(rank)),
         span.all_layers(torch.tensor([10.0 + layer for layer in span.layers])).tolist(),
         span.merged({"shared": float(rank), f"of {rank}": rank + 0.5}),
-        {name: plain(value) for name, value in span.collect(entries).items()},
+        plain(span.collect(entries)),
         {layer: [t.item() for t in values] for layer, values in tensors.items()},
     )
 
@@ -70,6 +72,8 @@ def with_all(mate):
 def plain(value):
     if isinstance(value, list):
         return [plain(entry) for entry in value]
+    if isinstance(value, dict):
+        return {key: plain(entry) for key, entry in value.items()}
     return value.tolist() if isinstance(value, torch.Tensor) else value
 
 

@@ -75,37 +75,29 @@ class ProcessSpan(Span):
             found |= {name: value for name, value in json.loads(text).items() if name not in found}
         return found
 
-    def collect(self, entries: Mapping[str, Any]) -> dict[str, Any]:
+    def collect(self, value: Any) -> list[Any]:
         tensors: list[Tensor] = []
-
-        def put(value: Any) -> Any:
-            if isinstance(value, Tensor):
-                tensors.append(value)
-                return {"tensor": [str(value.dtype).removeprefix("torch."), list(value.shape)]}
-            return [put(entry) for entry in value] if isinstance(value, list) else {"value": value}
-
-        texts = self._texts(json.dumps({name: put(value) for name, value in entries.items()}))
+        texts = self._texts(json.dumps(_described(value, tensors)))
         if self.rank > 0:
             for tensor in tensors:
                 if tensor.numel():
                     dist.send(tensor.contiguous(), group=self._group, group_dst=0)
-            return {}
+            return []
+        return [value, *(self._rebuilt(json.loads(text), source) for source, text in enumerate(texts[1:], start=1))]
 
-        def get(value: Any, source: int) -> Any:
-            if isinstance(value, list):
-                return [get(entry, source) for entry in value]
-            if "value" in value:
-                return value["value"]
-            dtype, shape = value["tensor"]
-            tensor = torch.empty(shape, dtype=getattr(torch, dtype), device=self._device)
-            if tensor.numel():
-                dist.recv(tensor, group=self._group, group_src=source)
-            return tensor
-
-        found = dict(entries)
-        for source, text in enumerate(texts[1:], start=1):
-            found = {name: get(value, source) for name, value in json.loads(text).items()} | found
-        return found
+    def _rebuilt(self, described: Any, source: int) -> Any:
+        """The value that a rank has described, whose tensors it sends in order."""
+        kind, *content = described
+        if kind == "mapping":
+            return {key: self._rebuilt(entry, source) for key, entry in content}
+        if kind == "list":
+            return [self._rebuilt(entry, source) for entry in content]
+        if kind == "value":
+            return content[0]
+        tensor = torch.empty(content[0], dtype=getattr(torch, content[1]), device=self._device)
+        if tensor.numel():
+            dist.recv(tensor, group=self._group, group_src=source)
+        return tensor
 
     def spread(self, tensors: Mapping[int, Sequence[Tensor]]) -> None:
         for source, part in enumerate(self.parts):
@@ -145,3 +137,15 @@ class ProcessSpan(Span):
         message[: len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
         gathered = self._gather(message)
         return [bytes(row[:length].tolist()).decode() for row, length in zip(gathered, lengths, strict=True)]
+
+
+def _described(value: Any, tensors: list[Tensor]) -> list[Any]:
+    """A value for JSON, with the shapes and dtypes of its tensors, which are added to `tensors` in order."""
+    if isinstance(value, Tensor):
+        tensors.append(value)
+        return ["tensor", list(value.shape), str(value.dtype).removeprefix("torch.")]
+    if isinstance(value, Mapping):
+        return ["mapping", *([key, _described(entry, tensors)] for key, entry in value.items())]
+    if isinstance(value, list):
+        return ["list", *(_described(entry, tensors) for entry in value)]
+    return ["value", value]

@@ -14,7 +14,7 @@ from lifted_bregman.errors import CompatibilityError
 from lifted_bregman.graph import ModelInput, Network, summary
 from lifted_bregman.graph.inputs import InputLike, joined
 from lifted_bregman.losses import BregmanLoss
-from lifted_bregman.maps import Borrowing, Dense, PowerIteration
+from lifted_bregman.maps import Borrowing, Dense
 from lifted_bregman.penalties import Penalty
 from lifted_bregman.problem import diagnostics, energies
 from lifted_bregman.problem.blocks import (
@@ -24,7 +24,7 @@ from lifted_bregman.problem.blocks import (
     neighbours,
 )
 from lifted_bregman.problem.composite import composite_prox
-from lifted_bregman.problem.curvature import parameter_curvature, variable_curvature
+from lifted_bregman.problem.curvature import PowerMemory, parameter_curvature, variable_curvature
 from lifted_bregman.problem.data_checks import DataChecks, sample_weights
 from lifted_bregman.problem.point import Point
 from lifted_bregman.problem.settings import check_weights
@@ -92,7 +92,7 @@ class LiftedProblem:
         """Whether another solver made this problem by `anchored`, for one of its steps."""
         self._weight = dict(zip(layers(self.depth), (*self.weights, 1.0), strict=True))
         self._checks = DataChecks(network, loss)
-        self._power: dict[str, PowerIteration] = {}
+        self._power: PowerMemory = {}
         self.work = Work()
         """Counters of what was done through this problem since the last run began, which set them to 0."""
         self.span = Span(self.depth)
@@ -405,7 +405,7 @@ class LiftedProblem:
         Where the point has weights, a dense layer has √w_i times the rows of A; for other maps the number without
         weights is multiplied by the largest w_i.
         """
-        return parameter_curvature(self, point, layer, self._power_of, upper)
+        return parameter_curvature(self, point, layer, self._power, upper, margin=0.0)
 
     def variable_curvature(
         self, point: Point, layer: int, upper: bool = False, smooth_quadratic: bool = False
@@ -415,11 +415,8 @@ class LiftedProblem:
         For a dense layer above it is λ_{l+1} ‖W_{l+1}‖₂².  Estimates and guarantees are those of `parameter_curvature`,
         with W_{l+1} for A; small convolutions are written out as a matrix for a tighter bound.  The same with weights.
         """
-        curvature = variable_curvature(self, point, layer, self._power_of, upper)
+        curvature = variable_curvature(self, point, layer, self._power, upper, margin=0.0)
         return curvature + (self.weight(layer) if smooth_quadratic else 0.0)
-
-    def _power_of(self, key: str) -> PowerIteration:
-        return self._power.setdefault(key, PowerIteration())
 
     # Proximal maps
 

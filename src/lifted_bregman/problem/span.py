@@ -100,12 +100,12 @@ class Span:
         """The named numbers of all processes; of a name that several have, that of the lowest."""
         return dict(named)
 
-    def collect(self, entries: Mapping[str, Any]) -> dict[str, Any]:
-        """The entries of all processes in the first one, nothing in the others: tensors, numbers, or lists of tensors.
+    def collect(self, value: Any) -> list[Any]:
+        """The values of all ranks on rank 0, in their order, and nothing on the others.
 
-        Of a name that several have, it is the entry of the lowest.
+        A value is a tensor, a number, a string, None, or a mapping or list of such.
         """
-        return dict(entries)
+        return [value]
 
     def spread(self, tensors: Mapping[int, Sequence[Tensor]]) -> None:
         """Gives every process the tensors of all layers, in place, from those that have the layers."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from lifted_bregman._linalg import PowerIteration, PowerMemory, Vector, certified_bound
+from lifted_bregman._linalg import PowerIteration, PowerVectors, Vector, certified_bound
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.maps import Dense
 from lifted_bregman.problem import LiftedProblem
@@ -42,7 +42,7 @@ class FactoredDense(Dense):
     shard   which rows of the batch are here
     """
 
-    def __init__(self, dense: Dense, blocks: int, memory: PowerMemory, key: str, shard: Shard = WHOLE) -> None:
+    def __init__(self, dense: Dense, blocks: int, memory: PowerVectors, key: str, shard: Shard = WHOLE) -> None:
         super().__init__(dense.module, dense.flatten)
         self._shard = shard
         W = self._W = dense.module.weight.detach()

@@ -17,8 +17,8 @@ from torch import Tensor
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import layers
+from lifted_bregman.problem.curvature import parameter_curvature, step_for
 from lifted_bregman.solvers._anchor import Anchor, clear, copied
-from lifted_bregman.solvers._curvature import parameter_curvature, step_for
 from lifted_bregman.solvers._descent import rms
 from lifted_bregman.solvers._interface import Batch, Solver, lacking
 from lifted_bregman.solvers._persistent import (
@@ -103,8 +103,8 @@ def advance(
         if problem.has_parameter_prox(layer):
             for name, value in problem.parameter_prox(layer, parameters, t).items():
                 parameters[name].copy_(value)
-        state.metrics[f"step_{layer}"] = t
-    state.metrics[f"residual_{problem.depth}"] = rms(point.residual(problem.depth), point.shard)
+        state.term_metric("step")[layer] = t
+    state.term_metric("residual")[problem.depth] = rms(point.residual(problem.depth), point.shard)
     state.written[all_places(batch)] = state.steps
     store(state, batch, point)
     state.steps += 1

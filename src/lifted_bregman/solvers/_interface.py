@@ -97,7 +97,10 @@ class Batch:
 class SolverState:
     """What a solver remembers between steps, apart from the parameters.
 
-    Subclasses are dataclasses whose fields are tensors, numbers, lifted states, or dicts and lists of those.
+    Subclasses are dataclasses whose fields are tensors, numbers, lifted states, or dicts and lists of those.  A dict
+    with integer keys is by term: it has an entry for each term l, and where ranks share the terms, each rank has the
+    entries of its own.  Of a lifted state each rank has the variables that it moves or reads.  Everything else is the
+    same on all ranks, except for what `Solver.counts` names.
     """
 
     steps: int = 0
@@ -107,8 +110,14 @@ class SolverState:
     metrics: dict[str, Any] = field(default_factory=dict)
     """Numbers of the last step (residuals, step sizes, multipliers); each must be finite, or the run has diverged.
 
+    A metric of each term is a dict by term (`term_metric`), and a row of the history has it as name_1 .. name_L.
     `step` may leave tensors () on the device, so that it need not wait for them; a run makes them numbers.
     """
+
+    def term_metric(self, name: str) -> dict[int, Any]:
+        """The metric of this name by term, to write into."""
+        own: dict[int, Any] = self.metrics.setdefault(name, {})
+        return own
 
     def state_dict(self) -> dict[str, Any]:
         """Every field as plain containers of tensors and numbers.  Tensors are not copied."""

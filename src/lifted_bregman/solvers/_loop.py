@@ -20,9 +20,9 @@ from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem, Span
 from lifted_bregman.problem.blocks import layers
 from lifted_bregman.solvers._batches import epoch_order
-from lifted_bregman.solvers._by_layer import added_up, collected, own_part
+from lifted_bregman.solvers._by_term import added_up, collected, own_terms
 from lifted_bregman.solvers._callbacks import Callback, callback_error, close_all
-from lifted_bregman.solvers._finite import Diverged, Keeper, read_numbers, require_finite
+from lifted_bregman.solvers._finite import Diverged, Keeper, flat_metrics, read_numbers, require_finite
 from lifted_bregman.solvers._growth import ADVICE, EXPLODED, GOOD, Reference, reference, row_value, zero_loss
 from lifted_bregman.solvers._history import largest_certificate, lifted_energies, measured, require_certificates
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, on_device
@@ -207,7 +207,7 @@ class Run:
         self.start, self._kept = entries.get("start"), entries.get("kept")
         own = entries["solver"]
         if self.span.count > 1:
-            own = own_part(own | ({} if self._kept is None else {"kept": self._kept}), self.span, self.solver.counts)
+            own = own_terms(own | ({} if self._kept is None else {"kept": self._kept}), self.span, self.solver.counts)
             self._kept = own.pop("kept", None)
         device = self.data.X.device  # a checkpoint's tensors are on the CPU
         own, self._kept = on_device(own, device), on_device(self._kept, device)
@@ -315,7 +315,7 @@ class Run:
         self.batch += 1
         self.phase = Phase.BETWEEN
         self.seconds += time.perf_counter() - started
-        for name, value in self.state.metrics.items():
+        for name, value in flat_metrics(self.state.metrics).items():
             if not math.isfinite(value):
                 raise Diverged(f"{name} is {value} after step {self.state.steps}")
         self._call("stepped")
@@ -380,8 +380,8 @@ class Run:
                 row = self._evaluated(last)
         finally:
             self.problem.work.reset(own_work)
-        metrics = self.span.merged(self.state.metrics)
-        return row | counted | metrics | added_up(self.state.metrics, self.span, self.solver.counts)
+        metrics = flat_metrics(self.state.metrics)
+        return row | counted | self.span.merged(metrics) | added_up(metrics, self.span, self.solver.counts)
 
     def _evaluated(self, last: Batch) -> Row:
         row: Row = {"step": self.state.steps, "epoch": self.epoch, "seconds": self.seconds}

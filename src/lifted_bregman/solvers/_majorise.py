@@ -11,8 +11,8 @@ from lifted_bregman._linalg import GuardedFactor
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.maps import Dense
 from lifted_bregman.problem import LiftedProblem, Point
+from lifted_bregman.problem.curvature import step_for
 from lifted_bregman.solvers._batch_memory import BatchMemory
-from lifted_bregman.solvers._curvature import step_for
 from lifted_bregman.solvers._descent import ParameterSteps, descend
 from lifted_bregman.solvers._factored_dense import FactoredDense
 from lifted_bregman.solvers._packing import design, unpacked

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from lifted_bregman._arguments import positive
-from lifted_bregman._linalg import PowerMemory
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.errors import CompatibilityError, SettingError
 from lifted_bregman.maps import LayerMap
 from lifted_bregman.penalties import GroupL2, Penalty
 from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import layers
+from lifted_bregman.problem.curvature import PowerMemory
 from lifted_bregman.problem.subgradients import critical_weights, minimal_subgradient
 from lifted_bregman.solvers._descent import rms
 from lifted_bregman.solvers._inner_solver import require_no_anchor
@@ -174,8 +174,7 @@ class MirrorDescent(Solver[S]):
                     zeros += theta.numel() - int(theta.count_nonzero())
         if total:
             state.metrics["parameter_sparsity"] = zeros / total
-        for layer, weight in state.weights.items():
-            state.metrics[f"weight_{layer}"] = weight
+        state.metrics["weight"] = dict(state.weights)
 
 
 def groups(problem: LiftedProblem, penalties: Regularisers) -> list[Group]:

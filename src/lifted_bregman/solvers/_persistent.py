@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from lifted_bregman._linalg import PowerMemory
 from lifted_bregman.problem import LiftedProblem, LiftedState, Point
 from lifted_bregman.problem.blocks import hidden_layers
-from lifted_bregman.solvers._curvature import step_for, variable_curvature
+from lifted_bregman.problem.curvature import PowerMemory, step_for, variable_curvature
 from lifted_bregman.solvers._descent import moved_variable
 from lifted_bregman.solvers._interface import Batch, SolverState
 from lifted_bregman.solvers._shares import whole_variables

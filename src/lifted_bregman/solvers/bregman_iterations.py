@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from lifted_bregman._arguments import positive
-from lifted_bregman._linalg import PowerMemory
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.activations import Activation
 from lifted_bregman.errors import CompatibilityError, SettingError
@@ -18,9 +17,9 @@ from lifted_bregman.penalties import L1, GroupL2, Penalty, SquaredL2
 from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import ParameterBlock, VariableBlock, hidden_layers, layers, top_down
 from lifted_bregman.problem.composite import _find_rule, _penalty_first, _penalty_last, composite_prox
+from lifted_bregman.problem.curvature import PowerMemory, best_curvature
 from lifted_bregman.problem.settings import check_penalties
 from lifted_bregman.problem.subgradients import minimal_subgradient
-from lifted_bregman.solvers._curvature import best_curvature
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
 from lifted_bregman.solvers._mirror import Tensors, recover, require_regularisable, start
 

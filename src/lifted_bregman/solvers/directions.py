@@ -10,11 +10,10 @@ from dataclasses import dataclass
 import torch
 
 from lifted_bregman._arguments import positive, require_count
-from lifted_bregman._linalg import PowerMemory
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem, LiftedState, Point
 from lifted_bregman.problem.blocks import hidden_layers, layers
-from lifted_bregman.solvers._curvature import variable_curvature
+from lifted_bregman.problem.curvature import PowerMemory, variable_curvature
 from lifted_bregman.solvers._interface import Batch
 
 

@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 from lifted_bregman._arguments import require_count
-from lifted_bregman._linalg import PowerMemory
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.errors import SettingError
 from lifted_bregman.maps import Dense
 from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import hidden_layers, layers
-from lifted_bregman.problem.curvature import variable_key
+from lifted_bregman.problem.curvature import PowerMemory, variable_key
 from lifted_bregman.solvers._anchor import Anchor, live, overwrite
 from lifted_bregman.solvers._batch_memory import BatchMemory
 from lifted_bregman.solvers._descent import ParameterSteps, descend, rms
@@ -205,7 +204,7 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
                 self._visit(view, point, layer, state, memory, tau)
             for f in maps.values():
                 f.write()
-            state.metrics[f"residual_{problem.depth}"] = rms(memory.residual, batch.shard)
+            state.term_metric("residual")[problem.depth] = rms(memory.residual, batch.shard)
             state.maps = maps
         state.variables, state.power = whole_variables(batch.shard, point.state), dict(memory)
         state.fallbacks += memory.fallbacks
@@ -225,8 +224,8 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
                 continue
             rows = batch.samples * math.prod(problem.shapes(batch.X)[layer - 1][:-1])
             if self.space is Space.SAMPLES or self.reading.in_samples(f, rows, self.inner_steps, moving):
-                key = variable_key(inputs[0])
-                maps[layer] = FactoredDense(f, blocks if moving else 1, memory, key, batch.shard)
+                vectors, key = memory.setdefault(layer, {}), variable_key(inputs[0])
+                maps[layer] = FactoredDense(f, blocks if moving else 1, vectors, key, batch.shard)
         return maps
 
     def _weight(self, step: int) -> float:
@@ -272,7 +271,7 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
         for layer in self._visits(problem):
             for v in _last_read(problem, layer):
                 point.set_variable(v, self._moved(problem, point, v, memory))
-        state.metrics[f"residual_{problem.depth}"] = rms(point.residual(problem.depth), point.shard)
+        state.term_metric("residual")[problem.depth] = rms(point.residual(problem.depth), point.shard)
         for layer in layers(problem.depth):
             descend(problem, point, layer, ParameterSteps(1.0 / tau, 1.0 / tau), {})
 

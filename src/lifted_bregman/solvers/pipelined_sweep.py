@@ -12,9 +12,9 @@ from torch import Tensor
 from lifted_bregman._arguments import require_count
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.problem import LiftedProblem, LiftedState, Point
+from lifted_bregman.problem.curvature import lend_curvature, parameter_curvature, step_for
 from lifted_bregman.problem.span import lend
 from lifted_bregman.solvers._anchor import Anchor
-from lifted_bregman.solvers._curvature import lend_curvature, parameter_curvature, step_for
 from lifted_bregman.solvers._descent import moved_variable, rms
 from lifted_bregman.solvers._interface import Batch, Solver
 from lifted_bregman.solvers._micro_batches import micro_batches
@@ -90,10 +90,10 @@ class PipelinedSweep(Solver[PowerState]):
         batch.shard.all_sum(*(g for own in gradients.values() for g in own.values()))
         for layer, gradient in gradients.items():
             if gradient:
-                t = state.metrics[f"step_{layer}"] = self._parameter_step(problem, whole, layer, state)
+                t = state.term_metric("step")[layer] = self._parameter_step(problem, whole, layer, state)
                 _move(problem, layer, gradient, t)
         if errors:
-            state.metrics[f"residual_{problem.depth}"] = rms(torch.cat(errors), batch.shard)
+            state.term_metric("residual")[problem.depth] = rms(torch.cat(errors), batch.shard)
         problem.span.settle()
         for name, count in problem.work.as_dict().items():  # once for the batch, however it was cut
             setattr(problem.work, name, int(done[name] + (count - done[name]) // len(points)))

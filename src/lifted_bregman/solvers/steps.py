@@ -15,10 +15,10 @@ from lifted_bregman._arguments import positive
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import Block, ParameterBlock, VariableBlock, terms
+from lifted_bregman.problem.curvature import lend_curvature, parameter_curvature, step_for, variable_curvature
 from lifted_bregman.problem.energies import partial_energy
 from lifted_bregman.problem.shard import sum_numbers
 from lifted_bregman.problem.span import borrow, lend
-from lifted_bregman.solvers._curvature import lend_curvature, parameter_curvature, step_for, variable_curvature
 from lifted_bregman.solvers._loop import Stalled
 
 Values = dict[str, Tensor]

@@ -11,8 +11,8 @@ from torch import Tensor
 from lifted_bregman._arguments import require_count
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem, Point
+from lifted_bregman.problem.curvature import lend_curvature, parameter_curvature, step_for
 from lifted_bregman.problem.span import borrow, lend
-from lifted_bregman.solvers._curvature import lend_curvature, parameter_curvature, step_for
 from lifted_bregman.solvers._descent import ParameterSteps, descend, moved_variable, rms
 from lifted_bregman.solvers._interface import Batch, Solver
 from lifted_bregman.solvers._persistent import (
@@ -149,11 +149,11 @@ class Moves:
         """A step in every Θ_l from the present point."""
         top, own = self.problem.depth, self.problem.span.layers
         if top in own:
-            self.state.metrics[f"residual_{top}"] = rms(self.point.residual(top), self.point.shard)
+            self.state.term_metric("residual")[top] = rms(self.point.residual(top), self.point.shard)
         for layer in own:
             t = self._parameter_step(layer)
             descend(self.problem, self.point, layer, ParameterSteps(t, t), {})
-            self.state.metrics[f"step_{layer}"] = t
+            self.state.term_metric("step")[layer] = t
 
     def variables(self, sweeps: int) -> None:
         """Sweeps over the variables, from the top."""
