@@ -11,7 +11,8 @@ from torch import nn
 
 import lifted_bregman as lb
 from lifted_bregman import errors, solvers
-from lifted_bregman.distributed.partition import balanced, layer_costs
+from lifted_bregman.distributed.balance import balanced, layer_costs
+from lifted_bregman.graph import Links, Partition
 from lifted_bregman.solvers import _by_term
 from tests import cases
 from tests.distributed import bodies, layer_bodies
@@ -151,12 +152,14 @@ def test_of_what_several_ranks_have_rank_0_decides():
     ranks = [{"a": {1: 10.0, 2: 20.0}, "b": {"c": {1: [1.0]}}}, {"a": {2: 0.0, 3: 30.0}, "b": {"c": {3: [3.0, 4.0]}}}]
     whole = {"a": {1: 10.0, 2: 20.0, 3: 30.0}, "b": {"c": {1: [1.0], 3: [3.0, 4.0]}}}
 
-    class Two(lb.problem.Span):
+    class Two(lb.problem.Border):
         def collect(self, value):
             assert value == ranks[0]
             return ranks
 
-    found = _by_term.collected(ranks[0] | {"steps": 7, "metrics": {"m": 0.5}}, Two(3, 1, 2), ())
+    found = _by_term.collected(
+        ranks[0] | {"steps": 7, "metrics": {"m": 0.5}}, Two(Partition(Links.chain(3), (range(1, 3), range(3, 4)))), ()
+    )
     assert found == whole | {"steps": 7, "metrics": {"m": 0.5}}
 
 
@@ -221,13 +224,12 @@ def test_a_layer_costs_its_multiplications():
 
 def test_solvers_that_move_layers_in_turn_are_refused():
     problem, X, Y = layer_bodies.deep(bodies.SAMPLES)
-    span = problem.span
-    span.count = 2
+    border = lb.problem.Border(Partition(problem.links, (range(1, 4), range(4, 7))))
     data = solvers.Batch.whole(problem, X, Y)
     for solver in cases.solver_cases():
         if not solver.layer_parallel:
             with pytest.raises(errors.CompatibilityError, match="PipelinedSweep"):
-                solvers.Run(problem, solver, data, epochs=1, span=span)
+                solvers.Run(problem, solver, data, epochs=1, border=border)
 
 
 def test_counts_are_those_of_all_layers(crew: Crew):

@@ -1,17 +1,18 @@
 """The lifted problem: energy, blocks, diagnostics."""
 
 from lifted_bregman.problem import blocks, energies
+from lifted_bregman.problem.border import Border
 from lifted_bregman.problem.diagnostics import Certificates, LinearUnits
 from lifted_bregman.problem.gradient_agreement import GradientAgreement, gradient_agreement
 from lifted_bregman.problem.lift import lift
 from lifted_bregman.problem.lifted import Gradients, LiftedProblem
 from lifted_bregman.problem.point import Point
 from lifted_bregman.problem.shard import Shard
-from lifted_bregman.problem.span import Span
 from lifted_bregman.problem.state import LiftedState
 from lifted_bregman.problem.work import Work
 
 __all__ = [
+    "Border",
     "Certificates",
     "GradientAgreement",
     "Gradients",
@@ -20,7 +21,6 @@ __all__ = [
     "LinearUnits",
     "Point",
     "Shard",
-    "Span",
     "Work",
     "blocks",
     "energies",

@@ -21,9 +21,9 @@ from lifted_bregman._no_graph import no_graph
 from lifted_bregman.maps import Borrowing, Dense, LayerMap
 from lifted_bregman.maps.base import Inputs
 from lifted_bregman.problem.blocks import Block, ParameterBlock
+from lifted_bregman.problem.border import number
 from lifted_bregman.problem.point import Point
 from lifted_bregman.problem.shard import WHOLE, Shard, sum_numbers
-from lifted_bregman.problem.span import number
 
 if TYPE_CHECKING:
     from lifted_bregman.problem.lifted import LiftedProblem
@@ -94,8 +94,8 @@ def variable_curvature(
 
     Where the rank above has layer l + 1, it is the number that it sends by `lend_curvature`.
     """
-    if layer in problem.span.lent:
-        return float(problem.span.from_above(number(0.0)))
+    if layer in problem.partition.lent:
+        return float(problem.border.from_above(number(0.0)))
     total = 0.0
     for term in problem.links.readers[layer]:
         which, iteration = problem.links.inputs[term].index(layer), power(memory, term, variable_key(layer))
@@ -106,8 +106,8 @@ def variable_curvature(
 
 def lend_curvature(problem: LiftedProblem, point: Point, memory: PowerMemory, upper: bool) -> None:
     """Sends `variable_curvature` of the variable that is borrowed to the rank that moves it."""
-    for layer in problem.span.borrowed:
-        problem.span.send_below(number(variable_curvature(problem, point, layer, memory, upper)))
+    for layer in problem.partition.borrowed:
+        problem.border.send_below(number(variable_curvature(problem, point, layer, memory, upper)))
 
 
 def best_curvature(problem: LiftedProblem, point: Point, block: Block, memory: PowerMemory) -> float:

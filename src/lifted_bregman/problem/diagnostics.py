@@ -13,9 +13,9 @@ from lifted_bregman._linalg import joint_norm, norm
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.errors import SettingError, TensorError
 from lifted_bregman.problem.blocks import hidden_layers
+from lifted_bregman.problem.border import lend
 from lifted_bregman.problem.point import Point
 from lifted_bregman.problem.shard import join_norms
-from lifted_bregman.problem.span import lend
 from lifted_bregman.problem.state import LiftedState
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ def certificates(problem: LiftedProblem, point: Point, step: float = 1.0) -> Cer
     step = positive(step, "step")
     lend(problem, point)
     return Certificates(
-        tuple(_parameter_residual(problem, point, layer, step) for layer in problem.span.layers),
-        tuple(_variable_residual(problem, point, layer, step) for layer in problem.span.hidden),
+        tuple(_parameter_residual(problem, point, layer, step) for layer in problem.partition.terms),
+        tuple(_variable_residual(problem, point, layer, step) for layer in problem.partition.hidden),
     )
 
 

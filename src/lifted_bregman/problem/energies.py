@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @no_graph
 def layer_energies(problem: LiftedProblem, point: Point) -> Tensor:
     """The parts of E by layer, (L,): mean of λ_l B_l + R_l, or of the loss for l = L, plus P_l; their sum is E."""
-    return problem.span.all_layers(torch.stack(_parts(problem, point, problem.span.layers)))
+    return problem.border.all_terms(torch.stack(_parts(problem, point, problem.partition.terms)))
 
 
 @no_graph
@@ -38,7 +38,7 @@ def layer_objectives(problem: LiftedProblem, point: Point) -> Tensor:
 
     For a point that is a forward pass they are the parts of E, since there B_l = 0.
     """
-    return problem.span.all_layers(torch.stack(_objective_parts(problem, point)))
+    return problem.border.all_terms(torch.stack(_objective_parts(problem, point)))
 
 
 @no_graph
@@ -116,13 +116,13 @@ def _objective_parts(problem: LiftedProblem, point: Point) -> list[Tensor]:
 
     Of the maps only f_L is needed.
     """
-    span, depth = problem.span, problem.depth
-    counted = [l for l, penalty in problem.penalties.items() if l in span.hidden and not penalty.constraint]
+    partition, depth = problem.partition, problem.depth
+    counted = [l for l, penalty in problem.penalties.items() if l in partition.hidden and not penalty.constraint]
     terms = {layer: _on_variable(problem, point, layer) for layer in counted}
-    if depth in span.layers:
+    if depth in partition.terms:
         terms[depth] = _term(problem, point, depth)
     means, nothing = dict(zip(terms, point.means(terms.values()), strict=True)), point.x[-1].new_zeros(())
-    return [means.get(layer, nothing) + _on_parameters(problem, layer) for layer in span.layers]
+    return [means.get(layer, nothing) + _on_parameters(problem, layer) for layer in partition.terms]
 
 
 def _term(problem: LiftedProblem, point: Point, layer: int) -> Tensor:
@@ -143,7 +143,7 @@ def _on_variables(problem: LiftedProblem, point: Point) -> Tensor:
     """Σ_l R_l(x_l) of each sample."""
     total: Tensor = point.x[-1].new_zeros(len(point.x[-1]))
     for layer in problem.penalties:
-        if layer in problem.span.hidden:
+        if layer in problem.partition.hidden:
             total = total + _on_variable(problem, point, layer)
     return total
 
@@ -160,7 +160,7 @@ def _on_parameters(problem: LiftedProblem, layer: int) -> Tensor | float:
 
 def quadratic_terms(problem: LiftedProblem) -> Tensor | float:
     """Σ (τ/2)‖Θ - Θ⁰‖² of all layers here."""
-    return sum((_to_anchors(problem, layer) for layer in problem.span.layers), 0.0)
+    return sum((_to_anchors(problem, layer) for layer in problem.partition.terms), 0.0)
 
 
 def _to_anchors(problem: LiftedProblem, layer: int) -> Tensor | float:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.errors import CompatibilityError
-from lifted_bregman.graph import ModelInput, Network, summary
+from lifted_bregman.graph import ModelInput, Network, Partition, summary
 from lifted_bregman.graph.inputs import InputLike, joined
 from lifted_bregman.losses import BregmanLoss
 from lifted_bregman.maps import Borrowing, Dense
@@ -23,13 +23,13 @@ from lifted_bregman.problem.blocks import (
     layers,
     neighbours,
 )
+from lifted_bregman.problem.border import Border, enter
 from lifted_bregman.problem.composite import composite_prox
 from lifted_bregman.problem.curvature import PowerMemory, parameter_curvature, variable_curvature
 from lifted_bregman.problem.data_checks import DataChecks, sample_weights
 from lifted_bregman.problem.point import Point
 from lifted_bregman.problem.settings import check_weights
 from lifted_bregman.problem.shard import WHOLE, Shard
-from lifted_bregman.problem.span import Span, enter
 from lifted_bregman.problem.state import LiftedState
 from lifted_bregman.problem.work import Work
 
@@ -63,7 +63,8 @@ class LiftedProblem:
     They change the energies and whatever is of Θ.  Given Θ, each sample's variables minimise an energy of their own,
     in which w_i cancels: gradients, curvatures and proximal maps of x_l do not depend on weights.
 
-    Other processes may have some of the layers: those that are here are the `span`.
+    Other ranks may hold some of the terms: those that are here are in the `partition`, and what is sent to other ranks
+    goes through the `border`.
     """
 
     def __init__(
@@ -95,8 +96,8 @@ class LiftedProblem:
         self._power: PowerMemory = {}
         self.work = Work()
         """Counters of what was done through this problem since the last run began, which set them to 0."""
-        self.span = Span(self.depth)
-        """Which layers are here."""
+        self.border = Border(Partition(self.links))
+        """The messages to ranks that hold other terms."""
 
     def summary(self) -> str:
         """The terms as a table: number, name, map, activation, inputs and parameters; what is lifted and what is a map.
@@ -136,7 +137,7 @@ class LiftedProblem:
         """The same problem, on the same parameters, with other λ_1 .. λ_{L-1}."""
         checked = check_weights(weights, self.network)
         other = LiftedProblem(self.network, self.loss, checked, self.penalties, self.parameter_penalties)
-        other.span, other.anchors = self.span, self.anchors
+        other.border, other.anchors = self.border, self.anchors
         return other
 
     def anchored(self, centre: Parameters, weight: float) -> LiftedProblem:
@@ -162,10 +163,15 @@ class LiftedProblem:
         """Whether a step in Θ_l has a proximal part: a penalty or a quadratic term."""
         return layer in self.parameter_penalties or bool(self.anchors)
 
-    def with_span(self, span: Span) -> LiftedProblem:
-        """The same problem, with its settings, counters and parameters, of which this process has some layers."""
+    @property
+    def partition(self) -> Partition:
+        """Which terms are on this rank; all of them for one process."""
+        return self.border.partition
+
+    def with_border(self, border: Border) -> LiftedProblem:
+        """The same problem, with its settings, counters and parameters, of which this rank has some terms."""
         view = copy.copy(self)
-        view.span, view._power = span, {}
+        view.border, view._power = border, {}
         return view
 
     def neighbours(self, block: Block) -> frozenset[Block]:
@@ -188,7 +194,7 @@ class LiftedProblem:
             self._checks.pure()
             X = self._checks.inputs(X)
         X = joined(X)
-        if self.span.count > 1:
+        if self.partition.count > 1:
             return self.forward_point(X, X).state  # type: ignore[arg-type]  # a chain, whose X is a tensor
         X = X.detach() if X.requires_grad else X  # the same tensor, whose rows on other ranks a shard knows
         variables = self.network.forward(X, hidden_layers(self.depth))
@@ -362,8 +368,8 @@ class LiftedProblem:
 
         It may share memory with a residual.
         """
-        if layer in self.span.lent:
-            return self.span.from_above(point.x[layer])
+        if layer in self.partition.lent:
+            return self.border.from_above(point.x[layer])
         total: Tensor | None = None
         for term in self.links.readers[layer]:
             pulled, weight = self._pulled_through(point, term, layer), self.weight(term)

@@ -3,7 +3,7 @@
 A state declares by its types what belongs to a term (see `SolverState`).  In the entries of `state_dict` that is
 
     a mapping with integer keys    one entry for each term: copies of Θ_l, vectors of power iterations, metrics by term
-    {"LiftedState": ...}           the variables, of which a rank holds those of `Span.held`
+    {"LiftedState": ...}           the variables, of which a rank holds those of `Partition.held`
 
 and everything else is the same on every rank.  What counts something is added up, and continues on rank 0.
 """
@@ -16,36 +16,37 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lifted_bregman.problem import LiftedState, Span
-from lifted_bregman.problem.span import absent
+from lifted_bregman.graph import Partition
+from lifted_bregman.problem import Border, LiftedState
+from lifted_bregman.problem.border import absent
 
 _VARIABLES = "LiftedState"
 
 
-def own_terms(entries: Mapping[str, Any], span: Span, counts: Sequence[str]) -> dict[str, Any]:
-    """What the rank of `span` keeps of a whole state, as `state_dict` gives it."""
-    own: dict[str, Any] = _own(entries, span)
-    if span.rank < span.count - 1:  # numbers of the whole run are then the last rank's, until the next step
+def own_terms(entries: Mapping[str, Any], partition: Partition, counts: Sequence[str]) -> dict[str, Any]:
+    """What a rank keeps of a whole state, as `state_dict` gives it."""
+    own: dict[str, Any] = _own(entries, partition)
+    if partition.rank < partition.count - 1:  # numbers of the whole run are then the last rank's, until the next step
         own["metrics"] = {name: value for name, value in own["metrics"].items() if is_by_term(value)}
-    return own | {name: 0 for name in counts if name in own and span.rank > 0}
+    return own | {name: 0 for name in counts if name in own and partition.rank > 0}
 
 
-def collected(entries: Mapping[str, Any], span: Span, counts: Sequence[str]) -> dict[str, Any]:
+def collected(entries: Mapping[str, Any], border: Border, counts: Sequence[str]) -> dict[str, Any]:
     """The whole state from the parts of all ranks, on rank 0; the part of this rank on the others."""
     terms: dict[Any, Any] = {}
-    for part in span.collect(_terms_only(entries, span)):
+    for part in border.collect(_terms_only(entries, border.partition)):
         terms = _union(terms, part)
     numbers = {name: value for name, value in entries["metrics"].items() if not is_by_term(value)}
-    metrics = span.merged(numbers) | added_up(numbers, span, counts) | terms.pop("metrics", {})
-    return _replaced(entries, terms) | added_up(entries, span, counts) | {"metrics": metrics}
+    metrics = border.all_names(numbers) | added_up(numbers, border, counts) | terms.pop("metrics", {})
+    return _replaced(entries, terms) | added_up(entries, border, counts) | {"metrics": metrics}
 
 
-def added_up(entries: Mapping[str, Any], span: Span, counts: Sequence[str]) -> dict[str, Any]:
+def added_up(entries: Mapping[str, Any], border: Border, counts: Sequence[str]) -> dict[str, Any]:
     """The counts that are among the entries of any rank, as sums over those that share the terms."""
     if not counts:
         return {}
     own = [entries.get(name, 0) for name in counts]
-    there, *totals = span.total_of(any(name in entries for name in counts), *map(float, own))
+    there, *totals = border.sum_numbers(any(name in entries for name in counts), *map(float, own))
     if not there:
         return {}
     return {name: _alike(total, value) for name, value, total in zip(counts, own, totals, strict=True)}
@@ -56,27 +57,27 @@ def is_by_term(value: Any) -> bool:
     return isinstance(value, Mapping) and bool(value) and all(isinstance(key, int) for key in value)
 
 
-def _own(value: Any, span: Span) -> Any:
+def _own(value: Any, partition: Partition) -> Any:
     """The entries of this rank's terms; variables that it does not hold are empty tensors of shape (samples, 0)."""
     if not isinstance(value, Mapping):
         return value
     if is_by_term(value):
-        return {term: entry for term, entry in value.items() if term in span.layers}
+        return {term: entry for term, entry in value.items() if term in partition.terms}
     if set(value) == {_VARIABLES}:
         variables = enumerate(LiftedState.from_state_dict(value[_VARIABLES]), start=1)
-        held = LiftedState(x if layer in span.held else absent(x) for layer, x in variables)
+        held = LiftedState(x if layer in partition.held else absent(x) for layer, x in variables)
         return {_VARIABLES: held.state_dict()}
-    return {key: _own(entry, span) for key, entry in value.items()}
+    return {key: _own(entry, partition) for key, entry in value.items()}
 
 
-def _terms_only(value: Mapping[Any, Any], span: Span) -> dict[Any, Any]:
+def _terms_only(value: Mapping[Any, Any], partition: Partition) -> dict[Any, Any]:
     """What belongs to a term, without the rest; variables by layer."""
     if is_by_term(value):
         return dict(value)
     if set(value) == {_VARIABLES}:
         variables = LiftedState.from_state_dict(value[_VARIABLES])
-        return {_VARIABLES: {layer: variables[layer] for layer in span.held}}
-    found = {key: _terms_only(entry, span) for key, entry in value.items() if isinstance(entry, Mapping)}
+        return {_VARIABLES: {layer: variables[layer] for layer in partition.held}}
+    found = {key: _terms_only(entry, partition) for key, entry in value.items() if isinstance(entry, Mapping)}
     return {key: entry for key, entry in found.items() if entry}
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from lifted_bregman.problem.span import Span
+from lifted_bregman.graph import Partition
 from lifted_bregman.solvers._anchor import Anchor, copied, live, overwrite
 
 if TYPE_CHECKING:
@@ -59,12 +59,12 @@ class Keeper:
         for name, buffer in run.problem.model.named_buffers():
             buffer.copy_(self._buffers[name])
 
-    def state_dict(self, span: Span) -> dict[str, Any]:
-        """The copy of the layers in `span`, and when it was made.  Not copied again."""
-        parameters = {layer: own for layer, own in self._copies.items() if layer in span.layers}
+    def state_dict(self, partition: Partition) -> dict[str, Any]:
+        """The copy of this rank's terms, and when it was made.  Not copied again."""
+        parameters = {layer: own for layer, own in self._copies.items() if layer in partition.terms}
         kept = {"steps": self.steps, "epoch": self.epoch, "behind": self.behind, "parameters": parameters}
         # Where processes share the layers no buffer changes.
-        return kept | ({"buffers": self._buffers} if self._buffers and span.count == 1 else {})
+        return kept | ({"buffers": self._buffers} if self._buffers and partition.count == 1 else {})
 
     def load_state_dict(self, entries: Mapping[str, Any]) -> None:
         """Takes over what `state_dict` returned, for the layers that are in it."""

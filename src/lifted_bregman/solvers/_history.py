@@ -31,7 +31,7 @@ def measured(
     .. "energy_L", at the forward pass, where the energy is the objective.  Each rank looks at its shard of the
     data, and at what the problem's own layers make of it.
     """
-    span, middle = problem.span, code_layer(problem.depth)
+    partition, middle = problem.partition, code_layer(problem.depth)
     objective = zeros = numbers = right = 0.0
     parts = dict.fromkeys(_names(problem) if by_layer else (), 0.0)
     own = data.share(ranks)
@@ -42,13 +42,14 @@ def measured(
         if by_layer:
             for name, part in _named(energies.layer_objectives(problem, point)).items():
                 parts[name] += part * share
-        if middle in span.hidden:
+        if middle in partition.hidden:
             code = state[middle]
             zeros += code.numel() - int(code.count_nonzero())
             numbers += code.numel()
-        if classify and problem.depth in span.layers:
+        if classify and problem.depth in partition.terms:
             right += float(_hits(point.z(problem.depth), piece.Y).sum())
-    objective, zeros, numbers, right = span.total_of(*sum_numbers(own.shard, objective, zeros, numbers, right))
+    sums = sum_numbers(own.shard, objective, zeros, numbers, right)
+    objective, zeros, numbers, right = problem.border.sum_numbers(*sums)
     values = {"objective": objective}
     if numbers:
         values["sparsity"] = zeros / numbers
@@ -100,11 +101,11 @@ def largest_certificate(
     if variables is None or (len(variables) and len(variables[1]) != len(data)):
         return None
     variables = _begun(problem, variables, _visited(state), data)
-    if ranks.count == problem.span.count == 1:
+    if ranks.count == problem.partition.count == 1:
         return problem.certificates(variables, data.X, data.Y, weights=data.weights).largest
     own = data.share(ranks)
     point = own.point(problem, own_variables(own.shard, variables))
-    return problem.span.most(certificates(problem, point).largest)
+    return problem.border.largest(certificates(problem, point).largest)
 
 
 def _visited(state: SolverState) -> Tensor | None:

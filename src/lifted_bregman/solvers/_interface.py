@@ -162,7 +162,7 @@ class Solver(ABC, Generic[S]):
 
     @property
     def layer_parallel(self) -> bool:
-        """Whether it moves the layers of the problem's span where other processes have the others, with their bits."""
+        """Whether ranks can share the terms, with the bits of one process."""
         return False
 
     def require(self, problem: LiftedProblem) -> None:

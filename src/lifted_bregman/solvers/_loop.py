@@ -17,7 +17,8 @@ from torch import Tensor
 from lifted_bregman._arguments import whole
 from lifted_bregman._generators import named_generator
 from lifted_bregman.errors import SettingError
-from lifted_bregman.problem import LiftedProblem, Span
+from lifted_bregman.graph import Partition
+from lifted_bregman.problem import Border, LiftedProblem
 from lifted_bregman.problem.blocks import layers
 from lifted_bregman.solvers._batches import epoch_order
 from lifted_bregman.solvers._by_term import added_up, collected, own_terms
@@ -67,7 +68,7 @@ class Run:
     measure_start  whether the initial parameters are evaluated, to compare rows with; without, rows are compared with
                    the loss of outputs 0 alone
     ranks          the ranks that share each batch; by default this process alone
-    span           which layers this process has; that of the problem by default
+    border         the messages between ranks that share the terms; those of the problem by default
     agreement      who has to agree on the end of the run; by default this process decides
     """
 
@@ -96,7 +97,7 @@ class Run:
         callbacks: Sequence[Callback] = (),
         measure_start: bool = True,
         ranks: DataRanks | None = None,
-        span: Span | None = None,
+        border: Border | None = None,
         agreement: Agreement | None = None,
     ) -> None:
         epochs, record_every = whole(epochs, "epochs"), whole(record_every, "record_every")
@@ -112,16 +113,18 @@ class Run:
                 "batch: choose a smaller batch_size, or drop_last=False."
             )
         self.ranks = DataRanks() if ranks is None else ranks
-        self.span = problem.span if span is None else span
+        self.border = problem.border if border is None else border
         self.agreement = Agreement() if agreement is None else agreement
-        require_compatible(solver, problem, data, self.ranks, self.span)
+        require_compatible(solver, problem, data, self.ranks, self.partition)
         self.data, self.epochs, self.seed = data, epochs, seed
         self.batch_size, self.drop_last = batch_size, drop_last
         order = self._order(1)
         self.solver = solver = solver.planned(epochs * len(order))
         solver.require(problem)
-        self.problem = problem if problem.span.count == 1 else problem.with_span(Span(problem.depth))
-        self._shared = self.problem if self.span.count == 1 else self.problem.with_span(self.span)
+        self.problem = problem
+        if problem.partition.count > 1:
+            self.problem = problem.with_border(Border(Partition(problem.links)))
+        self._shared = self.problem if self.partition.count == 1 else self.problem.with_border(self.border)
         self._whole_state: dict[str, Any] | None = None
         self.validation, self.tolerance, self.record_every = validation, tolerance, record_every
         self.classify = classify
@@ -154,6 +157,11 @@ class Run:
             require_certificates(solver, self.state, tolerance, whole_set=order == (None,))
 
     @property
+    def partition(self) -> Partition:
+        """Which terms this rank holds."""
+        return self.border.partition
+
+    @property
     def intact(self) -> bool:
         """Whether parameters, state, history and callbacks are those after a whole step or row."""
         return self.phase not in (Phase.STEP, Phase.ROW) and self.outcome is not Outcome.DIVERGED
@@ -178,36 +186,37 @@ class Run:
     def _kept_state(self) -> dict[str, Any]:
         if self._keeper is None:
             return {} if self._kept is None else {"kept": self._kept}
-        return {} if self._keeper.steps == self.state.steps else {"kept": self._keeper.state_dict(self.span)}
+        return {} if self._keeper.steps == self.state.steps else {"kept": self._keeper.state_dict(self.partition)}
 
     def collect(self, state: bool = True) -> None:
-        """Brings together what processes that share the layers have: nothing where this one has all of them.
+        """Brings together what the ranks that share the terms have; does nothing where this one has all of them.
 
-        The parameters, in all processes; with `state`, the solver's state and the counters of work, in the first.
+        All ranks get the parameters; with `state`, rank 0 gets the solver's state and the counters of work.
         """
-        if self.span.count == 1:
+        if self.partition.count == 1:
             return
-        self.agreement.share_error(None)  # whoever has failed sends nothing
+        self.agreement.share_error(None)  # a rank that has failed sends nothing
         network = self.problem.network
-        self.span.spread({l: [p.detach() for p in network[l].map.parameters.values()] for l in layers(len(network))})
+        self.border.spread({l: [p.detach() for p in network[l].map.parameters.values()] for l in layers(len(network))})
         if state:
-            whole = collected(self.state.state_dict() | self._kept_state(), self.span, self.solver.counts)
+            whole = collected(self.state.state_dict() | self._kept_state(), self.border, self.solver.counts)
             kept = {"kept": whole.pop("kept")} if "kept" in whole else {}
             self._whole_state = {"work": self._work(), "solver": whole} | kept
 
     def _work(self) -> dict[str, float]:
-        """What all processes that share the layers have done."""
+        """The work of all ranks that share the terms."""
         own = self.problem.work.as_dict()
-        return dict(zip(own, map(int, self.span.total_of(*own.values())), strict=True)) if self.span.count > 1 else own
+        return dict(zip(own, map(int, self.border.sum_numbers(*own.values())), strict=True))
 
     def load_state_dict(self, entries: Mapping[str, Any]) -> None:
         """Continues where `state_dict` was taken; parameters and history are put back by the caller."""
         self.epoch, self.batch, self.seconds = entries["epoch"], entries["batch"], entries["seconds"]
-        self.problem.work.reset(entries["work"] if self.span.rank == 0 else dict.fromkeys(entries["work"], 0))
+        self.problem.work.reset(entries["work"] if self.partition.rank == 0 else dict.fromkeys(entries["work"], 0))
         self.start, self._kept = entries.get("start"), entries.get("kept")
         own = entries["solver"]
-        if self.span.count > 1:
-            own = own_terms(own | ({} if self._kept is None else {"kept": self._kept}), self.span, self.solver.counts)
+        if self.partition.count > 1:
+            kept = {} if self._kept is None else {"kept": self._kept}
+            own = own_terms(own | kept, self.partition, self.solver.counts)
             self._kept = own.pop("kept", None)
         device = self.data.X.device  # a checkpoint's tensors are on the CPU
         own, self._kept = on_device(own, device), on_device(self._kept, device)
@@ -293,7 +302,7 @@ class Run:
         wanted = None
         if self.outcome is not None:
             wanted = Stop(self.outcome, self.message, self._record_at_stop, failed)
-            fault = self.ranks.fault if self.span.count == 1 else self.span.fault
+            fault = self.ranks.fault if self.partition.count == 1 else self.border.fault
             since = fault if since is None else since
             wanted = wanted if since is None else replace(wanted, since=since)
         agreed = self.agreement.stop(wanted)
@@ -366,7 +375,9 @@ class Run:
         self.history.append(row)
         if self.batch == len(order):
             self.epoch, self.batch = self.epoch + 1, 0
-        if self.span.count > 1 and self.span.most(any(callback.reads_parameters for callback in self.callbacks)):
+        if self.partition.count > 1 and self.border.largest(
+            any(callback.reads_parameters for callback in self.callbacks)
+        ):
             self.collect(state=False)
         self._call("recorded", row)
         self.phase = Phase.BETWEEN
@@ -381,7 +392,7 @@ class Run:
         finally:
             self.problem.work.reset(own_work)
         metrics = flat_metrics(self.state.metrics)
-        return row | counted | self.span.merged(metrics) | added_up(metrics, self.span, self.solver.counts)
+        return row | counted | self.border.all_names(metrics) | added_up(metrics, self.border, self.solver.counts)
 
     def _evaluated(self, last: Batch) -> Row:
         row: Row = {"step": self.state.steps, "epoch": self.epoch, "seconds": self.seconds}

@@ -14,11 +14,11 @@ from torch import Tensor
 from lifted_bregman._arguments import positive
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem, Point
-from lifted_bregman.problem.blocks import Block, ParameterBlock, VariableBlock, terms
+from lifted_bregman.problem.blocks import Block, ParameterBlock, VariableBlock, own_blocks, terms
+from lifted_bregman.problem.border import borrow, lend
 from lifted_bregman.problem.curvature import lend_curvature, parameter_curvature, step_for, variable_curvature
 from lifted_bregman.problem.energies import partial_energy
 from lifted_bregman.problem.shard import sum_numbers
-from lifted_bregman.problem.span import borrow, lend
 from lifted_bregman.solvers._loop import Stalled
 
 Values = dict[str, Tensor]
@@ -68,7 +68,7 @@ class _Direct(StepRule):
         self.lend(problem, point, memory)
         lend(problem, point)
         alone = len(group) == 1
-        group = problem.span.own(group)
+        group = own_blocks(group, problem.partition)
         steps = {block: self.step(problem, point, block, memory, smooth_quadratic) for block in group}
         if alone and not inertia and isinstance(group[0], ParameterBlock):
             _descend_in_place(problem, point, group[0], steps[group[0]])
@@ -77,8 +77,8 @@ class _Direct(StepRule):
         for block, gradient in zip(reversed(group), reversed(slopes), strict=True):  # what is lent comes first
             shift = (inertia or {}).get(repr(block), {})
             move_block(problem, point, block, gradient, steps[block], smooth_quadratic, shift)
-            if problem.span.lends(block):
-                problem.span.send_above(point.x[block.layer])
+            if isinstance(block, VariableBlock) and block.layer in problem.partition.lent:
+                problem.border.send_above(point.x[block.layer])
         borrow(problem, point)
 
 

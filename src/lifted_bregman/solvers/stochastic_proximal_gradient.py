@@ -11,8 +11,8 @@ from torch import Tensor
 from lifted_bregman._arguments import require_count
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem, Point
+from lifted_bregman.problem.border import borrow, lend
 from lifted_bregman.problem.curvature import lend_curvature, parameter_curvature, step_for
-from lifted_bregman.problem.span import borrow, lend
 from lifted_bregman.solvers._descent import ParameterSteps, descend, moved_variable, rms
 from lifted_bregman.solvers._interface import Batch, Solver
 from lifted_bregman.solvers._persistent import (
@@ -147,7 +147,7 @@ class Moves:
 
     def parameters(self) -> None:
         """A step in every Θ_l from the present point."""
-        top, own = self.problem.depth, self.problem.span.layers
+        top, own = self.problem.depth, self.problem.partition.terms
         if top in own:
             self.state.term_metric("residual")[top] = rms(self.point.residual(top), self.point.shard)
         for layer in own:
@@ -166,11 +166,11 @@ class Moves:
             lend_curvature(problem, point, self.state.power, rule.upper)
         lend(problem, point)
         ahead = {}
-        for layer in problem.span.hidden:
+        for layer in problem.partition.hidden:
             t = variable_step(problem, point, layer, rule, self.state)
             ahead[layer] = moved_variable(problem, point, layer, t)
-        for layer in problem.span.lent:
-            problem.span.send_above(ahead[layer])
+        for layer in problem.partition.lent:
+            problem.border.send_above(ahead[layer])
         return ahead
 
     def take(self, ahead: dict[int, Tensor]) -> None:

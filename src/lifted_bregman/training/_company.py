@@ -16,7 +16,7 @@ from lifted_bregman.distributed.parallel import Parallel
 from lifted_bregman.distributed.place import given, launched
 from lifted_bregman.errors import CompatibilityError, SettingError
 from lifted_bregman.graph.inputs import input_tensors
-from lifted_bregman.problem import LiftedProblem, Span
+from lifted_bregman.problem import Border, LiftedProblem
 from lifted_bregman.solvers import (
     Agreement,
     AsynchronousPIAG,
@@ -49,9 +49,9 @@ class Company:
         """The solver as it works with the others."""
         return solver
 
-    def span(self, problem: LiftedProblem, data: Batch) -> Span:
-        """The layers of this process."""
-        return problem.span
+    def border(self, problem: LiftedProblem, data: Batch) -> Border:
+        """The messages between ranks that share the terms."""
+        return problem.border
 
     def first(self, number: int) -> int:
         """The number that the leading process has."""
@@ -115,14 +115,14 @@ class Joined(Company):
             self.ranks = ProcessRanks(self._world.data)
         return solver
 
-    def span(self, problem: LiftedProblem, data: Batch) -> Span:
+    def border(self, problem: LiftedProblem, data: Batch) -> Border:
         if self._world.layer is None:
-            return problem.span
-        from lifted_bregman.distributed.partition import balanced, layer_costs
-        from lifted_bregman.distributed.process_span import ProcessSpan
+            return problem.border
+        from lifted_bregman.distributed.balance import balanced, layer_costs
+        from lifted_bregman.distributed.process_border import ProcessBorder
 
         group = self._world.layer
-        return ProcessSpan(balanced(layer_costs(problem, data.X), group.size()), group)
+        return ProcessBorder(problem.links, balanced(layer_costs(problem, data.X), group.size()), group)
 
     def begin(self, problem: LiftedProblem, settings: str, *batches: Batch | None) -> None:
         """All take the parameters of the first, and must have been given the same data and settings as it was."""

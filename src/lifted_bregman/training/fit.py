@@ -143,7 +143,7 @@ def fit(
             drop_last=inputs.drop_last,
             callbacks=[*more, *callbacks],
             ranks=others.ranks,
-            span=others.span(problem, train),
+            border=others.border(problem, train),
             agreement=others.agreement,
             **settings,
         )

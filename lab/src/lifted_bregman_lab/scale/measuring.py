@@ -15,9 +15,10 @@ import torch.distributed as dist
 from torch import nn
 
 from lifted_bregman.distributed.parallel import Parallel
+from lifted_bregman.distributed.process_border import ProcessBorder
 from lifted_bregman.distributed.process_shard import ProcessRanks
-from lifted_bregman.distributed.process_span import ProcessSpan
 from lifted_bregman.distributed.world import World, join
+from lifted_bregman.graph import Links
 from lifted_bregman.losses import SquaredError
 from lifted_bregman.problem import LiftedProblem, lift
 from lifted_bregman.solvers import Batch, Run
@@ -86,16 +87,16 @@ class MeasureLinks:
 
     def __call__(self) -> dict[str, list[tuple[int, float]]]:
         with join(self.parallel) as world:
-            span = ProcessSpan([range(1, 2), range(2, 3)], world.data)
+            border = ProcessBorder(Links.chain(2), [range(1, 2), range(2, 3)], world.data)
             shard, _ = ProcessRanks(world.data).divide(torch.zeros(2, 1))
 
             def there_and_back(rows: torch.Tensor) -> None:
-                if span.rank == 0:
-                    span.send_above(rows)
-                    span.from_above(rows)
+                if border.rank == 0:
+                    border.send_above(rows)
+                    border.from_above(rows)
                 else:
-                    span.send_below(span.from_below(rows))
-                span.settle()
+                    border.send_below(border.from_below(rows))
+                border.settle()
 
             found: dict[str, list[tuple[int, float]]] = {"sum": [], "rows": []}
             cache = torch.zeros(_CACHE // 4)
@@ -133,7 +134,7 @@ def _repeated_step(case: Case, others: Company) -> _RepeatedStep:
         epochs=1,
         batch_size=case.samples if solver.minibatch else None,
         ranks=others.ranks,
-        span=others.span(problem, data),
+        border=others.border(problem, data),
         agreement=others.agreement,
     )
     return _RepeatedStep(run)
@@ -170,5 +171,5 @@ def _of_all(number: float, world: World) -> list[float]:
 
 def _counts(run: Run) -> tuple[int, int]:
     """Bytes and messages that this process has sent, as far as they are counted."""
-    counted = run.span if run.span.count > 1 else run.ranks
+    counted = run.border if run.partition.count > 1 else run.ranks
     return getattr(counted, "sent", 0), getattr(counted, "messages", 0)

@@ -97,7 +97,7 @@ class _ClassicalProblem(LiftedProblem):
         *hidden, top = original.network.layers
         network = replace(original.network, layers=(*(replace(layer, activation=Identity()) for layer in hidden), top))
         super().__init__(network, original.loss, original.weights, original.penalties, original.parameter_penalties)
-        self.work, self.span = original.work, original.span
+        self.work, self.border = original.work, original.border
         self._original = original
 
     def variable_prox(self, layer: int, v: Tensor, step: float, smooth_quadratic: bool = False) -> Tensor:

@@ -85,32 +85,32 @@ def root_mean_squares(values: Sequence[Tensor], weights: Tensor | None, shard: S
 
 def receive_inputs(problem: LiftedProblem, like: Tensor) -> Tensor:
     """x_{a-1} of a micro-batch from the rank below, a being the first term here."""
-    return problem.span.from_below(like)
+    return problem.border.from_below(like)
 
 
 def send_outputs(problem: LiftedProblem, x: Mapping[int, Tensor]) -> None:
     """Sends x_b of a micro-batch to the rank above, if there is one."""
-    for layer in problem.span.lent:
-        problem.span.send_above(x[layer])
+    for layer in problem.partition.lent:
+        problem.border.send_above(x[layer])
 
 
 def receive_signal(problem: LiftedProblem, like: Tensor) -> Tensor:
     """Σ J_xᵀ E for the last variable here, from the rank above."""
-    return problem.span.from_above(like)
+    return problem.border.from_above(like)
 
 
 def send_signals(problem: LiftedProblem, pulled: Mapping[int, Tensor]) -> None:
     """Sends Σ J_xᵀ E for the variable that this rank has received, if there is one."""
-    for layer in problem.span.borrowed:
-        problem.span.send_below(pulled[layer])
+    for layer in problem.partition.borrowed:
+        problem.border.send_below(pulled[layer])
 
 
 def all_terms(problem: LiftedProblem, numbers: Sequence[Tensor]) -> Tensor:
     """One number for each term of the network, (L,), from those of the terms here."""
-    return problem.span.all_layers(torch.stack(list(numbers)))
+    return problem.border.all_terms(torch.stack(list(numbers)))
 
 
 def spread_parameters(problem: LiftedProblem) -> None:
     """Gives every rank the parameters of all terms."""
     terms = range(1, problem.depth + 1)
-    problem.span.spread({l: [p.detach() for p in problem.network[l].map.parameters.values()] for l in terms})
+    problem.border.spread({l: [p.detach() for p in problem.network[l].map.parameters.values()] for l in terms})

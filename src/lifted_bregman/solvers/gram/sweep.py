@@ -234,15 +234,15 @@ class GramSweep(Solver[GramSweepState]):
         if updates_distance(state.steps):
             _update_distance(problem, state)
         # z_l = f_l(x_{l-1}), x_l = σ_l(z_l)
-        dense = [layer for layer in problem.span.layers if _is_dense(problem, layer)]
+        dense = [layer for layer in problem.partition.terms if _is_dense(problem, layer)]
         parts = micro_batches(len(batch), self.micro_batches)
-        passed = forward(problem, batch.X, parts, set(problem.span.layers) - set(dense))
+        passed = forward(problem, batch.X, parts, set(problem.partition.terms) - set(dense))
         # E_L = λ_L (σ_L(z_L) - y), and the sizes of z_l that limit nudges and moves
         output = _output_signal(problem, passed, batch)
         sizes = _sizes(problem, state, passed, output, batch)
         limits = dict(zip(sizes, torch._foreach_mul(list(sizes.values()), self.trust), strict=True))
         # A = [x_{l-1} 1] and (A Aᵀ/b + tI)⁻¹, once a rank below has got its signals
-        systems = {} if problem.span.borrowed else self._systems(problem, dense, passed, batch)
+        systems = {} if problem.partition.borrowed else self._systems(problem, dense, passed, batch)
         gradients = Gradients(problem, batch.weights, batch.samples)
         failed: list[Tensor] = []
         for layer, signal in self._signals(problem, passed, output, sizes, gradients, batch):
@@ -258,7 +258,7 @@ class GramSweep(Solver[GramSweepState]):
             lengths = self._lengths(problem, state, layer, move, limits[layer])
             # V ← V - Δ, and Θ between V and its average
             self._take(problem, state, layer, move, lengths)
-        problem.span.settle()
+        problem.border.settle()
         if failed:
             state.fallbacks = state.fallbacks + torch.stack(failed).sum()
         self._count(problem, state, len(systems))
@@ -270,7 +270,7 @@ class GramSweep(Solver[GramSweepState]):
         # Weights with a penalty get the zeros that its proximal map has made in V.
         if not (problem.parameter_penalties and state.fast):
             return
-        for layer in problem.span.layers:
+        for layer in problem.partition.terms:
             f = problem.network[layer].map
             for name, V in state.fast[layer].items() if layer in problem.parameter_penalties else ():
                 if V.ndim > 1:
@@ -290,17 +290,17 @@ class GramSweep(Solver[GramSweepState]):
         batch: Batch,
     ) -> Iterator[tuple[int, Signal]]:
         """(l, E_l) from the top down; a layer may move as soon as it is yielded, since its pull-back is done."""
-        span, hidden = problem.span, hidden_layers(problem.depth)
-        found: dict[int, list[Signal]] = {layer: [] for layer in span.layers}
+        partition, hidden = problem.partition, hidden_layers(problem.depth)
+        found: dict[int, list[Signal]] = {layer: [] for layer in partition.terms}
         for number, rows in enumerate(passed.parts):
             pulled: dict[int, Tensor] = {}  # Σ_t J_xᵀ E_t of each variable, over the terms t that were visited
-            for layer in reversed(span.layers):
+            for layer in reversed(partition.terms):
                 if layer == problem.depth:
                     assert output is not None
                     signal = Signal(output.E[rows], output.target[rows], output.nudge)
                 else:
                     x, z = passed.x[layer][rows], passed.z[layer][rows]
-                    g = receive_signal(problem, x) if layer in span.lent else pulled.pop(layer)
+                    g = receive_signal(problem, x) if layer in partition.lent else pulled.pop(layer)
                     weights = None if batch.weights is None else batch.weights[rows]
                     signal = self._signal(problem, layer, x, z, g, sizes[layer], weights, batch.shard)
                 found[layer].append(signal)
@@ -315,7 +315,7 @@ class GramSweep(Solver[GramSweepState]):
                 if wanted and layer in passed.heads:
                     below, _ = passed.heads[layer][number](below)
                 add_pulled(pulled, problem.links.inputs[layer], below, wanted)
-                if rows is passed.parts[-1] and not span.borrowed:
+                if rows is passed.parts[-1] and not partition.borrowed:
                     yield layer, joined(found.pop(layer))
             send_signals(problem, pulled)
         for layer in reversed(list(found)):
@@ -475,10 +475,10 @@ class GramSweep(Solver[GramSweepState]):
 
     def _count(self, problem: LiftedProblem, state: GramSweepState, dense: int) -> None:
         """Adds a step of the terms here to the counters of work."""
-        own, hidden, work = len(problem.span.layers), len(problem.span.hidden), problem.work
+        own, hidden, work = len(problem.partition.terms), len(problem.partition.hidden), problem.work
         work.forward_maps += own
         work.prox_maps += own + hidden + (self.inner_steps - 1) * dense
-        work.adjoints += sum(layer > 1 for layer in problem.span.layers)
+        work.adjoints += sum(layer > 1 for layer in problem.partition.terms)
         work.parameter_gradients += own
         state.metrics["fallbacks"] = state.fallbacks
 

@@ -1,11 +1,14 @@
-"""What the processes that share the layers tell each other: each message against what was sent."""
+"""What ranks that share the terms send each other: each message against what was sent; and who borrows what."""
 
 from __future__ import annotations
+
+import itertools
 
 import pytest
 import torch
 
-from lifted_bregman.distributed import ProcessSpan
+from lifted_bregman.distributed import ProcessBorder
+from lifted_bregman.graph import Links, Partition
 from lifted_bregman.solvers import Callback, Outcome
 from tests.distributed import layer_bodies
 from tests.distributed.test_layer_parallel import SOLVERS
@@ -22,15 +25,15 @@ def test_neighbours_receive_in_the_order_of_sending(crew):
 
 
 def with_neighbours(mate):
-    span, who = ProcessSpan(PARTS, mate.group), 10.0 * mate.rank
+    border, who = ProcessBorder(Links.chain(7), PARTS, mate.group), 10.0 * mate.rank
     pair, triple = torch.empty(2), torch.empty(3)
-    for number in (1.0, 2.0) if span.lent else ():
-        span.send_above(torch.tensor([who, number]))
-    for number in (3.0, 4.0) if span.borrowed else ():
-        span.send_below(torch.tensor([who, number, 0.5]))
-    below = [span.from_below(pair).tolist() for _ in range(2)] if span.borrowed else []
-    above = [span.from_above(triple).tolist() for _ in range(2)] if span.lent else []
-    span.settle()
+    for number in (1.0, 2.0) if border.partition.lent else ():
+        border.send_above(torch.tensor([who, number]))
+    for number in (3.0, 4.0) if border.partition.borrowed else ():
+        border.send_below(torch.tensor([who, number, 0.5]))
+    below = [border.from_below(pair).tolist() for _ in range(2)] if border.partition.borrowed else []
+    above = [border.from_above(triple).tolist() for _ in range(2)] if border.partition.lent else []
+    border.settle()
     return below, above
 
 
@@ -51,20 +54,20 @@ def entries_of(rank):
 
 
 def with_all(mate):
-    rank, span = mate.rank, ProcessSpan(PARTS, mate.group)
+    rank, border = mate.rank, ProcessBorder(Links.chain(7), PARTS, mate.group)
     own = entries_of(rank)
     entries = own | {
         "rows": torch.tensor(own["rows"]),
         rank: {"list": list(map(torch.tensor, own[rank]["list"])), 5: {}},
     }
     tensors = {layer: [torch.full((1,), float(rank))] for layer in range(1, 8)}
-    span.spread(tensors)
+    border.spread(tensors)
     return (
-        span.total_of(rank + 0.5, 2.0**rank),
-        span.most(float(rank)),
-        span.all_layers(torch.tensor([10.0 + layer for layer in span.layers])).tolist(),
-        span.merged({"shared": float(rank), f"of {rank}": rank + 0.5}),
-        plain(span.collect(entries)),
+        border.sum_numbers(rank + 0.5, 2.0**rank),
+        border.largest(float(rank)),
+        border.all_terms(torch.tensor([10.0 + layer for layer in border.partition.terms])).tolist(),
+        border.all_names({"shared": float(rank), f"of {rank}": rank + 0.5}),
+        plain(border.collect(entries)),
         {layer: [t.item() for t in values] for layer, values in tensors.items()},
     )
 
@@ -75,6 +78,31 @@ def plain(value):
     if isinstance(value, dict):
         return {key: plain(entry) for key, entry in value.items()}
     return value.tolist() if isinstance(value, torch.Tensor) else value
+
+
+@pytest.mark.parametrize("parts", [(3, 4, 2), (1, 1, 7), (9,), (2, 2, 2, 3)])
+def test_variables_cross_a_border_where_another_rank_reads_them(parts):
+    """Against the definition, edge by edge: in a chain x_b goes up, in a graph whatever is read elsewhere."""
+    reads = {
+        "chain": [(v,) for v in range(9)],
+        "graph": [(0,), (1,), (0, 2), (3, 1), (4,), (5, 2), (-1, 6), (7,), (8, 4)],
+    }
+    ends = list(itertools.accumulate(parts))
+    ranges = tuple(range(end - count + 1, end + 1) for end, count in zip(ends, parts, strict=True))
+    for name, inputs in reads.items():
+        home = {term: rank for rank, own in enumerate(ranges) for term in own}
+        edges = [(v, term) for term, read in enumerate(inputs, start=1) for v in read if v > 0]
+        for rank, own in enumerate(ranges):
+            found = Partition(Links(inputs), ranges, rank)
+            assert found.terms == own and list(found.hidden) == [v for v in own if v < 9] and found.count == len(parts)
+            crossing = [(v, term) for v, term in edges if home[v] != home[term]]
+            assert set(found.borrowed) == {v for v, term in crossing if home[term] == rank}
+            assert set(found.lent) == {v for v, _ in crossing if home[v] == rank}
+            assert set(found.held) == set(found.borrowed) | set(found.hidden)
+            if name == "chain":
+                assert found.borrowed == ((own[0] - 1,) if rank else ()) and len(found.lent) == (rank < len(parts) - 1)
+    alone = Partition(Links(reads["graph"]))
+    assert (alone.count, list(alone.terms), alone.borrowed, alone.lent) == (1, list(range(1, 10)), (), ())
 
 
 class Poison(Callback):
@@ -88,7 +116,7 @@ class Poison(Callback):
 
     def stepped(self, run):
         if run.agreement.rank == self.rank and run.state.steps == 4:
-            run.problem.network[run.span.layers[0]].map.parameters["weight"].detach()[0, 0] = torch.nan
+            run.problem.network[run.partition.terms[0]].map.parameters["weight"].detach()[0, 0] = torch.nan
 
 
 @pytest.mark.parametrize("rank", range(4))
@@ -106,5 +134,5 @@ def poisoned(mate, kind, rank):
     settings = {"epochs": 6, "record_every": 3, "tolerance": None, "callbacks": [Poison(rank)]}
     run = layer_bodies.run_of(mate, "deep", SOLVERS[kind], **settings)
     result = run.execute()
-    faults = run.span.total_of(run.span.fault is not None)[0]
-    return result.outcome, result.message, run.span.layers[0], faults
+    faults = run.border.sum_numbers(run.border.fault is not None)[0]
+    return result.outcome, result.message, run.partition.terms[0], faults
