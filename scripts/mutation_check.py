@@ -276,7 +276,7 @@ MUTATIONS = [
     Mutation("gram moves: inner steps forget what is left", GRAM_MOVE, "G = H + left(H)", "G = left(H)", MOVES),
     Mutation("gram moves: metric without damping", CHOLESKY, "    diagonal.add_(t)\n", "", SYSTEMS),
     Mutation("gram moves: blocks of zeros divide by 0", CHOLESKY, "    t.masked_fill_(mean < _NOTHING, 1.0 / _NOTHING)", "    pass", GRAM_FAULTS),
-    Mutation("shard: means not counted by their samples", "problem/nested.py", "torch._foreach_mul([value, *gradient], len(X) / shard.samples(len(X)))", "[value, *gradient]", IN_PARTS + "Adam"),
+    Mutation("shard: means not counted by their samples", "problem/nested.py", "        if share < 1.0:\n", "        if False:\n", IN_PARTS + "Adam"),
     Mutation("shard: mean over the samples of this rank", "problem/point.py", "total.div_(self.samples)", "total.div_(len(self.x[0]))", QUANTITIES + "every_quantity"),
     Mutation("shard: norms are added up", "problem/shard.py", "squares = own.square()", "squares = own.clone()", QUANTITIES + "sums_and_rows"),
     Mutation("shard: squares overflow", "problem/shard.py", "if bool(squares.isfinite().all()):", "if True:", QUANTITIES + "overflow"),

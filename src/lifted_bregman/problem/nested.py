@@ -72,15 +72,16 @@ def nested_gradient(
     shard: Shard = WHOLE,
 ) -> tuple[Tensor, list[Tensor]]:
     """The nested objective over the samples of the batch, and its gradient, times `factor` if there is one."""
-    if not shard.whole and len(X) == 0:
+    share = len(X) / max(1, shard.samples(len(X)))  # means over the rows here count by the number of rows
+    if share == 0.0:
         value, gradient = Y.new_zeros(()), [torch.zeros_like(p) for p in parameters]
     else:
+        if share < 1.0:
+            factor = share if factor is None else share * factor
         with torch.enable_grad():
             value = nested_objective(problem, X, Y, parameter_penalties, weights)
             gradient = list(torch.autograd.grad(value if factor is None else value * factor, parameters))
-        value = value.detach()
-    if not shard.whole:  # means over the rows here count by the number of rows
-        value, *gradient = torch._foreach_mul([value, *gradient], len(X) / shard.samples(len(X)))
+        value = value.detach() * share
     shard.all_sum(value, *gradient)
     return value, gradient
 
