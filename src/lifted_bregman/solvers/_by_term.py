@@ -54,7 +54,7 @@ def added_up(entries: Mapping[str, Any], border: Border, counts: Sequence[str]) 
 
 def is_by_term(value: Any) -> bool:
     """Whether an entry of a state is a mapping by term."""
-    return isinstance(value, Mapping) and bool(value) and all(isinstance(key, int) for key in value)
+    return isinstance(value, Mapping) and any(isinstance(key, int) for key in value)
 
 
 def _own(value: Any, partition: Partition) -> Any:
