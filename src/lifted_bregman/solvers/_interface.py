@@ -150,7 +150,10 @@ class Solver(ABC, Generic[S]):
     weighted: ClassVar[bool] = False
     """Whether it minimises the weighted mean of the samples' energies where a batch has weights."""
     data_parallel: ClassVar[bool] = False
-    """Whether ranks can share its batches, with the numbers of one process."""
+    """Whether ranks can share its batches, with the numbers of one process.
+
+    Such a solver makes its points by `Batch.point`, and its own sums over samples pass through `Batch.shard`.
+    """
     shared_parameters: ClassVar[bool] = False
     """Whether it trains networks in which a parameter occurs in several terms: tied weights, recurrences."""
     training_mode: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""The processes that share a run with this one, as `fit` deals with them."""
+"""The ranks of a run, as `fit` deals with them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Company:
-    """Those who share a run with this process; here nobody does."""
+    """The ranks of a run; here this process is the only one."""
 
     def __init__(self) -> None:
         self.ranks = DataRanks()
@@ -42,11 +42,11 @@ class Company:
 
     @property
     def leads(self) -> bool:
-        """Whether this process writes, and calls the callbacks."""
+        """Whether this rank writes files and calls the callbacks."""
         return self.agreement.rank == 0
 
     def engage(self, solver: Solver[Any]) -> Solver[Any]:
-        """The solver as it works with the others."""
+        """The solver with its workers on the ranks."""
         return solver
 
     def border(self, problem: LiftedProblem, data: Batch) -> Border:
@@ -54,19 +54,19 @@ class Company:
         return problem.border
 
     def first(self, number: int) -> int:
-        """The number that the leading process has."""
+        """The number of rank 0."""
         return number
 
     def most(self, number: int) -> int:
-        """The largest number that any process has."""
+        """The largest number of any rank."""
         return number
 
     def begin(self, problem: LiftedProblem, settings: str, *batches: Batch | None) -> None:
-        """Makes sure that all begin with the same."""
+        """Checks that all ranks have the same parameters, data and settings."""
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """What fails in one process fails in all.  Nothing is sent in between."""
+        """Raises an error of one rank on all ranks.  No messages may be sent within the block."""
         failure: Exception | None = None
         try:
             yield
@@ -81,7 +81,7 @@ def described(value: object) -> str:
 
 
 class Joined(Company):
-    """Those of a world."""
+    """The ranks of a world."""
 
     def __init__(self, world: World) -> None:
         from lifted_bregman.distributed.process_agreement import ProcessAgreement
@@ -125,7 +125,7 @@ class Joined(Company):
         return ProcessBorder(problem.links, balanced(layer_costs(problem, data.X), group.size()), group)
 
     def begin(self, problem: LiftedProblem, settings: str, *batches: Batch | None) -> None:
-        """All take the parameters of the first, and must have been given the same data and settings as it was."""
+        """All ranks take the parameters of rank 0, and must have been given the same data and settings."""
         if launched():
             return  # all were given one file, or one command line
         with torch.no_grad():
@@ -142,7 +142,7 @@ class Joined(Company):
 
 @contextmanager
 def company(parallel: Parallel | None, device: torch.device) -> Iterator[Company]:
-    """Nobody, or those of the world that this process is in."""
+    """This process alone, or the ranks of the world that it is in."""
     if parallel is None or (parallel.size == 1 and ((place := given()) is None or place.size == 1)):
         yield Company()
     else:
