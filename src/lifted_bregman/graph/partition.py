@@ -34,7 +34,7 @@ class Partition:
 
     @cached_property
     def hidden(self) -> range:
-        """The variables that this rank moves: those of its terms, without the target."""
+        """The variables of its terms without the target, which this rank moves."""
         return range(self.terms.start, min(self.terms.stop, self.links.depth))
 
     @cached_property
@@ -50,5 +50,5 @@ class Partition:
 
     @cached_property
     def held(self) -> tuple[int, ...]:
-        """The variables in the memory of this rank: those that it moves and those that it borrows."""
+        """The variables in the memory of this rank, which are its own and the borrowed ones."""
         return (*self.borrowed, *self.hidden)
