@@ -104,6 +104,19 @@ def test_unet_denoiser(run):
 
 
 @pytest.mark.long
+def test_data_loader_augmentation(run):
+    names = run("data_loader_augmentation")
+    digits, shifts = names["digits"].test, [(down, across) for down in (-1, 0, 1) for across in (-1, 0, 1)]
+    images = digits.X.view(-1, 8, 8)
+    for model, rows in ((names["model"], names["result"].history), (names["plain"], names["held"].history)):
+        with torch.no_grad():
+            reached = [accuracy(model(images.roll(s, dims=(1, 2)).flatten(1)), digits.y) for s in shifts]
+        # one shift of each of 364 digits, drawn from nine: the deviation of a mean of as many is below 0.027
+        assert rows[-1]["validation_accuracy"] == pytest.approx(np.mean(reached), abs=0.08)
+    assert "objective" not in names["result"].history[-1] and "objective" in names["held"].history[-1]
+
+
+@pytest.mark.long
 def test_scikit_learn_pipeline(run):
     names = run("scikit_learn_pipeline")
     search, X, y = names["search"], names["X_test"], names["y_test"]

@@ -7,6 +7,7 @@ ORDER = (
     "residual_network",
     "small_gpt",
     "unet_denoiser",
+    "data_loader_augmentation",
     "scikit_learn_pipeline",
     "sparse_codes",
     "save_and_load",

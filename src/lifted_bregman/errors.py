@@ -1,10 +1,13 @@
 """Exceptions of the library.
 
 Each is also the built-in exception a Python user would expect (`ValueError`, `TypeError`), and each message says what
-was given, what was expected and what to do.  They are raised before any work starts.
+was given, what was expected and what to do.  They are raised before any work starts; `StreamError` alone may come
+later, when a batch does.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 
 class LiftedBregmanError(Exception):
@@ -45,6 +48,16 @@ class ActivationDerivativeError(LiftedBregmanError, RuntimeError):
 
 class DataError(LiftedBregmanError, ValueError):
     """A data set is unknown, cannot be obtained, or its content is not what it should be."""
+
+
+class StreamError(DataError):
+    """A stream of batches failed: it raised an error, or gave a batch that does not fit.
+
+    A run that meets one keeps the parameters of its last whole step, and saves a checkpoint where it has a folder.
+    """
+
+    result: Any = None
+    """What the run had reached, a `Result` with its history; None where it had not begun."""
 
 
 class CheckpointError(LiftedBregmanError, ValueError):

@@ -31,6 +31,7 @@ SCRIPTS = sorted(path.stem for path in FOLDER.glob("[!_]*.py") if "__main__" in 
 SMALLEST = {"activations": [], "algorithm_1": ["--threads", "1", "--small"], "growth": ["--threads", "1", "--quick"]}
 SMALLEST["robustness"] = ["--threads", "1", "--epochs", "1"]
 SMALLEST["ablation_signals"] = ["--threads", "1", "--quick"]
+SMALLEST["stream_memory"] = ["--threads", "1", "--quick"]
 
 
 @pytest.mark.long

@@ -103,7 +103,7 @@ def parameters_before_the_end(mate: Mate, name: str, solver: Any) -> Any:
     """The parameters of each process after a few steps, without any collecting; and its own layers."""
     run = run_of(mate, name, solver, tolerance=None)
     start = [p.detach().clone() for p in run.problem.model.parameters()]
-    batch = run._batch(run._order(1), 0)
+    batch = run.source.first
     for _ in range(8):  # a step carries the error one layer further down
         run.state = solver.step(run._shared, run.state, batch)
     network = run.problem.network
@@ -132,10 +132,10 @@ def places(mate: Mate, name: str, solver: Any, entries: Any = None) -> Any:
     if entries is not None:
         run.load_state_dict(entries)
     else:
-        order = run._order(1)
-        for step in range(3):
-            run.batch = step % len(order)
-            run._step(order)
+        for _ in range(3):
+            if run._epoch_over:
+                run._next_epoch()
+            run._step()
     found = _tensors(run.state.state_dict(), ())
     run.collect()
     return found, list(run.partition.terms), run.state_dict() if mate.rank == 0 else None
@@ -183,7 +183,7 @@ class _StopAfter(solvers.Callback):
 def sent(mate: Mate, name: str, solver: Any) -> Any:
     """Bytes and messages of two steps with known variables."""
     run = run_of(mate, name, solver, tolerance=None)
-    batch = run._batch(run._order(1), 0)
+    batch = run.source.first
     counts = []
     for _ in range(3):
         before = run.border.sent, run.border.messages

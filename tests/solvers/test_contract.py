@@ -9,7 +9,7 @@ import torch
 
 import lifted_bregman as lb
 from lifted_bregman import errors, solvers
-from lifted_bregman.solvers._batches import epoch_batches
+from lifted_bregman.solvers._batches import InMemory
 from tests import cases
 from tests.sampling import pairwise
 from tests.solvers.problems import NAMES, Case, make
@@ -28,7 +28,7 @@ def compatible(solver, case: Case) -> bool:
 def batches(solver, case: Case, epochs: int):
     whole = solvers.Batch.whole(case.problem, *case.data)
     return [
-        b for epoch in range(1, epochs + 1) for b in epoch_batches(whole, 5 if solver.minibatch else None, 0, epoch)
+        b for epoch in range(1, epochs + 1) for b in InMemory(whole, 5 if solver.minibatch else None, 0).epoch(epoch)
     ]
 
 

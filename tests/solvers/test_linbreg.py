@@ -15,7 +15,7 @@ import lifted_bregman as lb
 from lifted_bregman.errors import CompatibilityError, SettingError
 from lifted_bregman.penalties import L1, Box, GroupL2, NonNegative, Nuclear, SquaredL2
 from lifted_bregman.solvers import Batch, Outcome, run
-from lifted_bregman.solvers._batches import epoch_batches
+from lifted_bregman.solvers._batches import InMemory
 from lifted_bregman.solvers.adabreg import AdaBreg
 from lifted_bregman.solvers.directions import LiftedDirection
 from lifted_bregman.solvers.linbreg import LinBreg
@@ -55,7 +55,7 @@ def test_v_minus_theta_over_delta_is_a_subgradient_after_every_step(algorithm, r
     state = solver.init(problem, whole)
     sparse_seen = False
     for epoch in range(1, 9):
-        for batch in epoch_batches(whole, 8, 0, epoch):
+        for batch in InMemory(whole, 8, 0).epoch(epoch):
             state = solver.step(problem, state, batch)
             current = solver.current_penalties(problem, state)
             for layer, own in enumerate(problem.network, start=1):
@@ -160,7 +160,7 @@ def test_a_saved_state_continues_bitwise(algorithm):
 
     problem, solver, whole = fresh()
     state = solver.init(problem, whole)
-    batches = [b for epoch in (1, 2, 3) for b in epoch_batches(whole, 8, 3, epoch)]
+    batches = [b for epoch in (1, 2, 3) for b in InMemory(whole, 8, 3).epoch(epoch)]
     for batch in batches[:4]:
         state = solver.step(problem, state, batch)
     saved, parameters = copy.deepcopy(state.state_dict()), copy.deepcopy(problem.model.state_dict())

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 import lifted_bregman as lb
 from lifted_bregman import errors, solvers
 from lifted_bregman._generators import named_generator
-from lifted_bregman.solvers._batches import epoch_batches
+from lifted_bregman.solvers._batches import InMemory
 from lifted_bregman.solvers._history import measured
 from tests.solvers.problems import make
 
@@ -115,12 +115,12 @@ def test_keyboard_interrupt_returns_what_was_reached():
 def test_batches_are_a_function_of_seed_and_epoch():
     case = make("relu", samples=10)
     data = solvers.Batch.whole(case.problem, *case.data)
-    first, again = (torch.cat([b.index for b in epoch_batches(data, 4, 3, 5)]) for _ in range(2))
+    first, again = (torch.cat([b.index for b in InMemory(data, 4, 3).epoch(5)]) for _ in range(2))
     assert torch.equal(first, again) and sorted(first.tolist()) == list(range(10))
-    assert [len(b) for b in epoch_batches(data, 4, 3, 5)] == [4, 4, 2]
-    assert not torch.equal(first, torch.cat([b.index for b in epoch_batches(data, 4, 3, 6)]))
-    assert not torch.equal(first, torch.cat([b.index for b in epoch_batches(data, 4, 4, 5)]))
-    for batch in epoch_batches(data, 4, 3, 5):
+    assert [len(b) for b in InMemory(data, 4, 3).epoch(5)] == [4, 4, 2]
+    assert not torch.equal(first, torch.cat([b.index for b in InMemory(data, 4, 3).epoch(6)]))
+    assert not torch.equal(first, torch.cat([b.index for b in InMemory(data, 4, 4).epoch(5)]))
+    for batch in InMemory(data, 4, 3).epoch(5):
         assert torch.equal(batch.X, case.X[batch.index]) and batch.total == 10
     one, other = (torch.rand(3, generator=named_generator(0, name)) for name in ("noise", "data order"))
     assert not torch.equal(one, other)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 import lifted_bregman as lb
 from lifted_bregman.errors import CheckpointError, TensorError
@@ -54,7 +54,6 @@ def test_every_form_of_data_gives_the_same_run():
         "InputTensors": (InputTensors((ids, facts)), Y),
         "a TensorDataset of three": TensorDataset(ids, facts, Y),
         "a Dataset of ((a, b), y)": Pairs(samples),
-        "a DataLoader": DataLoader(TensorDataset(ids, facts, Y), batch_size=5),
     }
     for name, data in forms.items():
         problem, *_ = case()
@@ -191,7 +190,7 @@ def test_one_input_refuses_a_tuple_and_another_number_of_parts_names_the_form():
 
 
 def test_whole_numbers_for_embeddings_may_be_arrays_and_data_sets():
-    """A model of one input that looks up embeddings: the same run from a tensor, an array and a DataLoader."""
+    """A model of one input that looks up embeddings: the same run from a tensor, an array and a data set."""
     torch.manual_seed(4)
     start = nn.Sequential(nn.Embedding(6, 3), nn.Flatten(), nn.Tanh(), nn.Linear(6, 2)).double()
     ids, Y = torch.randint(0, 6, (10, 2)), torch.randn(10, 2, dtype=F64)
@@ -201,7 +200,7 @@ def test_whole_numbers_for_embeddings_may_be_arrays_and_data_sets():
     assert float(read.objective(ids, Y)) == pytest.approx(float(expected), 1e-12)
     with pytest.raises(TensorError, match=r"X is torch.float64 and the model looks up embeddings: use X.long\(\)"):
         read.objective(ids.double(), Y)
-    forms = [(ids, Y), (ids.numpy().astype(np.uint8), Y.numpy()), DataLoader(TensorDataset(ids, Y), batch_size=10)]
+    forms = [(ids, Y), (ids.numpy().astype(np.uint8), Y.numpy()), TensorDataset(ids, Y)]
     for data in forms:
         model = copy.deepcopy(start)
         lb.fit(lb.lift(model, loss=lb.SquaredError(), example=ids[:2]), data, epochs=2, batch_size=10)

@@ -14,6 +14,7 @@ from lifted_bregman.data.naming import names
 from lifted_bregman.data.preparation import Preparation
 from lifted_bregman.data.registry import SETS, SetInfo, register
 from lifted_bregman.data.samples import TASKS, Samples, Task
+from lifted_bregman.data.streams import gathered
 from lifted_bregman.data.transforms import Centre, Noise, OneHot, Scale, Subset, Transform, Unflatten
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "Unflatten",
     "cache_folder",
     "from_record",
+    "gathered",
     "get",
     "load",
     "names",

@@ -5,7 +5,7 @@ Nothing else in the library differentiates an activation; `forbid_activation_der
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,12 @@ if TYPE_CHECKING:
 
 
 def nested_objective(
-    problem: LiftedProblem, X: ModelInput, Y: Tensor, parameter_penalties: bool = True, weights: Tensor | None = None
+    problem: LiftedProblem,
+    X: ModelInput,
+    Y: Tensor,
+    parameter_penalties: bool = True,
+    weights: Tensor | None = None,
+    watch: Callable[[Tensor, Tensor], None] | None = None,
 ) -> Tensor:
     """`problem.objective` with a graph: mean loss plus penalties at the forward pass; X and Y come from `prepare`.
 
@@ -38,6 +43,7 @@ def nested_objective(
 
     weights are the w_i, (s,), None for all equal to 1.  The mean is over the samples given, whoever has others.
     Derivatives are those of autograd; at a kink of an activation the one that torch chooses, of a penalty the shortest.
+    `watch` is called with the objective and z_L, without their graphs.
     """
     network = problem.network
     values: list[Any] = [X]
@@ -49,15 +55,18 @@ def nested_objective(
         if layer in problem.penalties:
             per_sample.append(sum_features(differentiable_penalty(problem.penalties[layer], own.arrange(x))))
     top, below = network[problem.depth], network.read(values, problem.depth)
+    z = top.map.evaluate(below)
     if weights is None and isinstance(top.activation, Identity):  # ½‖y - z_L‖² by one kernel, forth and back
-        value = mse_loss(top.map.evaluate(below), Y, reduction="sum") * (0.5 / len(X))
+        value = mse_loss(z, Y, reduction="sum") * (0.5 / len(X))
     else:
-        loss = differentiable_loss(problem, below, Y)
+        loss = _output_loss(top, z, Y)
         value = (loss if weights is None else weights * loss).mean()
     for penalty in per_sample:
         value = value + (penalty if weights is None else weights * penalty).mean()
     if parameter_penalties and problem.parameter_penalties:
         value = value + differentiable_parameter_penalty(problem)
+    if watch is not None:
+        watch(value.detach(), z.detach())
     return value
 
 
@@ -69,9 +78,13 @@ def nested_gradient(
     parameter_penalties: bool = True,
     weights: Tensor | None = None,
     factor: float | None = None,
+    watch: Callable[[Tensor, Tensor], None] | None = None,
     shard: Shard = WHOLE,
 ) -> tuple[Tensor, list[Tensor]]:
-    """The nested objective over the samples of the batch, and its gradient, times `factor` if there is one."""
+    """The nested objective over the samples of the batch, and its gradient, times `factor` if there is one.
+
+    `watch` is called with the objective and z_L of the samples given.
+    """
     share = len(X) / max(1, shard.samples(len(X)))  # means over the rows here count by the number of rows
     if share == 0.0:
         value, gradient = Y.new_zeros(()), [torch.zeros_like(p) for p in parameters]
@@ -79,7 +92,7 @@ def nested_gradient(
         if share < 1.0:
             factor = share if factor is None else share * factor
         with torch.enable_grad():
-            value = nested_objective(problem, X, Y, parameter_penalties, weights)
+            value = nested_objective(problem, X, Y, parameter_penalties, weights, watch)
             gradient = list(torch.autograd.grad(value if factor is None else value * factor, parameters))
         value = value.detach() * share
     shard.all_sum(value, *gradient)
@@ -109,7 +122,10 @@ def differentiable_loss(problem: LiftedProblem, x: Inputs, Y: Tensor) -> Tensor:
     x  what f_L reads: x_{L-1} in a chain
     """
     top = problem.network[problem.depth]
-    z = top.map.evaluate(x)
+    return _output_loss(top, top.map.evaluate(x), Y)
+
+
+def _output_loss(top: Layer, z: Tensor, Y: Tensor) -> Tensor:
     return sum_features(bregman_loss(top.arrange(Y), top.arrange(z), top.activation))
 
 

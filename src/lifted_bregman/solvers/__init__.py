@@ -2,9 +2,11 @@
 
 from lifted_bregman.solvers import baselines
 from lifted_bregman.solvers._admm_blocks import ResidualBalancing
+from lifted_bregman.solvers._batches import Source
 from lifted_bregman.solvers._callbacks import Callback
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState
 from lifted_bregman.solvers._loop import Run, run
+from lifted_bregman.solvers._meter import Meter
 from lifted_bregman.solvers.acceleration import Acceleration, Anderson, HeavyBall, Nesterov, NoAcceleration
 from lifted_bregman.solvers.adabreg import AdaBreg
 from lifted_bregman.solvers.admm import ADMM
@@ -93,6 +95,7 @@ __all__ = [
     "Literal",
     "LoopOrder",
     "Majorised",
+    "Meter",
     "ModelAveraging",
     "Nesterov",
     "NoAcceleration",
@@ -114,6 +117,7 @@ __all__ = [
     "Simultaneous",
     "Solver",
     "SolverState",
+    "Source",
     "Space",
     "StepDecay",
     "StepRule",

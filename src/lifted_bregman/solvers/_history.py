@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from numbers import Real
 from typing import Any
 
@@ -14,6 +15,7 @@ from lifted_bregman.problem.blocks import code_layer, layers
 from lifted_bregman.problem.diagnostics import certificates
 from lifted_bregman.problem.shard import sum_numbers
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState
+from lifted_bregman.solvers._meter import hits
 from lifted_bregman.solvers._shares import own_variables
 from lifted_bregman.solvers.data_ranks import DataRanks
 
@@ -47,7 +49,7 @@ def measured(
             zeros += code.numel() - int(code.count_nonzero())
             numbers += code.numel()
         if classify and problem.depth in partition.terms:
-            right += float(_hits(point.z(problem.depth), piece.Y).sum())
+            right += float(hits(point.z(problem.depth), piece.Y).sum())
     sums = sum_numbers(own.shard, objective, zeros, numbers, right)
     objective, zeros, numbers, right = problem.border.sum_numbers(*sums)
     values = {"objective": objective}
@@ -56,6 +58,17 @@ def measured(
     if classify:
         values["accuracy"] = right / len(data)
     return values | dict(zip(parts, sum_numbers(own.shard, *parts.values()), strict=True))
+
+
+def measured_in_pieces(problem: LiftedProblem, batches: Iterable[Batch], classify: bool) -> dict[str, float]:
+    """`measured` of all the samples of some batches, of which one is in memory at a time."""
+    sums: dict[str, float] = {}
+    samples = 0
+    for batch in batches:
+        for name, value in measured(problem, batch, classify).items():
+            sums[name] = sums.get(name, 0.0) + value * len(batch)
+        samples += len(batch)
+    return {name: value / samples for name, value in sums.items()}
 
 
 def lifted_energies(
@@ -141,8 +154,3 @@ def _named(parts: Tensor) -> dict[str, float]:
 
 def _pieces(data: Batch) -> list[Batch]:
     return [data.slice(start, start + _AT_ONCE) for start in range(0, len(data), _AT_ONCE)]
-
-
-def _hits(z: Tensor, Y: Tensor) -> Tensor:
-    """Whether the largest output is that of the sample's class; σ_L keeps the order of z."""
-    return z.flatten(1).argmax(1) == Y.flatten(1).argmax(1)

@@ -28,6 +28,7 @@ from lifted_bregman.graph.inputs import InputLike, input_tensors
 from lifted_bregman.problem import LiftedProblem, LiftedState, Point
 from lifted_bregman.problem.data_checks import sample_weights
 from lifted_bregman.problem.shard import WHOLE, Shard
+from lifted_bregman.solvers._meter import Meter
 from lifted_bregman.solvers.data_ranks import DataRanks
 from lifted_bregman.solvers.schedules import Schedule, require_numbers
 
@@ -45,6 +46,8 @@ class Batch:
     """The number of samples in the whole set."""
     weights: Tensor | None = None
     """w_i > 0 with mean 1 over the whole set, (size,), by which each sample's energy counts; None for all equal."""
+    meter: Meter | None = None
+    """Where a step leaves what its forward pass says about this batch; None where nobody asks."""
     shard: Shard = WHOLE
     """Which rows of a batch these samples are, where ranks share it."""
 
@@ -78,7 +81,7 @@ class Batch:
         shard, parts = ranks.divide(*given, *more)
         Y, index, *weights = parts[len(given) :]
         X = InputTensors(parts[: len(given)]) if isinstance(self.X, InputTensors) else parts[0]
-        return Batch(X, Y, index, self.total, weights[0] if weights else None, shard)
+        return Batch(X, Y, index, self.total, weights[0] if weights else None, shard=shard)
 
     @property
     def samples(self) -> int:
@@ -145,6 +148,8 @@ class Solver(ABC, Generic[S]):
 
     minibatch: ClassVar[bool] = False
     """Whether it is made for batches that change from step to step; otherwise every step takes the whole set."""
+    indexed: ClassVar[bool] = False
+    """Whether it keeps something for each sample of the set, which it finds by `Batch.index`."""
     batch_variables: ClassVar[bool] = False
     """Whether its state has the variables of the last batch, of the whole set where that is the batch."""
     weighted: ClassVar[bool] = False

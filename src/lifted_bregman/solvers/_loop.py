@@ -16,18 +16,25 @@ from torch import Tensor
 
 from lifted_bregman._arguments import whole
 from lifted_bregman._generators import named_generator
-from lifted_bregman.errors import SettingError
+from lifted_bregman.errors import SettingError, StreamError
 from lifted_bregman.graph import Partition
 from lifted_bregman.problem import Border, LiftedProblem
 from lifted_bregman.problem.blocks import layers
-from lifted_bregman.solvers._batches import epoch_order
+from lifted_bregman.solvers._batches import InMemory, Source
 from lifted_bregman.solvers._by_term import added_up, collected, own_terms
 from lifted_bregman.solvers._callbacks import Callback, callback_error, close_all
 from lifted_bregman.solvers._finite import Diverged, Keeper, flat_metrics, read_numbers, require_finite
 from lifted_bregman.solvers._growth import ADVICE, EXPLODED, GOOD, Reference, reference, row_value, zero_loss
-from lifted_bregman.solvers._history import largest_certificate, lifted_energies, measured, require_certificates
+from lifted_bregman.solvers._history import (
+    largest_certificate,
+    lifted_energies,
+    measured,
+    measured_in_pieces,
+    require_certificates,
+)
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, on_device
-from lifted_bregman.solvers._requirements import require_compatible
+from lifted_bregman.solvers._meter import Meter
+from lifted_bregman.solvers._requirements import require_compatible, require_streamable
 from lifted_bregman.solvers.agreement import Agreement, Stop
 from lifted_bregman.solvers.data_ranks import DataRanks
 from lifted_bregman.solvers.outcome import Outcome, Result
@@ -64,12 +71,14 @@ class Run:
     or of the layers; what follows differs from it by rounding alone.  Those that share a batch have the same parameters
     and the same state.  Those that share the layers have them for their own layers, and `collect` brings them together.
 
-    drop_last      whether an epoch leaves out its last batch where that has fewer samples than batch_size
-    measure_start  whether the initial parameters are evaluated, to compare rows with; without, rows are compared with
-                   the loss of outputs 0 alone
-    ranks          the ranks that share each batch; by default this process alone
-    border         the messages between ranks that share the terms; those of the problem by default
-    agreement      who has to agree on the end of the run; by default this process decides
+    data               the whole set in memory, or a source that streams batches
+    batch_size         samples per step of a set in memory, None for the whole set; a stream has its own
+    measure_start      whether the initial parameters are evaluated, to compare rows with; without, rows are compared
+                       with the loss of outputs 0 alone
+    evaluate_training  whether each row reads the whole stream once more, to evaluate it at the row's parameters
+    ranks              the ranks that share each batch; by default this process alone
+    border             the messages between ranks that share the terms; those of the problem by default
+    agreement          who has to agree on the end of the run; by default this process decides
     """
 
     history: list[Row]
@@ -78,24 +87,28 @@ class Run:
     "energy" of the lifted problem and its parts "energy_1" .. "energy_L"; "validation", the objective on the validation
     set, and "validation_accuracy"; "certificate" if a tolerance was given; the work of this run; the solver's metrics.
     If the run diverged before its first row, the history has the row of the initial parameters, with epoch 0.
+
+    A stream has "running_objective" and "running_accuracy" instead, the means over the samples of the epoch, each
+    batch at the parameters before its step.  With `evaluate_training` "objective", "accuracy" and "sparsity" are there
+    too, and there are no energies.
     """
 
     def __init__(
         self,
         problem: LiftedProblem,
         solver: Solver[Any],
-        data: Batch,
+        data: Batch | Source,
         *,
         epochs: int,
         batch_size: int | None = None,
-        drop_last: bool = False,
         seed: int = 0,
         tolerance: float | None = None,
         record_every: int = 1,
-        validation: Batch | None = None,
+        validation: Batch | Source | None = None,
         classify: bool = False,
         callbacks: Sequence[Callback] = (),
         measure_start: bool = True,
+        evaluate_training: bool = False,
         ranks: DataRanks | None = None,
         border: Border | None = None,
         agreement: Agreement | None = None,
@@ -107,19 +120,23 @@ class Run:
                 f"batch_size is {batch_size!r}, but {type(solver).__name__} takes the whole set at every step; leave "
                 "it out, or put the solver into ImplicitSGD(solver=...)."
             )
-        if drop_last and batch_size is not None and batch_size > len(data):
-            raise SettingError(
-                f"batch_size is {batch_size} and there are {len(data)} samples, so that drop_last=True leaves no "
-                "batch: choose a smaller batch_size, or drop_last=False."
-            )
+        self.source = source = data if isinstance(data, Source) else InMemory(data, batch_size, seed)
+        if source.streamed:
+            require_streamable(solver)
+        self.data = source.data if isinstance(source, InMemory) else source.first
+        """The whole set; of a stream its first batch."""
         self.ranks = DataRanks() if ranks is None else ranks
         self.border = problem.border if border is None else border
         self.agreement = Agreement() if agreement is None else agreement
-        require_compatible(solver, problem, data, self.ranks, self.partition)
-        self.data, self.epochs, self.seed = data, epochs, seed
-        self.batch_size, self.drop_last = batch_size, drop_last
-        order = self._order(1)
-        self.solver = solver = solver.planned(epochs * len(order))
+        require_compatible(solver, problem, self.data, self.ranks, self.partition)
+        self.epochs, self.seed, self.batch_size = epochs, seed, batch_size
+        if source.batches is None and solver.ends_with_run:
+            raise SettingError(
+                f"a schedule of {type(solver).__name__} ends with the run, and the data do not say how many batches an "
+                "epoch has: give the schedule steps=, or the data a length (__len__)."
+            )
+        steps = epochs * (source.batches or 1)  # at least, where it is not known
+        self.solver = solver = solver.planned(steps)
         solver.require(problem)
         self.problem = problem
         if problem.partition.count > 1:
@@ -146,15 +163,20 @@ class Run:
         self.outcome: Outcome | None = None
         self.message = ""
         self._record_at_stop = False
-        solver.require_steps(problem, epochs * len(order))
+        self._batches: Iterator[Batch] | None = None  # of the epoch under way
+        self._exhausted = False  # whether these have ended
+        self._place: Mapping[str, Any] = {}  # where a stream goes on, if its epoch is not open
+        self._meter = Meter(classify) if source.streamed else None
+        self.evaluate_training = evaluate_training
+        solver.require_steps(problem, steps)
         problem.work.reset()  # a run counts its own work
-        self._require_two_samples(order)
+        source.require(problem)
         with problem.network.evaluating():
-            batch = self._batch(order, 0).share(self.ranks)
-            self.state: SolverState = solver.init(self._shared, batch)
+            self.state: SolverState = solver.init(self._shared, source.first.share(self.ranks))
         solver.attach(self._shared, self.state)
         if tolerance is not None:
-            require_certificates(solver, self.state, tolerance, whole_set=order == (None,))
+            whole_set = isinstance(source, InMemory) and source.whole
+            require_certificates(solver, self.state, tolerance, whole_set)
 
     @property
     def partition(self) -> Partition:
@@ -177,7 +199,15 @@ class Run:
         "start" is the row of the initial parameters, and "kept" has those of the last good row, unless the parameters
         are still the same.  Where processes share the layers, `collect` comes first, in all of them.
         """
-        position = {"epoch": self.epoch, "batch": self.batch, "seconds": self.seconds, "start": self.start}
+        position: dict[str, Any] = {
+            "epoch": self.epoch,
+            "batch": self.batch,
+            "seconds": self.seconds,
+            "start": self.start,
+        }
+        if self._meter is not None:
+            position["running"] = self._meter.state_dict()
+            position["stream"] = self._place if self._batches is None else self.source.state_dict(self.batch)
         if self._whole_state is not None:
             return position | self._whole_state
         own = {"work": self.problem.work.as_dict(), "solver": self.state.state_dict()}
@@ -213,6 +243,9 @@ class Run:
         self.epoch, self.batch, self.seconds = entries["epoch"], entries["batch"], entries["seconds"]
         self.problem.work.reset(entries["work"] if self.partition.rank == 0 else dict.fromkeys(entries["work"], 0))
         self.start, self._kept = entries.get("start"), entries.get("kept")
+        self._batches, self._exhausted, self._place = None, False, entries.get("stream") or {}
+        if self._meter is not None:
+            self._meter.load_state_dict(entries["running"])
         own = entries["solver"]
         if self.partition.count > 1:
             kept = {} if self._kept is None else {"kept": self._kept}
@@ -224,23 +257,35 @@ class Run:
         self.solver.attach(self._shared, self.state)
 
     def execute(self) -> Result:
-        """Runs to the end, which is an outcome and not an exception."""
+        """Runs to the end, which is an outcome and not an exception; a stream that fails is a `StreamError`."""
+        failure: StreamError | None = None
         keeper = self._keeper = Keeper(self)
         if self._kept is not None:
             keeper.load_state_dict(self._kept)
             self._kept = None
         try:
-            if self._together(partial(require_finite, self), keeper) and self._together(self._start, keeper):
-                self._epochs(keeper)
-                if self.outcome is None:
-                    self._together(partial(self._judge_end, keeper), keeper)
-                self._end(Outcome.FINISHED, "")
+            try:
+                if self._together(partial(require_finite, self), keeper) and self._together(self._start, keeper):
+                    self._epochs(keeper)
+                    if self.outcome is None:
+                        self._together(partial(self._judge_end, keeper), keeper)
+                    self._end(Outcome.FINISHED, "")
+            except StreamError as error:  # raised between steps: what was reached is whole
+                failure = error
+                self._end(Outcome.INTERRUPTED, f" {error}")
             self._together(self._ended, keeper, interruptible=False)
+            if failure is not None:
+                failure.result = Result(Outcome.INTERRUPTED, self.message, self.state, self.history)
+                raise failure
             if self.outcome is not Outcome.DIVERGED:
                 self.solver.finish(self._shared, self.state)
             torch.clear_autocast_cache()
             self._call("finished")
         finally:
+            self._batches = None
+            for source in (self.source, self.validation):
+                if isinstance(source, Source):
+                    source.close()
             close_all(self.callbacks, self.agreement)
         self.agreement.share_error(None)  # what the last callbacks raised elsewhere
         assert self.outcome is not None
@@ -248,34 +293,45 @@ class Run:
 
     def _start(self) -> None:
         if self.start is None and self._measure_start:
-            row = self._row(self._batch(self._order(self.epoch), 0)) | {"epoch": 0}
+            row = self._row() | {"epoch": 0}
             self.start = {name: value for name, value in row.items() if math.isfinite(value)}
         if self._reference is None:
             zero = zero_loss(self.problem, self.data)
-            self._reference = reference((self.start or {}).get("objective", math.inf), zero)
+            start = self.start or {}
+            self._reference = reference(start.get("objective", start.get("running_objective", math.inf)), zero)
         self._call("started")
 
     def _ended(self) -> None:
         self.collect(state=False)
-        if self.outcome is Outcome.DIVERGED and not self.history and self.start and "objective" in self.start:
-            self.history.append(dict(self.start))
+        start = self.start or {}
+        if self.outcome is Outcome.DIVERGED and not self.history and self._named(start) in start:
+            self.history.append(dict(start))
         self._call("ended")
 
     def _epochs(self, keeper: Keeper) -> None:
         while self.epoch <= self.epochs and self.outcome is None:
-            order = self._order(self.epoch)
-            while self.batch < len(order) and self.outcome is None:
-                if not self._together(partial(self._step, order), keeper):
+            while not self._epoch_over and self.outcome is None:
+                if not self._together(self._step, keeper):
                     return
-            whole_epoch = self.batch == len(order)
-            due = whole_epoch and (self.epoch % self.record_every == 0 or self.epoch == self.epochs)
+            due = self._epoch_over and (self.epoch % self.record_every == 0 or self.epoch == self.epochs)
             if (due and self.outcome is not Outcome.INTERRUPTED) or self._record_at_stop:
                 if not self._together(partial(require_finite, self), keeper):
                     return
-                if not self._together(partial(self._record, order, keeper), keeper):
+                if not self._together(partial(self._record, keeper), keeper):
                     return
-            elif whole_epoch and not due:
-                self.epoch, self.batch = self.epoch + 1, 0
+            elif self._epoch_over and not due:
+                self._next_epoch()
+
+    @property
+    def _epoch_over(self) -> bool:
+        """Whether no batch is left.  A stream tells it when it is asked for the next one, whatever its length says."""
+        return self._exhausted or (not self.source.streamed and self.batch == self.source.batches)
+
+    def _next_epoch(self) -> None:
+        self.epoch, self.batch = self.epoch + 1, 0
+        self._batches, self._exhausted, self._place = None, False, {}
+        if self._meter is not None:
+            self._meter.start_epoch()
 
     def _together(self, part: Callable[[], None], keeper: Keeper, interruptible: bool = True) -> bool:
         """Does a part of the run, and agrees with the others on how it goes on; False if the part failed anywhere."""
@@ -313,21 +369,44 @@ class Run:
         self.outcome, self.message, self._record_at_stop = agreed.outcome, agreed.message, agreed.record
         return not agreed.failed
 
-    def _step(self, order: Sequence[Tensor | None]) -> None:
+    def _step(self) -> None:
+        if self._batches is None:
+            self._batches = self.source.epoch(self.epoch, self.batch, self._place)
         started = time.perf_counter()
+        # A batch that fails to come leaves parameters and state whole.
+        fetched = next(self._batches, None)
+        if fetched is None:
+            self._exhausted = True
+            return
+        batch = fetched.share(self.ranks)
+        if self._meter is not None:
+            batch = replace(batch, meter=self._meter)
+            self._meter.start_step(partial(self._measure, fetched), len(fetched))
         self.phase, self._whole_state = Phase.STEP, None
-        batch = self._batch(order, self.batch).share(self.ranks)
         with self._one_step():
             self.state = self.solver.step(self._shared, self.state, batch)
         torch.clear_autocast_cache()  # it has the parameters as they were
         self.state.metrics = read_numbers(self.state.metrics)
+        if self._meter is not None:
+            self._meter.end_step()
         self.batch += 1
         self.phase = Phase.BETWEEN
         self.seconds += time.perf_counter() - started
         for name, value in flat_metrics(self.state.metrics).items():
             if not math.isfinite(value):
                 raise Diverged(f"{name} is {value} after step {self.state.steps}")
+        if self._meter is not None and not math.isfinite(self._meter.last):  # the end of an epoch may be far
+            raise Diverged(f"the objective of the batch is {self._meter.last} before step {self.state.steps}")
         self._call("stepped")
+
+    def _measure(self, batch: Batch) -> Row:
+        """A batch at the present parameters; what it costs is not the solver's work."""
+        counted = self.problem.work.as_dict()
+        try:
+            with self.problem.network.evaluating():
+                return measured(self.problem, batch, self.classify)
+        finally:
+            self.problem.work.reset(counted)
 
     @contextmanager
     def _one_step(self) -> Iterator[None]:
@@ -345,27 +424,12 @@ class Run:
             else:
                 yield
 
-    def _require_two_samples(self, order: Sequence[Tensor | None]) -> None:
-        """An error if batch normalisation would meet a batch of one sample."""
-        sizes = [len(self.data) if places is None else len(places) for places in order]
-        if not self.problem.network.couples_samples or min(sizes) > 1:
-            return
-        which = f"the last batch of an epoch has one sample ({len(self.data)} samples, batch_size {self.batch_size})"
-        remedy = "choose another batch_size, or a DataLoader with drop_last=True"
-        if len(self.data) == 1:
-            which, remedy = "there is one sample", "give at least two, or call model.eval()"
-        elif max(sizes) == 1:
-            which, remedy = "batch_size is 1", "choose at least 2, or call model.eval()"
-        raise SettingError(
-            f"{which}, and batch normalisation in training mode needs the variance of at least two: {remedy}."
-        )
-
-    def _record(self, order: Sequence[Tensor | None], keeper: Keeper) -> None:
-        row = self._row(self._batch(order, max(self.batch, 1) - 1))
-        if not math.isfinite(row["objective"]):
-            raise Diverged(f"the objective is {row['objective']} after epoch {self.epoch}")
-        assert self._reference is not None
-        times = self._reference.times(row_value(row, self.state, len(self.data)))
+    def _record(self, keeper: Keeper) -> None:
+        row = self._row()
+        name = self._named(row)
+        if not math.isfinite(row[name]):
+            raise Diverged(f"the {name.replace('_', ' ')} is {row[name]} after epoch {self.epoch}")
+        times = self._times(row)
         if times > EXPLODED:
             raise self._grown(row, times, keeper)
         if times <= GOOD:
@@ -373,33 +437,46 @@ class Run:
         keeper.behind = times > GOOD
         self.phase = Phase.ROW
         self.history.append(row)
-        if self.batch == len(order):
-            self.epoch, self.batch = self.epoch + 1, 0
-        if self.partition.count > 1 and self.border.largest(
-            any(callback.reads_parameters for callback in self.callbacks)
-        ):
+        if self._epoch_over:
+            self._next_epoch()
+        if self.border.largest(any(callback.reads_parameters for callback in self.callbacks)):
             self.collect(state=False)
         self._call("recorded", row)
         self.phase = Phase.BETWEEN
         self._judge(row)
 
-    def _row(self, last: Batch) -> Row:
+    def _named(self, row: Row) -> str:
+        """Which entry of a row says how well the network is doing."""
+        return "objective" if "objective" in row or self._meter is None else "running_objective"
+
+    def _times(self, row: Row) -> float:
+        """How many times the reference a row is; the steps of a stream by their mean or their last, if that is less."""
+        assert self._reference is not None
+        if self._named(row) == "objective":
+            samples = 0 if self._meter is not None else len(self.data)  # which the solver may have variables for
+            return self._reference.times(row_value(row, self.state, samples))
+        assert self._meter is not None
+        return self._reference.times(min(row["running_objective"], self._meter.last))
+
+    def _row(self) -> Row:
         """What has been reached; what it costs is not the solver's work, even if it is broken off."""
         own_work, counted = self.problem.work.as_dict(), self._work()
         try:
             with self.problem.network.evaluating():
-                row = self._evaluated(last)
+                row = self._evaluated()
         finally:
             self.problem.work.reset(own_work)
         metrics = flat_metrics(self.state.metrics)
         return row | counted | self.border.all_names(metrics) | added_up(metrics, self.border, self.solver.counts)
 
-    def _evaluated(self, last: Batch) -> Row:
+    def _evaluated(self) -> Row:
         row: Row = {"step": self.state.steps, "epoch": self.epoch, "seconds": self.seconds}
-        lifted = lifted_energies(self._shared, self.state, self.data, last, self.ranks)
-        row |= measured(self._shared, self.data, self.classify, self.ranks, by_layer=not lifted) | lifted
+        row |= self._training()
         if self.validation is not None:
-            reached = measured(self._shared, self.validation, self.classify, self.ranks)
+            if isinstance(self.validation, Source):
+                reached = measured_in_pieces(self.problem, self.validation.epoch(1), self.classify)
+            else:
+                reached = measured(self._shared, self.validation, self.classify, self.ranks)
             row["validation"] = reached["objective"]
             if self.classify:
                 row["validation_accuracy"] = reached["accuracy"]
@@ -408,17 +485,34 @@ class Run:
             certificate = largest_certificate(self._shared, self.state, self.data, self.ranks)
         return row if certificate is None else row | {"certificate": certificate}
 
+    def _training(self) -> Row:
+        """What a row says about the training samples."""
+        if isinstance(self.source, InMemory):
+            last = self.source.last(self.epoch, self.batch)
+            lifted = lifted_energies(self._shared, self.state, self.data, last, self.ranks)
+            return measured(self._shared, self.data, self.classify, self.ranks, by_layer=not lifted) | lifted
+        assert self._meter is not None
+        row = self._meter.row()
+        if not row:  # before the first step
+            first = measured(self.problem, self.data, self.classify)
+            row = {f"running_{name}": value for name, value in first.items() if name in ("objective", "accuracy")}
+        if self.evaluate_training:
+            if self._batches is not None and not self._exhausted:  # the epoch is opened again after this
+                self._place, self._batches = self.source.state_dict(self.batch), None
+            row |= measured_in_pieces(self.problem, self.source.epoch(self.epoch), self.classify)
+        return row
+
     def _judge_end(self, keeper: Keeper) -> None:
         """A run that took all its steps has diverged if its last row is not good."""
-        assert self._reference is not None
         if keeper.behind:
             row = self.history[-1]
-            raise self._grown(row, self._reference.times(row_value(row, self.state, len(self.data))), keeper)
+            raise self._grown(row, self._times(row), keeper)
 
     def _grown(self, row: Row, times: float, keeper: Keeper) -> Diverged:
         assert self._reference is not None
+        name = self._named(row)
         return Diverged(
-            f"the objective is {row['objective']:.4g} after epoch {int(row['epoch'])}, {times:.3g} times the "
+            f"the {name.replace('_', ' ')} is {row[name]:.4g} after epoch {int(row['epoch'])}, {times:.3g} times the "
             f"{self._reference.value:.4g} {self._reference.meaning}; the model has {keeper.meaning}; {ADVICE}"
         )
 
@@ -430,15 +524,6 @@ class Run:
         """What ends a run by itself; a stop that was asked for before stands, unless the run diverged."""
         if self.outcome is None or outcome is Outcome.DIVERGED:
             self.outcome, self.message = outcome, outcome.value + detail
-
-    def _order(self, epoch: int) -> Sequence[Tensor | None]:
-        if self.batch_size is None or self.batch_size >= len(self.data):  # in its own order, that of the variables
-            return (None,)
-        return epoch_order(len(self.data), self.batch_size, self.seed, epoch, self.drop_last)
-
-    def _batch(self, order: Sequence[Tensor | None], number: int) -> Batch:
-        places = order[number]
-        return self.data if places is None else self.data.select(places)
 
     def _call(self, moment: str, *arguments: Row) -> None:
         for callback in self.callbacks:

@@ -11,6 +11,22 @@ from lifted_bregman.solvers._interface import Batch, Solver, lacking
 from lifted_bregman.solvers.data_ranks import DataRanks
 
 
+def require_streamable(solver: Solver[Any]) -> None:
+    """Raises `CompatibilityError` unless a solver makes do with batches that come and go."""
+    required = None
+    if solver.indexed:
+        required = "samples that have a place in a set, for it keeps something for each of them"
+    elif not solver.minibatch:
+        required = "the whole set at every step"
+    if required is not None:
+        raise lacking(
+            solver,
+            required,
+            "the data are a stream of batches, which come and go: give tensors (X, Y), or hold the set in memory by "
+            "lb.data.gathered(data), or use GramSweep, ImplicitSGD or a baseline such as AdamW",
+        )
+
+
 def require_compatible(
     solver: Solver[Any], problem: LiftedProblem, data: Batch, ranks: DataRanks, partition: Partition
 ) -> None:

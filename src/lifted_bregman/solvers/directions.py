@@ -87,4 +87,6 @@ def forward_point(problem: LiftedProblem, batch: Batch) -> Point:
     point = batch.point(problem, unknown)
     for layer in hidden_layers(problem.depth):
         point.set_variable(layer, point.sigma(layer))
+    if batch.meter is not None:
+        batch.meter.see(problem, point)
     return point

@@ -196,6 +196,8 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
             maps[layer].reuse(state.maps[layer])
         view = with_maps(problem, maps)
         point = batch.point(view, view.forward_state(batch.X, check=False))
+        if batch.meter is not None:
+            batch.meter.see(view, point)
         if self.parameters is ParameterUpdate.EXPLICIT:
             self._explicit(view, point, state, memory, tau)
         else:

@@ -19,7 +19,7 @@ class Outcome(Enum):
     INTERRUPTED = "The run was interrupted; what was reached is kept."
 
 
-_SHOWN = ("objective", "accuracy", "validation", "validation_accuracy")
+_SHOWN = ("objective", "running_objective", "accuracy", "running_accuracy", "validation", "validation_accuracy")
 
 
 @dataclass(repr=False)

@@ -42,6 +42,7 @@ class PIAG(Solver[TableState]):
     """
 
     minibatch: ClassVar[bool] = True
+    indexed: ClassVar[bool] = True
     weighted: ClassVar[bool] = True
     data_parallel: ClassVar[bool] = True
 

@@ -19,6 +19,7 @@ class _RandomBatches(Solver[TableState]):
     """What SAGA and SAG share: everything but the length of their steps and the weight of the batch's own gradient."""
 
     minibatch: ClassVar[bool] = True
+    indexed: ClassVar[bool] = True
     weighted: ClassVar[bool] = True
     data_parallel: ClassVar[bool] = True
 

@@ -103,6 +103,7 @@ class StochasticProximalGradient(Solver[PersistentState]):
     """
 
     minibatch: ClassVar[bool] = True
+    indexed: ClassVar[bool] = True
     weighted: ClassVar[bool] = True
     shared_parameters: ClassVar[bool] = True
     training_mode: ClassVar[bool] = True

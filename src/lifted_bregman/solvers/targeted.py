@@ -82,6 +82,11 @@ class TargetedPenalties(Solver[TargetedState]):
         return self.solver.minibatch
 
     @property
+    def indexed(self) -> bool:  # type: ignore[override]
+        """As the solver it wraps."""
+        return self.solver.indexed
+
+    @property
     def shared_parameters(self) -> bool:  # type: ignore[override]
         """As the solver it wraps."""
         return self.solver.shared_parameters

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import signal
 import warnings
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lifted_bregman._arguments import whole
+from lifted_bregman.data.streams import Stream
 from lifted_bregman.distributed.parallel import Parallel
 from lifted_bregman.distributed.place import given
-from lifted_bregman.errors import CheckpointError, LiftedBregmanError, SettingError, WorkerError
+from lifted_bregman.errors import CheckpointError, SettingError, StreamError, WorkerError
 from lifted_bregman.graph.inputs import input_tensors
 from lifted_bregman.problem import LiftedProblem
-from lifted_bregman.solvers import Callback, GramSweep, Outcome, Result, Run, Solver
+from lifted_bregman.solvers import Batch, Callback, GramSweep, Outcome, Result, Run, Solver
+from lifted_bregman.solvers._batches import Source
 from lifted_bregman.solvers._loop import StopNow
+from lifted_bregman.solvers._requirements import require_streamable
 from lifted_bregman.training._company import Company, company, described, digest, require_parallel
 from lifted_bregman.training._workers import in_workers
 from lifted_bregman.training.callbacks import Checkpoint
-from lifted_bregman.training.inputs import read_inputs
+from lifted_bregman.training.inputs import read_inputs, read_stream, read_validation
 from lifted_bregman.training.run_folder import RunFolder
 from lifted_bregman.training.signals import Signals
 
@@ -43,6 +48,7 @@ def fit(
     validation_weights: Any = None,
     tolerance: float | None = None,
     record_every: int = 1,
+    evaluate_training: bool = False,
     callbacks: Iterable[Callback] = (),
     out: str | Path | None = None,
     resume: bool = False,
@@ -56,6 +62,9 @@ def fit(
     Ctrl-C ends the run after the present step with what was reached; a second one raises KeyboardInterrupt at once.
     With `out`, SIGTERM saves a checkpoint too, and then raises SystemExit(143).
 
+    A stream that fails in the middle of a run, by an error or a batch that does not fit, is a `StreamError` that names
+    epoch and batch.  The model keeps the parameters of the last whole step, and `out` has a checkpoint of it.
+
     With `parallel` the run is shared by several processes, and its numbers are those of one but for rounding
     (`AsynchronousPIAG` apart, whose numbers depend on who comes first).  Where torchrun or SLURM started this process
     together with others, they share it, and each makes the same call.  Otherwise worker processes are started on this
@@ -65,13 +74,14 @@ def fit(
 
     Args:
         problem: made by `lift`.
-        data: (X, Y) of tensors or NumPy arrays, Y targets or integer labels; a `Dataset` or `DataLoader`, which is read
-            into memory once; or the name of a data set, such as "mnist-1k", for its images and labels.  Of a
-            `DataLoader` batch_size and drop_last count, and the order is that of `fit`.  For a model that takes several
-            tensors X is a tuple, ((A, B), Y), and a data set gives samples ((a, b), y) or (a, b, y).
+        data: (X, Y) of tensors or NumPy arrays, Y targets or integer labels; the name of a data set, such as
+            "mnist-1k", for its images and labels; or a stream, which is read anew in each epoch and never held: a
+            `DataLoader`, with its own order, or a `Dataset`, map-style or iterable.  `lb.data.gathered` holds one in
+            memory, for solvers that need the whole set.  For a model that takes several tensors X is a tuple,
+            ((A, B), Y), and a stream gives ((a, b), y) or (a, b, y).
         solver: any solver or baseline; `default_solver()` if None.
         epochs: passes over the data; for a whole-set solver, steps.  A resumed run counts those it had.
-        batch_size: samples per step; None for 100 (or the DataLoader's own) where the solver takes batches.
+        batch_size: samples per step; None for 100 where the solver takes batches.  A `DataLoader` has its own.
         seed: a whole number.
         validation: a second set in any of these forms, evaluated for each row of the history.
         sample_weights: w_i > 0, one for each sample, by which its energy counts.
@@ -79,6 +89,8 @@ def fit(
         tolerance: stop when every block's certificate is at most this, for solvers that keep the variables of the
             whole set; None for never.
         record_every: epochs between rows of the history.
+        evaluate_training: whether each row reads a stream once more and evaluates all of it at the row's parameters;
+            without, its rows have the means over the epoch's steps.
         callbacks: see `lifted_bregman.callbacks`.
         out: a folder for history, checkpoints and the trained model; None for none.  It gets a checkpoint an epoch
             unless `callbacks` has a `Checkpoint` that says otherwise.
@@ -102,27 +114,34 @@ def fit(
         raise SettingError(f"parallel is {parallel!r}; it must be degrees such as lb.Parallel(data=2).")
     if resume and out is None:
         raise SettingError("resume needs the folder of the run to continue: give out='runs/name'.")
-    inputs = read_inputs(problem, data)
-    train = inputs.batch(problem, sample_weights)
-    if validation is None and validation_weights is not None:
-        raise SettingError("validation_weights was given without validation: give both, or leave it out.")
-    second = None if validation is None else read_inputs(problem, validation, "validation")
-    held_out = None
-    if second is not None and second.drop_last:
+    seed = whole(seed, "seed", least=None)
+    stream = read_stream(problem, data, batch_size, seed, weights=sample_weights)
+    train: Batch | Stream
+    if stream is not None:
+        require_streamable(solver)
+        if parallel is not None and parallel.size > 1:
+            raise SettingError(
+                f"parallel has {parallel.size} processes, and data are a stream, which one process reads: give "
+                "tensors (X, Y), or hold the set in memory by lb.data.gathered(data), or use one process."
+            )
+        inputs, train, example, batch_size = data, stream, stream.first, None
+        labels = stream.labels
+    else:
+        inputs = read_inputs(problem, data)
+        train = example = inputs.batch(problem, sample_weights)
+        labels = inputs.labels
+        if evaluate_training:
+            raise SettingError("evaluate_training is for streams: a set in memory is evaluated for every row.")
+        size = None if batch_size is None else whole(batch_size, "batch_size")
+        if size is None and solver.minibatch:
+            size = min(_BATCH_SIZE, len(train))
+        batch_size = size if solver.minibatch or batch_size is not None else None
+    second, held_out = read_validation(problem, validation, validation_weights, seed)
+    if isinstance(held_out, Stream) and parallel is not None and parallel.size > 1:
         raise SettingError(
-            "validation is a DataLoader with drop_last=True, and every sample is evaluated: give it without drop_last, "
-            "or give its Dataset."
+            f"parallel has {parallel.size} processes, and validation is a stream, which one process reads: give "
+            "tensors (X, Y), or hold the set in memory by lb.data.gathered(validation)."
         )
-    if second is not None:
-        try:
-            held_out = second.batch(problem, validation_weights)
-        except LiftedBregmanError as error:
-            raise type(error)(f"validation: {error}") from error
-    size = batch_size if batch_size is not None else inputs.batch_size
-    size = None if size is None else whole(size, "batch_size")
-    if size is None and solver.minibatch:
-        size = min(_BATCH_SIZE, len(train))
-    batch_size = size if solver.minibatch or batch_size is not None else None
     if out is None and any(isinstance(callback, Checkpoint) for callback in callbacks):
         raise SettingError("Checkpoint needs a folder: give fit(..., out='runs/name').")
     settings: dict[str, Any] = {
@@ -139,17 +158,17 @@ def fit(
             others.engage(solver),
             train,
             validation=held_out,
-            classify=inputs.labels,
-            drop_last=inputs.drop_last,
+            classify=labels,
+            evaluate_training=evaluate_training,
             callbacks=[*more, *callbacks],
             ranks=others.ranks,
-            border=others.border(problem, train),
+            border=others.border(problem, example),
             agreement=others.agreement,
             **settings,
         )
 
     if parallel is not None and parallel.size > 1:
-        require_parallel(parallel, problem.depth, solver, min(batch_size or len(train), len(train)))
+        require_parallel(parallel, problem.depth, solver, min(batch_size or len(example), len(example)))
     if parallel is not None and parallel.size > 1 and given() is None:
         counted = problem.work.as_dict()
         make(Company())  # what is wrong with the other settings is told before workers start, too
@@ -174,13 +193,19 @@ def fit(
     with Signals(terminate=out is not None, break_off=out is not None) as signals:
         try:
             with company(parallel, device) as others:
-                others.begin(problem, described((solver, settings, inputs.drop_last)), train, held_out)
+                others.begin(problem, described((solver, settings)), example, _example(held_out))
                 run = make(others, signals)
                 if out is not None:
                     _prepare(run, RunFolder(out), resume or others.attempt > 0, others, solver)
                 result = run.execute()
                 if result.outcome is Outcome.INTERRUPTED:
                     signals.received = others.most(signals.received or 0) or None
+        except StreamError as error:
+            if signals.received is None or error.result is None:
+                raise _explained(error, out) from error.__cause__
+            # The signal has ended the loader's workers too.
+            message = f"{Outcome.INTERRUPTED.value} It was sent {signal.Signals(signals.received).name}."
+            result = replace(error.result, message=message)
         except StopNow:
             raise
         except (KeyboardInterrupt, WorkerError):
@@ -191,6 +216,22 @@ def fit(
     if result.outcome is Outcome.INTERRUPTED:
         signals.exit_if_terminated()
     return result
+
+
+def _example(data: Batch | Source | None) -> Batch | None:
+    """The whole set, or the first batch of a stream."""
+    return data.first if isinstance(data, Source) else data
+
+
+def _explained(error: StreamError, out: str | Path | None) -> StreamError:
+    """The error with what is kept, and what to do."""
+    if error.result is None:
+        return error
+    kept = f"The model has the parameters of step {error.result.state.steps}, the last whole one"
+    saved = "" if out is None else f", and so has the checkpoint in {out}: mend the data, then continue by resume=True"
+    explained = StreamError(f"{error} {kept}{saved}.")
+    explained.result = error.result
+    return explained
 
 
 def _prepare(run: Run, folder: RunFolder, resume: bool, others: Company, solver: Solver[Any]) -> None:
@@ -250,21 +291,24 @@ def run_settings(run: Run, solver: Solver[Any]) -> dict[str, Any]:
     schedule of the solver ends with them.
     """
     problem = run.problem
-    epochs = {"epochs": run.epochs} if solver.ends_with_run else {}
-    return epochs | {
-        "model": described(problem.model),
-        "trained": [name for name, parameter in problem.model.named_parameters() if parameter.requires_grad],
-        "loss": described(problem.loss),
-        "weights": list(problem.weights),
-        "penalties": {str(layer): described(penalty) for layer, penalty in problem.penalties.items()},
-        "parameter_penalties": {str(l): described(penalty) for l, penalty in problem.parameter_penalties.items()},
-        "solver": described(solver),
-        "batch_size": run.batch_size,
-        "drop_last": run.drop_last or None,  # which checkpoints of earlier versions do not have
-        "seed": run.seed,
-        "record_every": run.record_every,
-        "dtype": ", ".join(str(x.dtype) for x in input_tensors(run.data.X)),
-        "samples": len(run.data),
-        "data": digest(run.data),
-        "validation": digest(run.validation),
-    }
+    epochs: dict[str, Any] = {"epochs": run.epochs} if solver.ends_with_run else {}
+    stream = run.source.fingerprint() if isinstance(run.source, Stream) else {"samples": len(run.data)}
+    return (
+        epochs
+        | stream
+        | {
+            "model": described(problem.model),
+            "trained": [name for name, parameter in problem.model.named_parameters() if parameter.requires_grad],
+            "loss": described(problem.loss),
+            "weights": list(problem.weights),
+            "penalties": {str(layer): described(penalty) for layer, penalty in problem.penalties.items()},
+            "parameter_penalties": {str(l): described(penalty) for l, penalty in problem.parameter_penalties.items()},
+            "solver": described(solver),
+            "batch_size": run.batch_size,
+            "seed": run.seed,
+            "record_every": run.record_every,
+            "dtype": ", ".join(str(x.dtype) for x in input_tensors(run.data.X)),
+            "data": digest(run.data),  # of a stream, its first batch
+            "validation": digest(_example(run.validation)),
+        }
+    )

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler, default_collate
-from torch.utils.data.sampler import BatchSampler, RandomSampler
+from torch.utils.data import Dataset
 
-from lifted_bregman.errors import DataError, SettingError, TensorError
-from lifted_bregman.graph import InputTensors, ModelInput, Network
-from lifted_bregman.graph.inputs import input_tensors
+from lifted_bregman.data._tensors import as_pair, as_tensor
+from lifted_bregman.data.streams import Stream, as_loader, is_stream
+from lifted_bregman.errors import DataError, LiftedBregmanError, SettingError, StreamError, TensorError
+from lifted_bregman.graph import ModelInput
 from lifted_bregman.problem import LiftedProblem
-from lifted_bregman.problem.data_checks import require_all_inputs, require_plain
 from lifted_bregman.solvers import Batch
-
-_FLOATS: dict[torch.dtype, type[np.floating[Any]]] = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 class Inputs(NamedTuple):
@@ -27,10 +21,6 @@ class Inputs(NamedTuple):
 
     X: ModelInput
     Y: Tensor
-    batch_size: int | None = None
-    """Of a DataLoader."""
-    drop_last: bool = False
-    """Of a DataLoader: whether an epoch leaves out its last batch where that has fewer samples than the others."""
 
     @property
     def labels(self) -> bool:
@@ -44,8 +34,59 @@ class Inputs(NamedTuple):
         return Batch.whole(problem, self.X, self.Y, w)
 
 
+def read_stream(
+    problem: LiftedProblem,
+    data: Any,
+    batch_size: int | None,
+    seed: int,
+    name: str = "data",
+    weights: Any = None,
+    fixed: bool = False,
+) -> Stream | None:
+    """The stream of a DataLoader, a Dataset or another source of batches; None for everything else."""
+    if isinstance(data, Inputs | str) or not is_stream(data) or _has_pair(data):
+        return None
+    if weights is not None:
+        raise SettingError(
+            f"weights were given for {name}, a {type(data).__name__}, whose samples come and go: let a "
+            f"WeightedRandomSampler draw them, or hold them in memory by lb.data.gathered({name})."
+        )
+    if getattr(data, "drop_last", False) and fixed:
+        raise SettingError(
+            f"{name} is a DataLoader with drop_last=True, and every sample is evaluated: give it without drop_last, or "
+            "give its Dataset."
+        )
+    return Stream(problem, as_loader(data, name, batch_size, seed), name, seed=seed, fixed=fixed)
+
+
+def read_validation(
+    problem: LiftedProblem, data: Any, weights: Any, seed: int
+) -> tuple[Inputs | Stream | None, Batch | Stream | None]:
+    """A validation set as it was read, and as it is evaluated: a checked batch, or a stream whose first one is."""
+    if data is None:
+        if weights is not None:
+            raise SettingError("validation_weights was given without validation: give both, or leave it out.")
+        return None, None
+    stream = read_stream(problem, data, None, seed, "validation", weights, fixed=True)
+    read = read_inputs(problem, data, "validation") if stream is None else stream
+    try:
+        if isinstance(read, Stream):
+            _ = read.first
+            return read, read
+        return read, read.batch(problem, weights)
+    except StreamError:
+        raise
+    except LiftedBregmanError as error:
+        raise type(error)(f"validation: {error}") from error
+
+
+def _has_pair(data: Any) -> bool:
+    """Whether an object's attributes are its samples; what a Dataset gives need not be what its attributes hold."""
+    return hasattr(data, "X") and hasattr(data, "y") and not isinstance(data, Dataset)
+
+
 def read_inputs(problem: LiftedProblem, data: Any, name: str = "data") -> Inputs:
-    """Tensors from (X, Y) of tensors or arrays, a Dataset, a DataLoader, samples of a data set, or a set's name.
+    """Tensors from (X, Y) of tensors or arrays, samples of a data set, or a set's name.
 
     `Inputs` that were read before are returned as they are.
     """
@@ -56,10 +97,6 @@ def read_inputs(problem: LiftedProblem, data: Any, name: str = "data") -> Inputs
         from lifted_bregman import data as sets
 
         return _named(problem, sets.load(data, dtype=like.dtype).train, data, like)
-    if isinstance(data, DataLoader):
-        return _loader(data, name, like, problem.network)
-    if isinstance(data, Dataset):  # what it gives need not be what its attributes hold
-        return _dataset(data, name, like, problem.network)
     if isinstance(data, tuple | list) and not hasattr(data, "_fields"):
         if len(data) != 2:
             inputs = problem.network.inputs
@@ -68,90 +105,19 @@ def read_inputs(problem: LiftedProblem, data: Any, name: str = "data") -> Inputs
                 f"{name} has {len(data)} parts; expected {pair}. Weights of samples are given as sample_weights=, and "
                 "a validation set as validation=."
             )
-        return _pair(data[0], data[1], name, like, problem.network)
-    if hasattr(data, "X") and hasattr(data, "y"):
-        return _pair(data.X, data.y, name, like, problem.network)
+        return Inputs(*as_pair(data[0], data[1], name, like, problem.network))
+    if _has_pair(data):
+        return Inputs(*as_pair(data.X, data.y, name, like, problem.network))
     raise TensorError(
         f"{name} is a {type(data).__name__}; expected (X, Y) of tensors or arrays, a Dataset, a DataLoader or the name "
         "of a data set."
     )
 
 
-def as_tensor(
-    value: Any, name: str, dtype: torch.dtype, device: torch.device, targets: bool = False, whole: bool = False
-) -> Tensor:
-    """A tensor as it is, and an array in the model's dtype and on its device.
-
-    Arrays of whole numbers become int64 where they are targets, or an input that takes them (`whole`).
-    """
-    if isinstance(value, Tensor):
-        require_plain(value, name)
-        return value
-    array = _numbers(value, name, targets)
-    # A tensor can share the memory of an array that is writable, contiguous and of the machine's byte order.
-    wanted: type[Any] = np.int64 if (targets or whole) and array.dtype.kind in "biu" else _FLOATS[dtype]
-    if whole and array.dtype.kind == "b":
-        wanted = np.bool_
-    with np.errstate(over="ignore"):  # infinity is found by the checks of X and Y
-        return torch.from_numpy(np.require(array, wanted, ["C", "W"])).to(device)
-
-
-def _numbers(value: Any, name: str, targets: bool = False) -> NDArray[Any]:
-    """`value` as an array of real numbers, of which none is masked."""
-    variable = name.split()[0]
-    if np.ma.is_masked(value):
-        masked = int(np.ma.getmaskarray(value).sum())
-        raise TensorError(
-            f"{name} is a masked array, and {masked} of the {value.size} entries are masked; expected a number in "
-            f"every place: leave such samples out, or choose a number for them by {variable}.filled(number)."
-        )
-    array, reason = None, ""
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError) as error:  # rows of different lengths, tensors of another device, ...
-        reason = str(error)
-    if array is not None and array.dtype.kind in "biuf":
-        return array
-    if array is not None:
-        first = array.flat[0] if array.size else None
-        if isinstance(first, str | bytes):
-            remedy = f"convert them with {variable}.astype(float), or encode them as numbers"
-            if targets:
-                remedy = "number the classes, as classes, y = numpy.unique(y, return_inverse=True) does"
-            raise TensorError(f"{name} holds strings such as {str(first)!r}; expected numbers: {remedy}.")
-        kinds = {"c": "complex numbers", "O": f"objects such as {type(first).__name__}"}
-        reason = (
-            f"it holds {kinds.get(array.dtype.kind, f'values of type {array.dtype}')}" if array.size else "it is empty"
-        )
-    raise TensorError(
-        f"{name} is a {type(value).__name__} that cannot be made a tensor: {reason}; give a tensor or an array of real "
-        "numbers."
-    )
-
-
-def _pair(X: Any, Y: Any, name: str, like: Tensor, network: Network) -> Inputs:
-    targets = as_tensor(Y, f"Y of {name}", like.dtype, like.device, targets=True)
-    if len(network.inputs) == 1:
-        if isinstance(X, tuple) and X and all(isinstance(x, Tensor) for x in X):
-            require_all_inputs(network.inputs, X)  # which raises the error
-        return Inputs(_input(X, 0, name, like, network), targets)
-    given = X.tensors if isinstance(X, InputTensors) else X
-    if not isinstance(given, tuple | list) or len(given) != len(network.inputs):
-        require_all_inputs(network.inputs, X)  # which raises the error
-    return Inputs(InputTensors(tuple(_input(x, i, name, like, network) for i, x in enumerate(given))), targets)
-
-
-def _input(x: Any, place: int, name: str, like: Tensor, network: Network) -> Tensor:
-    """One tensor that the model takes."""
-    own = network.inputs[place]
-    whole = network.takes_indices(place) or (own.dtype is not None and not own.dtype.is_floating_point)
-    return as_tensor(x, f"{own.name} of {name}", like.dtype, like.device, whole=whole)
-
-
 def _named(problem: LiftedProblem, samples: Any, name: str, like: Tensor) -> Inputs:
     if len(problem.network.inputs) > 1:
         raise DataError(f"{name} has one tensor of inputs and the model takes {len(problem.network.inputs)}.")
-    pair = _pair(samples.X, samples.y, name, like, problem.network)
+    pair = Inputs(*as_pair(samples.X, samples.y, name, like, problem.network))
     assert isinstance(pair.X, Tensor)
     outputs, classes = _output_features(problem, pair.X), int(pair.Y.max()) + 1
     if pair.labels and outputs is not None and outputs < classes:
@@ -172,85 +138,3 @@ def _output_features(problem: LiftedProblem, X: Tensor) -> int | None:
             return int(problem.model(X[:1].to(next(problem.model.parameters()).device)).flatten(1).shape[1])
     except (RuntimeError, ValueError, IndexError):
         return None  # the problem's own checks say what does not fit
-
-
-def _loader(loader: DataLoader[Any], name: str, like: Tensor, network: Network) -> Inputs:
-    """The loader's data set, collated by the loader; the order of the samples is fit's own."""
-    if isinstance(loader.dataset, IterableDataset):
-        raise TensorError(f"{name} is a DataLoader over an iterable set; fit needs one of known length: use a Dataset.")
-    batches = loader.batch_sampler
-    if batches is None:
-        raise SettingError(
-            f"{name} is a DataLoader with batch_size=None, which gives samples one by one; fit takes batches: give "
-            "the loader a batch_size=, or give fit the Dataset."
-        )
-    order = batches.sampler if type(batches) is BatchSampler else batches
-    whole = isinstance(order, RandomSampler | SequentialSampler) and len(order) == len(loader.dataset)  # type: ignore[arg-type]
-    if type(batches) is not BatchSampler or not whole or getattr(order, "replacement", False):
-        raise SettingError(
-            f"{name} is a DataLoader with a {type(order).__name__} of its own; fit draws the order itself, as a "
-            "function of seed and epoch, so that runs can be continued: give the Dataset, and weights as "
-            "sample_weights=."
-        )
-    collate = partial(_collate, name) if loader.collate_fn is default_collate else loader.collate_fn
-    in_order = DataLoader(
-        loader.dataset, batch_size=batches.batch_size, collate_fn=collate, num_workers=loader.num_workers
-    )
-    return _gathered(in_order, name, like, network)._replace(batch_size=batches.batch_size, drop_last=batches.drop_last)
-
-
-def _dataset(data: Dataset[Any], name: str, like: Tensor, network: Network) -> Inputs:
-    if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
-        raise TensorError(f"{name} is a data set without a length; fit needs to know it: use a map-style Dataset.")
-    if not len(data):
-        raise TensorError(f"{name} is empty: give at least one sample.")
-    return _gathered(DataLoader(data, batch_size=256, collate_fn=partial(_collate, name)), name, like, network)
-
-
-def _collate(name: str, samples: list[Any]) -> Any:
-    """torch's `default_collate`, also of arrays that torch cannot share memory with."""
-    if all(isinstance(sample, tuple | list) and len(sample) > 1 for sample in samples):
-        samples = [tuple(_plain_part(part, name) for part in sample) for sample in samples]
-    try:
-        return default_collate(samples)
-    except (RuntimeError, TypeError) as error:
-        raise TensorError(
-            f"the samples of {name} cannot be stacked into a batch: {error}; give samples of the same shape and type, "
-            "or a DataLoader with a collate_fn."
-        ) from error
-
-
-def _plain_part(part: Any, name: str) -> Any:
-    if isinstance(part, tuple | list) and any(isinstance(inner, np.ndarray) for inner in part):
-        return tuple(_plain_part(inner, name) for inner in part)
-    if not isinstance(part, np.ndarray):
-        return part
-    array = _numbers(part, f"x of a sample of {name}")
-    return np.require(array, array.dtype.newbyteorder("="), ["C", "W"])
-
-
-def _gathered(batches: DataLoader[Any], name: str, like: Tensor, network: Network) -> Inputs:
-    """All batches in memory: every solver may ask for the whole set."""
-    parts = []
-    several = len(network.inputs) > 1
-    for batch in batches:
-        if several and isinstance(batch, tuple | list) and len(batch) == len(network.inputs) + 1:
-            batch = tuple(batch[:-1]), batch[-1]  # (a, b, y), as of a TensorDataset
-        if not (isinstance(batch, tuple | list) and len(batch) == 2):
-            names = ", ".join(own.name for own in network.inputs)
-            expected = f"(({names}), y) of inputs and target" if several else "pairs (x, y) of input and target"
-            raise TensorError(f"{name} gives {type(batch).__name__} samples; expected {expected}.")
-        parts.append(_pair(batch[0], batch[1], name, like, network))
-    if not parts:
-        raise TensorError(f"{name} is empty: give at least one sample.")
-    columns = zip(*(input_tensors(part.X) for part in parts), strict=True)
-    found = tuple(_moved(torch.cat(column), like, i, network) for i, column in enumerate(columns))
-    Y = torch.cat([part.Y for part in parts])
-    targets = Y.to(like.device, like.dtype if Y.is_floating_point() else Y.dtype)
-    return Inputs(InputTensors(found) if several else found[0], targets)
-
-
-def _moved(x: Tensor, like: Tensor, place: int, network: Network) -> Tensor:
-    """One input on the model's device, and in its dtype unless it holds whole numbers that the model takes as such."""
-    whole = not x.is_floating_point() and (network.takes_indices(place) or len(network.inputs) > 1)
-    return x.to(like.device) if whole else x.to(like.device, like.dtype)

@@ -26,6 +26,7 @@ from lifted_bregman.training.checkpoints import Checkpoints, Loaded, Snapshot
 
 _AT_THE_END = ("model.safetensors", "result.json")
 _OWN_PARTS = ("variables", "multipliers")  # entries of the solver's state with a file of their own
+_MORE_PARTS = ("kept", "stream")  # the parameters of the last good row, and where a stream goes on
 _OF_EVERY_RUN = ("Signals", "RunFolder", "Checkpoint")  # the callbacks of a run with a folder to which none was given
 
 
@@ -155,8 +156,10 @@ class RunFolder(Callback):
         entries = run.state_dict()
         solver = dict(entries.pop("solver"))
         parts = {name: solver.pop(name) for name in _OWN_PARTS if name in solver}
-        if "kept" in entries:  # the parameters of the last good row
-            parts["kept"] = entries.pop("kept")
+        for name in _MORE_PARTS:
+            if entries.get(name):
+                parts[name] = entries.pop(name)
+            entries.pop(name, None)
         parts |= {"model": run.problem.model.state_dict(), "solver": solver}
         parts["callbacks"] = [callback.state_dict() for callback in run.callbacks]
         parts["generators"] = {"torch": torch.get_rng_state()}
@@ -174,13 +177,13 @@ class RunFolder(Callback):
         parts = dict(snapshot.parts)
         try:
             parameters, states, generators = parts.pop("model"), parts.pop("callbacks"), parts.pop("generators")
-            kept = parts.pop("kept", None)
+            more = {name: parts.pop(name, None) for name in _MORE_PARTS}
             solver = {**parts.pop("solver"), **parts}
             _require_same_shapes(parameters, run.problem.model.state_dict())
             rows, lost = self._history.go_back(snapshot.state["history"], snapshot.step)
             saved = snapshot.state.get("callbacks", _names(run.callbacks))  # older versions kept no names
             new = _load_callbacks(run.callbacks, states, saved, loaded.path)
-            run.load_state_dict({**snapshot.state, "kept": kept, "solver": solver})
+            run.load_state_dict({**snapshot.state, **more, "solver": solver})
             run.problem.model.load_state_dict(parameters)  # last: a checkpoint that is refused has changed none
         except (KeyError, TypeError, RuntimeError) as error:
             raise CheckpointError(f"{loaded.path} does not fit this run: {error}") from error
@@ -248,6 +251,8 @@ class RunFolder(Callback):
             before, now = saved.get(name), self.settings.get(name)
             if before != now:
                 reason = ", and a schedule of its solver ends with them" if name == "epochs" else ""
+                if name == "data" and "batches" in self.settings:
+                    reason = ", hashes of the first batch, whose random draws must come from generators that are seeded"
                 raise CheckpointError(
                     f"{where} was saved with {name} = {before!r} and this run has {now!r}{reason}: continue with the "
                     "same settings, or start a new run in another folder."

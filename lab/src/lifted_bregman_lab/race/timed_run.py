@@ -47,8 +47,8 @@ class TimedRun:
         self.run = Run(
             lifted, solver, train, epochs=problem.epochs, batch_size=batch_size, seed=seed, callbacks=callbacks
         )
-        self._order = self.run._order(1)
-        self.steps = problem.epochs * len(self._order)
+        assert self.run.source.batches is not None
+        self.steps = problem.epochs * self.run.source.batches
         """Number of steps of the whole run."""
         self.rows: list[dict[str, float]] = []
         """One for each evaluation."""
@@ -72,10 +72,9 @@ class TimedRun:
         try:
             require_finite(run)
             while run.outcome is None:
-                if run.batch == len(self._order):
-                    run.epoch, run.batch = run.epoch + 1, 0
-                    self._order = run._order(run.epoch)
-                run._step(self._order)
+                if run._epoch_over:
+                    run._next_epoch()
+                run._step()
                 if run.state.steps >= last or run.seconds >= seconds:
                     break
         except Stalled as stalled:

@@ -116,11 +116,10 @@ class _RepeatedStep:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self._order = run._order(1)
 
     def __call__(self) -> None:
-        self.run.batch = 0
-        self.run._step(self._order)
+        self.run.batch, self.run._batches = 0, None
+        self.run._step()
         self.run.agreement.stop(None)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import torch
@@ -65,8 +66,16 @@ def backpropagate(
     """The gradient of the batch's nested objective in the given normalisation; its mean goes to "batch_objective"."""
     state.gradient = []
     factor = batch.samples if normalisation is Normalisation.SUM else None
+    watch = None if batch.meter is None else partial(batch.meter.see_outputs, Y=batch.Y)
     value, state.gradient = nested_gradient(
-        problem, batch.X, batch.Y, parameters, weights=batch.weights, factor=factor, shard=batch.shard
+        problem,
+        batch.X,
+        batch.Y,
+        parameters,
+        weights=batch.weights,
+        factor=factor,
+        watch=watch,
+        shard=batch.shard,
     )
     work, depth = problem.work, problem.depth
     work.forward_maps += depth

@@ -237,6 +237,8 @@ class GramSweep(Solver[GramSweepState]):
         dense = [layer for layer in problem.partition.terms if _is_dense(problem, layer)]
         parts = micro_batches(len(batch), self.micro_batches)
         passed = forward(problem, batch.X, parts, set(problem.partition.terms) - set(dense))
+        if batch.meter is not None:
+            batch.meter.see_forward(problem, batch, passed.x, passed.z[problem.depth])
         # E_L = λ_L (σ_L(z_L) - y), and the sizes of z_l that limit nudges and moves
         output = _output_signal(problem, passed, batch)
         sizes = _sizes(problem, state, passed, output, batch)

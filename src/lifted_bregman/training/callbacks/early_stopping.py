@@ -21,8 +21,9 @@ def improves_downwards(monitor: str) -> bool:
 
 
 def monitored(monitor: str | None, row: Mapping[str, float]) -> str:
-    """`monitor`, or by default "validation" where there is a validation set and "objective" where there is none."""
-    name = monitor or ("validation" if "validation" in row else "objective")
+    """`monitor`, or by default "validation", "objective" or "running_objective", the first that there is."""
+    default = ("validation", "objective", "running_objective")
+    name = monitor or next((name for name in default if name in row), "objective")
     if name not in row:
         raise SettingError(f"monitor is {name!r}, which the history does not have; it has {', '.join(sorted(row))}.")
     return name
@@ -33,14 +34,19 @@ def require_monitor(monitor: str | None, run: Run) -> None:
 
     Other names may be those of the solver's own metrics, which the first row shows.
     """
-    depth = run.problem.depth
+    depth, held = run.problem.depth, not run.source.streamed
+    evaluated = held or run.evaluate_training
     needs = {
-        "accuracy": run.classify,
+        "objective": evaluated,
+        "accuracy": run.classify and evaluated,
+        "running_objective": not held,
+        "running_accuracy": run.classify and not held,
         "validation": run.validation is not None,
         "certificate": run.tolerance is not None,
     }
-    needs |= {"validation_accuracy": needs["accuracy"] and needs["validation"], "sparsity": depth > 1}
-    known = ["objective", "energy", *(f"energy_{layer}" for layer in layers(depth)), "step", "epoch", "seconds"]
+    needs |= {"validation_accuracy": run.classify and needs["validation"], "sparsity": depth > 1 and evaluated}
+    needs |= dict.fromkeys(("energy", *(f"energy_{layer}" for layer in layers(depth))), held)
+    known = ["step", "epoch", "seconds"]
     known += [*(name for name, given in needs.items() if given), *run.problem.work.as_dict()]
     if monitor is None or monitor in known:
         return
@@ -53,8 +59,8 @@ def require_monitor(monitor: str | None, run: Run) -> None:
 class EarlyStopping(Callback):
     """Stops when the monitored number has not improved for `patience` rows, and puts the best parameters back.
 
-    monitor      an entry of the history; by default "validation", or "objective" without a validation set.  Accuracies
-      should grow, everything else should fall
+    monitor      an entry of the history; by default "validation", or "objective" without a validation set, for a stream
+      "running_objective".  Accuracies should grow, everything else should fall
     patience     rows without an improvement, at least 1
     min_delta    what counts as an improvement, >= 0
     restore_best whether the model ends with the parameters of its best row; a run that ends otherwise gets them too

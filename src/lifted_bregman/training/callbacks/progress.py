@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 _REFRESH = 0.1  # seconds between updates of the bar
 _BAR = 12  # characters of the bar
-_SHOWN = {"objective": "objective", "validation": "validation", "accuracy": "accuracy", "sparsity": "zeros"}
-_FRACTIONS = {"accuracy", "validation_accuracy", "sparsity"}
+_SHOWN = {"objective": "objective", "running_objective": "running objective", "validation": "validation"}
+_SHOWN |= {"accuracy": "accuracy", "running_accuracy": "running accuracy", "sparsity": "zeros"}
+_FRACTIONS = {"accuracy", "running_accuracy", "validation_accuracy", "sparsity"}
 
 
 class Progress(Callback):
@@ -101,8 +102,8 @@ class Progress(Callback):
 
     def _done(self, run: Run) -> float:
         """The fraction of the run that is over."""
-        batches = 1 if run.batch_size is None else -(-len(run.data) // run.batch_size)
-        done = (run.epoch - 1 + run.batch / batches) / run.epochs
+        part = run.batch / run.source.batches if run.source.batches else 0.0  # unknown of some streams
+        done = (run.epoch - 1 + part) / run.epochs
         return min(1.0, done if self._time_limit is None else max(done, run.seconds / self._time_limit))
 
     def _numbers(self, run: Run) -> list[str]:
