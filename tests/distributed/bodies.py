@@ -94,7 +94,7 @@ def run_of(
     batch: int = BATCH,
     **settings: Any,
 ) -> solvers.Run:
-    """Samples with weights, where the solver takes them; the peers are those of the mate."""
+    """Samples with weights, where the solver takes them; the ranks are those of the mate."""
     problem, X, Y = problem_of(name, dtype, samples)
     weights = torch.linspace(0.4, 1.9, samples, dtype=dtype) if solver.weighted else None
     data = solvers.Batch.whole(problem, X, Y, weights)
@@ -108,6 +108,6 @@ def run_of(
         tolerance=None if solver.init(problem, data).variables is None else 1e-9,
         validation=data.slice(0, 6),
         classify=name == "classes",
-        peers=mate.peers(),
+        ranks=mate.ranks(),
         **settings,
     )

@@ -46,11 +46,11 @@ class Mate:
     pairs: Any = None
     """Of four processes as two rows of two: the group of its column, and that of its row."""
 
-    def peers(self) -> Any:
-        from lifted_bregman.distributed import ProcessPeers
-        from lifted_bregman.problem import Peers
+    def ranks(self) -> Any:
+        from lifted_bregman.distributed import ProcessRanks
+        from lifted_bregman.solvers import DataRanks
 
-        return Peers() if self.group is None else ProcessPeers(self.group)
+        return DataRanks() if self.group is None else ProcessRanks(self.group)
 
     def agreement(self) -> Any:
         from lifted_bregman.distributed import ProcessAgreement
@@ -162,7 +162,7 @@ def _serve(rank: int, folder: str) -> None:
 def main(folder: str) -> None:
     """Imports what the tests need, forks the crew, and waits for its end."""
     die_with_parent()
-    for module in ("lifted_bregman", "lifted_bregman.distributed.process_peers", "tests.cases"):
+    for module in ("lifted_bregman", "lifted_bregman.distributed.process_shard", "tests.cases"):
         importlib.import_module(module)
     children = []
     for rank in range(SIZE):

@@ -11,8 +11,9 @@ from torch import nn
 
 import lifted_bregman as lb
 from lifted_bregman import solvers
-from lifted_bregman.distributed.partition import balanced, layer_costs
-from lifted_bregman.problem import Peers, Span
+from lifted_bregman.distributed.balance import balanced, layer_costs
+from lifted_bregman.problem import Border
+from lifted_bregman.solvers import DataRanks
 from tests.distributed.bodies import BATCH, SAMPLES, problem_of
 from tests.distributed.crew import Mate
 from tests.distributed.numbers import outcome_of
@@ -41,16 +42,18 @@ def _problem(name: str, dtype: torch.dtype) -> tuple[lb.LiftedProblem, Any, Any]
     return problem, X.to(dtype), Y.to(dtype) if Y.is_floating_point() else Y
 
 
-def company(mate: Mate, problem: lb.LiftedProblem, X: torch.Tensor, data: int) -> tuple[Peers, Span]:
-    """Peers and span of a mate, where `data` processes share the samples and the others the layers."""
+def company(mate: Mate, problem: lb.LiftedProblem, X: torch.Tensor, data: int) -> tuple[DataRanks, Border]:
+    """Ranks and border of a mate, where `data` processes share the samples and the others the layers."""
     if mate.size == 1:
-        return Peers(), problem.span
-    from lifted_bregman.distributed import ProcessPeers, ProcessSpan
+        return DataRanks(), problem.border
+    from lifted_bregman.distributed import ProcessBorder, ProcessRanks
 
     with_layers, with_samples = (None, mate.group) if data == 1 else mate.pairs
     count = mate.size // data
-    span = ProcessSpan(balanced(layer_costs(problem, X), count), with_samples) if count > 1 else problem.span
-    return (ProcessPeers(with_layers) if data > 1 else Peers()), span
+    border = problem.border
+    if count > 1:
+        border = ProcessBorder(problem.links, balanced(layer_costs(problem, X), count), with_samples)
+    return (ProcessRanks(with_layers) if data > 1 else DataRanks()), border
 
 
 def run_of(
@@ -60,7 +63,7 @@ def run_of(
     problem, X, Y = _problem(name, dtype)
     weights = torch.linspace(0.4, 1.9, len(X), dtype=dtype)
     batch = solvers.Batch.whole(problem, X, Y, weights)
-    peers, span = company(mate, problem, X, data)
+    ranks, border = company(mate, problem, X, data)
     return solvers.Run(
         problem,
         solver,
@@ -69,8 +72,8 @@ def run_of(
         seed=3,
         validation=batch.slice(0, 6),
         classify=name == "classes",
-        peers=peers,
-        span=span,
+        ranks=ranks,
+        border=border,
         agreement=mate.agreement(),
         **{"epochs": 3, "tolerance": None if solver.minibatch else 1e-9, **settings},
     )
@@ -116,11 +119,34 @@ def parameters_before_the_end(mate: Mate, name: str, solver: Any) -> Any:
             )
         )
     ]
-    return moved, list(run.span.layers), [tuple(x.shape) for x in run.state.variables or ()]
+    return moved, list(run.partition.terms), [tuple(x.shape) for x in run.state.variables or ()]
 
 
 def _is_of(parameter: torch.Tensor, layer: Any) -> bool:
     return any(parameter is own for own in layer.map.parameters.values())
+
+
+def places(mate: Mate, name: str, solver: Any, entries: Any = None) -> Any:
+    """Where the tensors of a state stand after three steps, or once `entries` were loaded; and the layers here."""
+    run = run_of(mate, name, solver, tolerance=None)
+    if entries is not None:
+        run.load_state_dict(entries)
+    else:
+        for _ in range(3):
+            if run._epoch_over:
+                run._next_epoch()
+            run._step()
+    found = _tensors(run.state.state_dict(), ())
+    run.collect()
+    return found, list(run.partition.terms), run.state_dict() if mate.rank == 0 else None
+
+
+def _tensors(value: Any, path: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    """The paths of all tensors that hold numbers."""
+    if isinstance(value, torch.Tensor):
+        return [path] if value.numel() else []
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [found for key, entry in entries for found in _tensors(entry, (*path, key))]
 
 
 def resume(mate: Mate, name: str, solver: Any, entries: Any, data: int = 1, **settings: Any) -> Any:
@@ -160,7 +186,7 @@ def sent(mate: Mate, name: str, solver: Any) -> Any:
     batch = run.source.first
     counts = []
     for _ in range(3):
-        before = run.span.sent, run.span.messages
+        before = run.border.sent, run.border.messages
         run.state = solver.step(run._shared, run.state, batch)
-        counts.append((run.span.sent - before[0], run.span.messages - before[1]))
+        counts.append((run.border.sent - before[0], run.border.messages - before[1]))
     return counts, len(batch)

@@ -132,7 +132,7 @@ class StopAt(Callback):
 
     def recorded(self, run, row):
         self.seen.append("recorded")
-        assert run.problem.peers.count == 1
+        assert run.problem.partition.count == 1
         counts = run.problem.work.as_dict()
         float(run.problem.objective(run.data.X, run.data.Y))  # which may be asked for on one process alone
         run.problem.work.reset(counts)

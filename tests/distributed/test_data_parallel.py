@@ -202,14 +202,14 @@ def one_variable(mate):
     model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)).double()
     for linear in model:
         nn.init.ones_(linear.weight)
-    problem = lb.lift(model, loss=lb.SquaredError()).with_peers(mate.peers())
+    problem = lb.lift(model, loss=lb.SquaredError())
     X, Y = torch.zeros(8, 1, dtype=torch.float64), torch.zeros(8, 1, dtype=torch.float64)
     Y[6:] = 1.0
-    own = solvers.Batch.whole(problem, X, Y).share(problem.peers)
-    point, memory = problem.forward_point(own.X, own.Y), {}
+    own = solvers.Batch.whole(problem, X, Y).share(mate.ranks())
+    point, memory = problem.forward_point(own.X, own.Y, shard=own.shard), {}
     rule = solvers.Backtracking(initial=0.975)
     rule.update(problem, point, (VariableBlock(1),), memory, smooth_quadratic=True)
-    return next(iter(memory.values())), problem.peers.gather(point.x[1]).flatten().tolist()
+    return next(iter(memory.values())), own.shard.all_rows(point.x[1]).flatten().tolist()
 
 
 def test_a_solver_that_is_not_data_parallel_is_refused_before_any_work(crew):
@@ -222,10 +222,10 @@ def test_a_solver_that_is_not_data_parallel_is_refused_before_any_work(crew):
 def refused(mate, solver):
     problem, X, Y = bodies.problem_of("relu", torch.float64)
     before = [p.detach().clone() for p in problem.model.parameters()]
-    peers = mate.peers()
+    ranks = mate.ranks()
     try:
-        solvers.Run(problem, solver, solvers.Batch.whole(problem, X, Y), epochs=1, peers=peers)
+        solvers.Run(problem, solver, solvers.Batch.whole(problem, X, Y), epochs=1, ranks=ranks)
     except errors.CompatibilityError as error:
         same = all(torch.equal(p.detach(), q) for p, q in zip(problem.model.parameters(), before, strict=True))
-        return str(error), same and peers.messages == 0
+        return str(error), same and ranks.messages == 0
     return "", False

@@ -119,8 +119,7 @@ def one_unsolvable_block(mate):
     problem, X, Y = bodies.problem_of("relu", torch.float64, 8)
     X = X.clone()
     X[5, 2] = 30.0
-    problem = problem.with_peers(mate.peers())
-    batch = solvers.Batch.whole(problem, X, Y).share(problem.peers)
+    batch = solvers.Batch.whole(problem, X, Y).share(mate.ranks())
     state = solver.init(problem, batch)
     real, failed = torch.linalg.cholesky_ex, []
 

@@ -11,7 +11,9 @@ from torch import nn
 
 import lifted_bregman as lb
 from lifted_bregman import errors, solvers
-from lifted_bregman.distributed.partition import balanced, layer_costs
+from lifted_bregman.distributed.balance import balanced, layer_costs
+from lifted_bregman.graph import Links, Partition
+from lifted_bregman.solvers import _by_term
 from tests import cases
 from tests.distributed import bodies, layer_bodies
 from tests.distributed.crew import Crew, Mate
@@ -107,6 +109,60 @@ def test_a_run_goes_on_with_another_number_of_processes(crew: Crew, kind: str, s
         assert differences(_sorted(ended["parameters"]), _sorted(alone["parameters"]), 1e-12) == []
 
 
+REPLICATED = {("visited",), ("distance",)}
+"""Tensors of a state that every rank has."""
+
+
+@pytest.mark.parametrize("kind", SOLVERS)
+def test_each_rank_holds_the_state_of_its_terms(crew: Crew, kind: str):
+    """A tensor of term l is on the rank that has l and nowhere else, after steps and after a whole state was loaded.
+
+    A vector for ‖J_x f_t‖ is on the rank that has f_t, and a variable on those that move or read it.
+    """
+    ((whole, _, entries),) = crew.run(1, layer_bodies.places, "deep", SOLVERS[kind])
+    assert kind.endswith("fixed") or any(isinstance(key, int) for path in whole for key in path[:-1])
+    for found in (
+        crew.run(4, layer_bodies.places, "deep", SOLVERS[kind]),
+        crew.run(4, layer_bodies.places, "deep", SOLVERS[kind], entries),
+    ):
+        for path in whole:
+            if path[0] in SOLVERS[kind].counts:  # added up, see below
+                continue
+            holders = [rank for rank, (paths, _, _) in enumerate(found) if path in paths]
+            assert holders == [rank for rank, (_, own, _) in enumerate(found) if is_here(path, own)], path
+        assert {path for paths, _, _ in found for path in paths} == set(whole)
+        assert differences(_sorted(found[0][2]["solver"]), _sorted(entries["solver"]), 0.0) == []
+
+
+def is_here(path, own) -> bool:
+    """Whether the rank of the layers `own` has the tensor, by the meaning of each field."""
+    if path in REPLICATED:
+        return True
+    if path[:2] == ("variables", "LiftedState"):
+        return path[2] in {f"x_{layer}" for layer in range(max(own[0] - 1, 1), own[-1] + 1)}
+    if path[0] == "step_memory":
+        assert path[1] == "power"
+        return path[2] in own
+    assert path[0] in ("power", "fast", "origin", "units"), path
+    return path[1] in own
+
+
+def test_of_what_several_ranks_have_rank_0_decides():
+    """Numbers by term of one name on two ranks; names that only one has; lists stay as they are."""
+    ranks = [{"a": {1: 10.0, 2: 20.0}, "b": {"c": {1: [1.0]}}}, {"a": {2: 0.0, 3: 30.0}, "b": {"c": {3: [3.0, 4.0]}}}]
+    whole = {"a": {1: 10.0, 2: 20.0, 3: 30.0}, "b": {"c": {1: [1.0], 3: [3.0, 4.0]}}}
+
+    class Two(lb.problem.Border):
+        def collect(self, value):
+            assert value == ranks[0]
+            return ranks
+
+    found = _by_term.collected(
+        ranks[0] | {"steps": 7, "metrics": {"m": 0.5}}, Two(Partition(Links.chain(3), (range(1, 3), range(3, 4)))), ()
+    )
+    assert found == whole | {"steps": 7, "metrics": {"m": 0.5}}
+
+
 @pytest.mark.parametrize("kind", ["Jacobi, fixed", "simultaneous", "pipelined", "Gram, pipelined"])
 def test_parameters_stay_where_they_are(crew: Crew, kind: str):
     """In between only a process's own layers have moved, and it has no rows of variables it does not read."""
@@ -168,13 +224,12 @@ def test_a_layer_costs_its_multiplications():
 
 def test_solvers_that_move_layers_in_turn_are_refused():
     problem, X, Y = layer_bodies.deep(bodies.SAMPLES)
-    span = problem.span
-    span.count = 2
+    border = lb.problem.Border(Partition(problem.links, (range(1, 4), range(4, 7))))
     data = solvers.Batch.whole(problem, X, Y)
     for solver in cases.solver_cases():
         if not solver.layer_parallel:
             with pytest.raises(errors.CompatibilityError, match="PipelinedSweep"):
-                solvers.Run(problem, solver, data, epochs=1, span=span)
+                solvers.Run(problem, solver, data, epochs=1, border=border)
 
 
 def test_counts_are_those_of_all_layers(crew: Crew):

@@ -24,14 +24,13 @@ def step(mate, solver, samples):
     model = nn.Sequential(linears[0], nn.ReLU(), linears[1], nn.Tanh(), linears[2])
     problem = lb.lift(model, loss=lb.SquaredError())
     X, Y = torch.randn(samples, WIDTHS[0], dtype=torch.float64), torch.randn(samples, WIDTHS[-1], dtype=torch.float64)
-    peers = mate.peers()
-    problem, whole = problem.with_peers(peers), solvers.Batch.whole(problem, X, Y)
-    state = solver.init(problem, whole.share(peers))
+    ranks, whole = mate.ranks(), solvers.Batch.whole(problem, X, Y)
+    state = solver.init(problem, whole.share(ranks))
     sent = []
     for _ in range(2):
-        before = peers.sent
-        state = solver.step(problem, state, whole.share(peers))
-        sent.append(peers.sent - before)
+        before = ranks.sent
+        state = solver.step(problem, state, whole.share(ranks))
+        sent.append(ranks.sent - before)
     return sent[-1]
 
 

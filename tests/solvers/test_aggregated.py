@@ -81,7 +81,7 @@ def test_ridge_to_the_exact_solution(name):
     state, distances = run_epochs(problem, (X, Y), solver, epochs, size, look)
     assert distances[-1] < 1e-9 and falls_linearly(distances)
     problem.model.load_state_dict(start)
-    t = state.metrics["step_1"]
+    t = state.metrics["step"][1]
     _, others = run_epochs(problem, (X, Y), StochasticProximalGradient(t), 40, size, look)
     assert min(others[-10:]) > 1e-4
 
@@ -236,7 +236,7 @@ def test_curvature_steps_take_the_worst_batch_so_far(solver, factor):
         state = solver.step(problem, state, batch)
         A = torch.cat([batch.X, torch.ones(4, 1, dtype=F64)], 1)
         worst = max(worst, float(torch.linalg.matrix_norm(A, 2)) ** 2 / 4)
-        assert 0.96 * factor / worst < state.metrics["step_1"] <= factor / worst
+        assert 0.96 * factor / worst < state.metrics["step"][1] <= factor / worst
 
 
 def test_piag_refuses_orders_that_break_the_delay_bound():

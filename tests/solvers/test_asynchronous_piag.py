@@ -240,7 +240,7 @@ def test_the_step_size_is_that_of_the_guarantee(bound):
     A = np.hstack([X.numpy(), np.ones((31, 1))])
     norms = [np.linalg.norm(rows, 2) ** 2 / 31 for rows in np.array_split(A, 4)]
     expected = 1.9 / ((2 * bound + 1) * sum(norms))
-    assert 0.97 * expected < state.metrics["step_1"] <= expected
+    assert 0.97 * expected < state.metrics["step"][1] <= expected
     assert [own[1] for own in state.curvature] == pytest.approx(norms, rel=0.02)
 
 

@@ -52,8 +52,8 @@ def test_the_multiplier_of_a_linear_layer_in_closed_form(inner, steps):
     assert multiplier > 0.5
     assert state.multipliers == [pytest.approx(multiplier, rel=1e-8)]
     torch.testing.assert_close(state.variables[1], (Y + multiplier * z) / (1.0 + multiplier), rtol=0, atol=1e-8)
-    assert state.metrics["bregman_1"] == pytest.approx(epsilon, rel=1e-8)
-    assert state.metrics["multiplier_1"] == state.multipliers[0]
+    assert state.metrics["bregman"][1] == pytest.approx(epsilon, rel=1e-8)
+    assert state.metrics["multiplier"][1] == state.multipliers[0]
     assert 0.0 <= state.metrics["violation"] <= 1e-8
 
 
@@ -86,7 +86,7 @@ def test_scipy_finds_the_same_constrained_minimum_of_a_tanh_layer():
     x = state.variables[1].numpy()
     np.testing.assert_allclose(x, split(found.x)[0], atol=1e-5)
     assert objective(np.arctanh(x).ravel()) == pytest.approx(found.fun, abs=1e-7)
-    assert state.metrics["bregman_1"] == pytest.approx(epsilon, abs=1e-8)
+    assert state.metrics["bregman"][1] == pytest.approx(epsilon, abs=1e-8)
 
 
 def test_the_update_is_the_clipped_ascent():
@@ -100,7 +100,7 @@ def test_the_update_is_the_clipped_ascent():
         activation = lb.activations.Tanh() if l == 1 else lb.activations.Softplus()
         phi = 0.5 * x[l].square().sum(1) + activation.potential(x[l])
         mean = float((phi + activation.conjugate(z) - (x[l] * z).sum(1)).mean())
-        assert state.metrics[f"bregman_{l}"] == pytest.approx(mean, abs=1e-12)
+        assert state.metrics["bregman"][l] == pytest.approx(mean, abs=1e-12)
         assert state.multipliers[l - 1] == pytest.approx(start + 3.0 * (mean - 0.02), abs=1e-10)
     assert case.problem.weights == (0.7, 2.0)  # the problem itself keeps its weights
 
@@ -128,7 +128,7 @@ def test_the_proximal_term_of_an_outer_solver_is_no_part_of_the_constraint():
     state = solver.step(problem, solver.init(problem, batch), batch)
     x, z = state.variables[1], (X @ model[0].weight.T + model[0].bias).detach()
     expected = float((0.5 * (x - z.relu()).square() + (z.relu() - z) * x).sum(1).mean())  # ½x² + φ*(z) - xz
-    assert state.metrics["bregman_1"] == pytest.approx(expected, rel=1e-12)
+    assert state.metrics["bregman"][1] == pytest.approx(expected, rel=1e-12)
     assert state.metrics["violation"] == pytest.approx(expected - 1e-3, rel=1e-12)
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import lifted_bregman as lb
+from lifted_bregman.problem.curvature import parameter_curvature, variable_curvature
 from lifted_bregman.solvers._batch_memory import BatchMemory
-from lifted_bregman.solvers._curvature import parameter_curvature, variable_curvature
 
 WEIGHTS = (0.7, 2.5)  # λ_1, λ_2; λ_3 = 1 is the loss
 
@@ -57,5 +57,5 @@ def test_the_curvature_of_a_batch_follows_the_inputs(case):
         for _ in range(2):
             found = parameter_curvature(problem, point, 2, memory, upper=False)
             assert expected * (1.0 - 1e-12) <= found <= 1.02 * expected
-            memory["Θ_2"] = [torch.zeros_like(part) for part in memory["Θ_2"]]  # another product would give 0
-        del memory["Θ_2"]
+            memory[2]["Θ_2"] = [torch.zeros_like(part) for part in memory[2]["Θ_2"]]  # another product would give 0
+        del memory[2]["Θ_2"]

@@ -233,7 +233,7 @@ def test_the_residual_of_a_step_is_that_before_the_last_move_of_the_top_layer(sp
         batch = solvers.Batch.whole(problem, X, Y)
         state = solver.step(problem, solver.init(problem, batch), batch)
         d = problem.evaluate(state.variables, X, Y).residual(4)
-        found[N] = (state.metrics["residual_4"], float(torch.linalg.vector_norm(d)) / len(X) ** 0.5)
+        found[N] = (state.metrics["residual"][4], float(torch.linalg.vector_norm(d)) / len(X) ** 0.5)
     assert found[2][0] == pytest.approx(found[1][1], rel=1e-12) and found[2][0] != pytest.approx(found[1][0], rel=1e-3)
 
 

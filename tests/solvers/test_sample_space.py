@@ -13,8 +13,8 @@ import lifted_bregman as lb
 from lifted_bregman import errors, solvers
 from lifted_bregman._linalg import FollowedPower
 from lifted_bregman.maps import Dense, PowerIteration
+from lifted_bregman.problem.curvature import MARGIN, parameter_curvature
 from lifted_bregman.solvers._batch_memory import BatchMemory
-from lifted_bregman.solvers._curvature import MARGIN, parameter_curvature
 from lifted_bregman.solvers._factored_dense import FactoredDense, with_maps
 from lifted_bregman.solvers._sample_space import samples_are_cheaper
 from lifted_bregman.solvers.implicit_sgd import Coupling, ImplicitSGD, Space
@@ -204,7 +204,7 @@ def test_norms_cost_no_products_of_their_own_once_they_are_followed(space):
     with Touches(weights) as seen:
         solver.step(problem, state, batch)
     norms = {index: float(torch.linalg.matrix_norm(weights[index], 2)) ** 2 for index in (1, 2, 3)}
-    v = {index: state.power[f"x_{index}"][0] for index in norms}
+    v = {index: state.power[index + 1][f"x_{index}"][0] for index in norms}
     for index, norm in norms.items():
         W = weights[index]
         assert float(torch.linalg.vector_norm(W.T @ (W @ v[index]))) == pytest.approx(norm, rel=2e-3)
@@ -234,7 +234,7 @@ def test_norms_of_inputs_by_singular_values(weighted, bias, space):
     expected = 0.7 * (1.0 + MARGIN) * float(torch.linalg.matrix_norm(A, 2)) ** 2 / 4
     for _ in range(2):
         assert parameter_curvature(view, point, 1, memory, upper=False) == pytest.approx(expected, rel=1e-4)
-        memory["Θ_1"] = [torch.zeros_like(part) for part in memory["Θ_1"]]  # another product would give 0
+        memory[1]["Θ_1"] = [torch.zeros_like(part) for part in memory[1]["Θ_1"]]  # another product would give 0
 
 
 def test_the_next_batch_reuses_the_memory_of_the_factors():

@@ -85,7 +85,7 @@ def test_a_target_in_the_energy_ends_at_the_lasso_that_has_it(fraction):
     result = run(problem, (X, Y), solver, epochs=600, record_every=600)
     W = problem.model[0].weight.detach()
     assert abs(float((W == 0).double().mean()) - fraction) < 0.01
-    assert abs(result.state.metrics["sparsity_parameters_1"] - fraction) < 0.01
+    assert abs(result.state.metrics["sparsity_parameters"][1] - fraction) < 0.01
     weight = problem.parameter_penalties[1].weight
     lasso = Lasso(alpha=weight, fit_intercept=False, tol=1e-12, max_iter=100000).fit(X.numpy(), Y.numpy())
     np.testing.assert_allclose(W.numpy(), lasso.coef_, atol=5e-3)
@@ -96,7 +96,7 @@ def test_a_target_for_codes_in_the_energy():
     solver = TargetedPenalties(ProximalGradient(), variables={2: TargetSparsity(0.8, rate=1.05, start=1e-2)})
     result = run(problem, (X, Y), solver, epochs=400, record_every=400)
     assert abs(problem.sparsity(result.state.variables, 2) - 0.8) < 0.02
-    assert result.state.metrics["weight_variables_2"] > 0.0
+    assert result.state.metrics["weight_variables"][2] > 0.0
 
 
 def test_targeted_penalties_continue_bitwise():

@@ -135,7 +135,7 @@ def test_curvature_steps_for_both():
     before = float(case.problem.objective(*case.data))
     result = solvers.run(case.problem, case.data, solver, epochs=10, batch_size=6)
     assert result.history[-1]["energy"] < before and all(
-        0.0 < result.state.metrics[f"step_{l}"] < 10.0 for l in (1, 2, 3)
+        0.0 < result.state.metrics["step"][l] < 10.0 for l in (1, 2, 3)
     )
 
 

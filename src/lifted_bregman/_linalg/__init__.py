@@ -6,7 +6,7 @@ from lifted_bregman._linalg.power import (
     FollowedPower,
     NormalOperator,
     PowerIteration,
-    PowerMemory,
+    PowerVectors,
     RememberedPower,
     Vector,
 )
@@ -24,7 +24,7 @@ __all__ = [
     "GuardedFactor",
     "NormalOperator",
     "PowerIteration",
-    "PowerMemory",
+    "PowerVectors",
     "RememberedPower",
     "Ridge",
     "Vector",

@@ -14,9 +14,8 @@ Vector = tuple[Tensor, ...]
 """A point of a product space, such as (weight, bias); norms are taken over all its tensors together."""
 NormalOperator = Callable[[Vector], Vector]
 """v -> JᵀJ v, whose largest eigenvalue is ‖J‖₂²."""
-PowerMemory = dict[str, list[Tensor]]
-"""The last vector of each power iteration by name, which a solver saves in its state: a warm start makes a number
-depend on the past."""
+PowerVectors = dict[str, list[Tensor]]
+"""The last vector of each power iteration, by name."""
 
 _TURN = 1e-3  # 1 - cos of the angle by which one product may turn the vector of a `FollowedPower`
 
@@ -58,7 +57,7 @@ class PowerIteration:
 class RememberedPower(PowerIteration):
     """A power iteration that starts from `memory[key]` and leaves its last vector there."""
 
-    def __init__(self, memory: PowerMemory, key: str) -> None:
+    def __init__(self, memory: PowerVectors, key: str) -> None:
         self._memory, self._key = memory, key
         self._vector = tuple(memory[key]) if key in memory else None
 

@@ -12,18 +12,18 @@ from lifted_bregman.distributed.parallel import Parallel
 
 if TYPE_CHECKING:
     from lifted_bregman.distributed.process_agreement import ProcessAgreement
-    from lifted_bregman.distributed.process_peers import ProcessPeers
-    from lifted_bregman.distributed.process_span import ProcessSpan
+    from lifted_bregman.distributed.process_border import ProcessBorder
+    from lifted_bregman.distributed.process_shard import ProcessRanks
     from lifted_bregman.distributed.process_team import Processes
     from lifted_bregman.distributed.process_workers import AsynchronousProcesses
 
-__all__ = ["AsynchronousProcesses", "Parallel", "ProcessAgreement", "ProcessPeers", "ProcessSpan", "Processes"]
+__all__ = ["AsynchronousProcesses", "Parallel", "ProcessAgreement", "ProcessBorder", "ProcessRanks", "Processes"]
 
 _MODULES = {
     "AsynchronousProcesses": "process_workers",
     "ProcessAgreement": "process_agreement",
-    "ProcessPeers": "process_peers",
-    "ProcessSpan": "process_span",
+    "ProcessRanks": "process_shard",
+    "ProcessBorder": "process_border",
     "Processes": "process_team",
 }
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from lifted_bregman import errors
-from lifted_bregman.distributed.process_peers import message_device
+from lifted_bregman.distributed.process_shard import message_device
 from lifted_bregman.distributed.world import lost
 from lifted_bregman.solvers import Agreement, Outcome, Stop
 

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lifted_bregman.distributed.process_peers import message_device
+from lifted_bregman.distributed.process_shard import message_device
 from lifted_bregman.problem import LiftedState
 from lifted_bregman.solvers import Team
 from lifted_bregman.solvers._anchor import Anchor, accumulate, clear, overwrite, tensors

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lifted_bregman.distributed.process_peers import message_device
+from lifted_bregman.distributed.process_shard import message_device
 from lifted_bregman.distributed.process_team import Processes, unpacked
 from lifted_bregman.solvers import AsynchronousTeam
 from lifted_bregman.solvers._anchor import Anchor, copied, live, overwrite, tensors

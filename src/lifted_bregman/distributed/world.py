@@ -233,7 +233,7 @@ def _own_group(rows: torch.Tensor, timeout: timedelta) -> dist.ProcessGroup:
 
 
 def _message(number: int) -> torch.Tensor:
-    from lifted_bregman.distributed.process_peers import message_device
+    from lifted_bregman.distributed.process_shard import message_device
 
     return torch.tensor([number], dtype=torch.int64, device=message_device(None))
 

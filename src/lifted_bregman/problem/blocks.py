@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lifted_bregman.graph import Links
+from lifted_bregman.graph import Links, Partition
 
 
 @dataclass(frozen=True, order=True)
@@ -105,3 +105,9 @@ def by_colour(links: Links) -> tuple[tuple[Block, ...], ...]:
     """
     parameters = tuple(map(ParameterBlock, layers(links.depth)))
     return (parameters, *(tuple(map(VariableBlock, colour)) for colour in links.colours))
+
+
+def own_blocks(blocks: Iterable[Block], partition: Partition) -> tuple[Block, ...]:
+    """Those of the blocks that the rank of the partition moves, in their order."""
+    movable: dict[type, range] = {ParameterBlock: partition.terms, VariableBlock: partition.hidden}
+    return tuple(block for block in blocks if block.layer in movable[type(block)])

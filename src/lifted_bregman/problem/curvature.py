@@ -1,138 +1,204 @@
-"""The curvature of blocks: Lipschitz constants of their gradients, also where samples have weights or are shared."""
+"""The curvature of blocks: Lipschitz constants of their gradients, also where samples have weights or ranks share them.
+
+    Θ_l:  (1/s) Σ_t λ_t ‖J_Θ f_t‖₂² over the terms t in which Θ_l occurs, in most networks the term l alone
+    x_l:  Σ_t λ_t ‖J_x f_t‖₂² over the terms t that read x_l; in a chain λ_{l+1} ‖J_x f_{l+1}‖₂²
+
+σ is 1-Lipschitz, so that no other constant occurs.  The squared norms are guaranteed bounds if `upper`, else estimates
+from below by power iterations.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
-from lifted_bregman._linalg import NormalOperator, PowerIteration, Vector
+from lifted_bregman._linalg import FollowedPower, NormalOperator, PowerIteration, RememberedPower, Vector
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.maps import Borrowing, Dense, LayerMap
 from lifted_bregman.maps.base import Inputs
-from lifted_bregman.problem.peers import Peers
+from lifted_bregman.problem.blocks import Block, ParameterBlock
+from lifted_bregman.problem.border import number
 from lifted_bregman.problem.point import Point
+from lifted_bregman.problem.shard import WHOLE, Shard, sum_numbers
 
 if TYPE_CHECKING:
     from lifted_bregman.problem.lifted import LiftedProblem
 
-_ALONE = Peers()
-Powers = Callable[[str], PowerIteration]
-"""The power iteration of each name: "Θ_3" or "x_2", and "x_2.5" for term 5 where several read x_2."""
+MARGIN = 0.01
+"""Added, relatively, to a power iteration's estimate, which comes from below."""
+PowerMemory = dict[int, dict[str, list[Tensor]]]
+"""By term t, the last vector of each power iteration on f_t: "Θ_l" for its parameters, "x_v" for an input.
+
+A solver saves it in its state, for a warm start makes a number depend on the past.
+"""
 
 
-def parameter_key(layer: int) -> str:
-    """The name of the power iteration for the curvature of Θ_l."""
-    return f"Θ_{layer}"
+class FollowedMemory(PowerMemory):
+    """The memory during the inner steps of one batch, in which a power iteration takes one product at each step."""
+
+    def __init__(self, memory: PowerMemory) -> None:
+        super().__init__({term: dict(vectors) for term, vectors in memory.items()})
+        self.norms: dict[int, float] = {}
+        """The last curvature of Θ_l, by l."""
+        self.inputs: dict[int, Inputs] = {}
+        """What f_l read when that curvature was computed, by l."""
 
 
-def variable_key(layer: int) -> str:
-    """The name of the power iteration for the curvature of x_l, in a chain that of ‖W_{l+1}‖."""
-    return f"x_{layer}"
+def power(memory: PowerMemory, term: int, name: str) -> RememberedPower:
+    """The power iteration of this name on f_t."""
+    vectors = memory.setdefault(term, {})
+    return FollowedPower(vectors, name) if isinstance(memory, FollowedMemory) else RememberedPower(vectors, name)
 
 
-def parameter_curvature(problem: LiftedProblem, point: Point, layer: int, powers: Powers, upper: bool) -> float:
-    """(1/s) Σ_t λ_t ‖J_Θ f_t‖₂² over the terms t in which Θ_l occurs, in most networks the term l alone."""
+def variable_key(variable: int) -> str:
+    """The name of the power iteration for ‖J_x f_t‖ in the variable x_v; for a dense map ‖W_t‖."""
+    return f"x_{variable}"
+
+
+# Blocks
+
+
+def parameter_curvature(
+    problem: LiftedProblem, point: Point, layer: int, memory: PowerMemory, upper: bool, margin: float = MARGIN
+) -> float:
+    """The Lipschitz constant of ∇_{Θ_l}H: a guaranteed bound if `upper`, else an estimate, enlarged by `margin`.
+
+    During the inner steps of a batch an estimate is computed once as long as f_l reads the same.
+    """
+    x, users = point.read(layer), problem.links.users[layer]
+    inner = memory if isinstance(memory, FollowedMemory) else None
+    if inner is not None and inner.inputs.get(layer) is x and not upper and len(users) == 1:
+        return _enlarged(inner.norms[layer], upper, margin)
     total = 0.0
-    for term in problem.links.users[layer]:
+    for term in users:
         f = problem.network[term].map
         if term != layer:
             assert isinstance(f, Borrowing)
             f = f.base
-        key = parameter_key(layer) if term == layer else f"{parameter_key(layer)}.{term}"
-        norm = squared_parameter_norm(f, point.read(term), powers(key), upper, point.weights, problem.peers)
-        total += problem.weight(term) * norm / problem.peers.samples(point.samples)
-    return total
+        iteration = power(memory, term, f"Θ_{layer}")
+        norm = _squared_parameter_norm(f, point.read(term), iteration, upper, point.weights, point.shard)
+        total += problem.weight(term) * norm / point.samples
+    if inner is not None:
+        inner.inputs[layer], inner.norms[layer] = x, total
+    return _enlarged(total, upper, margin)
 
 
-def variable_curvature(problem: LiftedProblem, point: Point, layer: int, powers: Powers, upper: bool) -> float:
-    """Σ_t λ_t ‖J_x f_t‖₂² over the terms t that read x_l; in a chain λ_{l+1} ‖J_x f_{l+1}‖₂²."""
-    total, peers = 0.0, problem.peers
-    for number, term in enumerate(problem.links.readers[layer]):
-        f, which = problem.network[term].map, problem.links.inputs[term].index(layer)
-        key = variable_key(layer) if number == 0 else f"{variable_key(layer)}.{term}"
-        norm = squared_input_norm(f, point.read(term), powers(key), upper, peers, which)
-        total += problem.weight(term) * norm
-    return total
+def variable_curvature(
+    problem: LiftedProblem, point: Point, layer: int, memory: PowerMemory, upper: bool, margin: float = MARGIN
+) -> float:
+    """The Lipschitz constant of the gradient in x_l of a sample's smooth part, as for `parameter_curvature`.
 
-
-class SharedPower(PowerIteration):
-    """A power iteration on the sum of all peers' operators, with the same vectors everywhere.
-
-    power  whose vector is used and kept
+    Where the rank above has layer l + 1, it is the number that it sends by `lend_curvature`.
     """
+    if layer in problem.partition.lent:
+        return float(problem.border.from_above(number(0.0)))
+    total = 0.0
+    for term in problem.links.readers[layer]:
+        which, iteration = problem.links.inputs[term].index(layer), power(memory, term, variable_key(layer))
+        norm = squared_input_norm(problem.network[term].map, point.read(term), iteration, upper, point.shard, which)
+        total += problem.weight(term) * norm
+    return _enlarged(total, upper, margin)
 
-    def __init__(self, power: PowerIteration, peers: Peers) -> None:
-        self._power, self._peers = power, peers
 
-    def estimate(
-        self, normal: NormalOperator, like: Sequence[Tensor], tolerance: float = 1e-4, max_steps: int = 100
-    ) -> float:
-        def summed(v: Vector) -> Vector:
-            image = tuple(part.clone() for part in normal(v))
-            self._peers.total(*image)
-            return image
+def lend_curvature(problem: LiftedProblem, point: Point, memory: PowerMemory, upper: bool) -> None:
+    """Sends `variable_curvature` of the variable that is borrowed to the rank that moves it."""
+    for layer in problem.partition.borrowed:
+        problem.border.send_below(number(variable_curvature(problem, point, layer, memory, upper)))
 
-        return self._power.estimate(summed, like, tolerance, max_steps)
+
+def best_curvature(problem: LiftedProblem, point: Point, block: Block, memory: PowerMemory) -> float:
+    """A guaranteed bound where every map in question is affine; else twice the estimate, for its Jacobian changes."""
+    of_parameters = isinstance(block, ParameterBlock)
+    terms = problem.links.users[block.layer] if of_parameters else problem.links.readers[block.layer]
+    upper = all(problem.network[term].map.affine for term in terms)
+    bound = (parameter_curvature if of_parameters else variable_curvature)(problem, point, block.layer, memory, upper)
+    return bound if upper else 2.0 * bound
+
+
+def step_for(factor: float, bound: float, point: Point) -> float:
+    """factor / bound, kept finite and positive where there is no curvature at all, or where a run has diverged."""
+    eps = torch.finfo(point.dtype).eps
+    return factor / min(max(bound, eps), eps**-4) if math.isfinite(bound) else factor * eps**4
+
+
+def _enlarged(bound: float, upper: bool, margin: float) -> float:
+    return bound if upper else (1.0 + margin) * bound
+
+
+# Maps
 
 
 @no_graph
 def squared_input_norm(
-    f: LayerMap, x: Inputs, power: PowerIteration, upper: bool, peers: Peers = _ALONE, which: int = 0
+    f: LayerMap, x: Inputs, power: PowerIteration, upper: bool, shard: Shard = WHOLE, which: int = 0
 ) -> float:
-    """‖J_x f‖₂² of one sample, the largest over all samples of all peers where they differ.
+    """‖J_x f‖₂² of one sample, the largest over all samples of the batch where they differ.
 
     which  the input in question, where f reads several
     """
 
     def of_all(x: Tensor) -> Tensor:
         # An affine map has the same Jacobian at every x, of which only the shape is read.
-        return x.new_zeros(1, *x.shape[1:]) if f.affine else peers.gather(x, keep=True)
+        return x.new_zeros(1, *x.shape[1:]) if f.affine else shard.all_rows(x, keep=True)
 
-    if peers.count > 1:
+    if not shard.whole:
         x = tuple(map(of_all, x)) if isinstance(x, tuple) else of_all(x)
     return f.input_curvature(x, power, upper, which)
 
 
 @no_graph
-def squared_parameter_norm(
-    f: LayerMap,
-    x: Inputs,
-    power: PowerIteration,
-    upper: bool,
-    weights: Tensor | None = None,
-    peers: Peers = _ALONE,
+def _squared_parameter_norm(
+    f: LayerMap, x: Inputs, power: PowerIteration, upper: bool, weights: Tensor | None, shard: Shard
 ) -> float:
-    """‖diag(√w) J_Θ f‖₂² over all samples of x: an estimate from below, or a guaranteed bound if `upper`.
+    """‖diag(√w) J_Θ f‖₂² over all samples of the batch.
 
-    Without weights it is `f.parameter_curvature`.  With them it is exact for a dense map; for any other it is max_i w_i
-    times the number without weights, which is not below.
-
-    The samples are those of all peers.
+    With weights it is exact for a dense map; for any other it is max_i w_i times the number without weights, which is
+    not below.
     """
-    x, weights, power = over_all_samples(x, weights, power, upper, peers)
-    shared = isinstance(power, SharedPower)
+    x, weights, power = over_all_samples(x, weights, power, upper, shard)
+    summed = isinstance(power, _SummedPower)
     if isinstance(f, Dense):
         norm = f.parameter_curvature(x, power, upper, weights)
         # Of a bias alone the norm is Σ w_i over the rows here, without a power iteration that adds up those of all.
-        return peers.total_of(norm)[0] if shared and f.parameters.keys() == {"bias"} else norm
+        return sum_numbers(shard, norm)[0] if summed and f.parameters.keys() == {"bias"} else norm
     if weights is None:
         return f.parameter_curvature(x, power, upper)
-    return float((peers.gather(weights) if shared else weights).max()) * f.parameter_curvature(x, power, upper)
+    return float((shard.all_rows(weights) if summed else weights).max()) * f.parameter_curvature(x, power, upper)
 
 
 def over_all_samples(
-    x: Inputs, weights: Tensor | None, power: PowerIteration, upper: bool, peers: Peers
+    x: Inputs, weights: Tensor | None, power: PowerIteration, upper: bool, shard: Shard
 ) -> tuple[Inputs, Tensor | None, PowerIteration]:
-    """The arguments of a norm over all samples: the rows of all peers, or those here and a `SharedPower`.
+    """The arguments of a norm over all samples of the batch.
 
-    Rows are gathered for a bound from above, and where that is cheap.
+    These are the rows of all ranks, for a bound from above and where that is cheap; else the rows of this rank, and a
+    power iteration that adds up the products of all ranks.
     """
-    if peers.count == 1:
+    if shard.whole:
         return x, weights, power
     several = isinstance(x, tuple)
-    if upper or several or peers.light(x):
-        x = tuple(peers.gather(rows, keep=True) for rows in x) if several else peers.gather(x, keep=True)
-        return x, None if weights is None else peers.gather(weights), power
-    return x, weights, SharedPower(power, peers)
+    if upper or several or shard.rows_are_cheap(x):
+        x = tuple(shard.all_rows(rows, keep=True) for rows in x) if several else shard.all_rows(x, keep=True)
+        return x, None if weights is None else shard.all_rows(weights), power
+    return x, weights, _SummedPower(power, shard)
+
+
+class _SummedPower(PowerIteration):
+    """A power iteration on the sum of the operators of all ranks, with the same vectors on each."""
+
+    def __init__(self, power: PowerIteration, shard: Shard) -> None:
+        self._power, self._shard = power, shard
+
+    def estimate(
+        self, normal: NormalOperator, like: Sequence[Tensor], tolerance: float = 1e-4, max_steps: int = 100
+    ) -> float:
+        def summed(v: Vector) -> Vector:
+            image = tuple(part.clone() for part in normal(v))
+            self._shard.all_sum(*image)
+            return image
+
+        return self._power.estimate(summed, like, tolerance, max_steps)

@@ -13,8 +13,9 @@ from lifted_bregman._linalg import joint_norm, norm
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.errors import SettingError, TensorError
 from lifted_bregman.problem.blocks import hidden_layers
+from lifted_bregman.problem.border import lend
 from lifted_bregman.problem.point import Point
-from lifted_bregman.problem.span import lend
+from lifted_bregman.problem.shard import join_norms
 from lifted_bregman.problem.state import LiftedState
 
 if TYPE_CHECKING:
@@ -51,8 +52,8 @@ def certificates(problem: LiftedProblem, point: Point, step: float = 1.0) -> Cer
     step = positive(step, "step")
     lend(problem, point)
     return Certificates(
-        tuple(_parameter_residual(problem, point, layer, step) for layer in problem.span.layers),
-        tuple(_variable_residual(problem, point, layer, step) for layer in problem.span.hidden),
+        tuple(_parameter_residual(problem, point, layer, step) for layer in problem.partition.terms),
+        tuple(_variable_residual(problem, point, layer, step) for layer in problem.partition.hidden),
     )
 
 
@@ -64,8 +65,7 @@ def consistency(problem: LiftedProblem, state: LiftedState, X: ModelInput) -> tu
     for layer in hidden_layers(len(network)):
         sigma = network[layer].activate(network[layer].map.apply(network.read(values, layer)))
         x = state[layer]
-        norms = (norm(x - sigma), norm(sigma))
-        gap, size = problem.peers.norms_of(*norms)
+        gap, size = norm(x - sigma), norm(sigma)
         gaps.append(gap / size if size > 0.0 else (0.0 if gap == 0.0 else math.inf))
     return tuple(gaps)
 
@@ -79,7 +79,7 @@ def linear_units(problem: LiftedProblem, X: ModelInput) -> tuple[LinearUnits, ..
     for layer in hidden_layers(len(network)):
         z = network[layer].map.apply(network.read(values, layer))
         values.append(network[layer].activate(z))
-        linear = problem.peers.gather(values[-1] == z)
+        linear = values[-1] == z
         found.append(LinearUnits(100.0 * float(linear.double().mean()), 100.0 * float(linear.all(0).double().mean())))
     return tuple(found)
 
@@ -107,5 +107,5 @@ def _parameter_residual(problem: LiftedProblem, point: Point, layer: int, step: 
 def _variable_residual(problem: LiftedProblem, point: Point, layer: int, step: float) -> float:
     x = point.x[layer]
     moved = problem.variable_prox(layer, x - step * problem.variable_gradient(point, layer), step)
-    (length,) = problem.peers.norms_of(norm(x - moved))
-    return length / (step * math.sqrt(problem.peers.samples(point.samples)))
+    (length,) = join_norms(point.shard, norm(x - moved))
+    return length / (step * math.sqrt(point.samples))

@@ -6,13 +6,12 @@ plus (τ/2)‖Θ - Θ⁰‖² where the problem is that of an implicit step (`Li
 term.
 
 Where the point has sample weights, every mean (1/s) Σ_i here is (1/s) Σ_i w_i, divided by s whatever the w_i add up to.
-Means are those over the samples of all of the problem's peers.  `layer_energies` and `objective` work where layers are
-shared, too.
+`layer_energies` and `objective` work where layers are shared, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 @no_graph
 def layer_energies(problem: LiftedProblem, point: Point) -> Tensor:
     """The parts of E by layer, (L,): mean of λ_l B_l + R_l, or of the loss for l = L, plus P_l; their sum is E."""
-    return problem.span.all_layers(torch.stack(_parts(problem, point, problem.span.layers)))
+    return problem.border.all_terms(torch.stack(_parts(problem, point, problem.partition.terms)))
 
 
 @no_graph
@@ -39,7 +38,7 @@ def layer_objectives(problem: LiftedProblem, point: Point) -> Tensor:
 
     For a point that is a forward pass they are the parts of E, since there B_l = 0.
     """
-    return problem.span.all_layers(torch.stack(_objective_parts(problem, point)))
+    return problem.border.all_terms(torch.stack(_objective_parts(problem, point)))
 
 
 @no_graph
@@ -77,8 +76,7 @@ def nonsmooth(problem: LiftedProblem, point: Point, smooth_quadratic: bool) -> T
         own = problem.network[layer]
         potential = own.psi(point.x[layer]) if smooth_quadratic else own.phi(point.x[layer])
         per_sample = per_sample + problem.weight(layer) * potential
-    value = point.weigh(per_sample).mean()
-    problem.peers.mean(value)
+    (value,) = point.means([per_sample])
     for layer in layers(problem.depth):
         value = value + _on_parameters(problem, layer) + _to_anchors(problem, layer)
     return value
@@ -100,15 +98,17 @@ def smooth(problem: LiftedProblem, point: Point, smooth_quadratic: bool) -> Tens
         if smooth_quadratic and layer != depth:
             term = term + half_square(x)
         per_sample = per_sample + problem.weight(layer) * term
-    value = point.weigh(per_sample).mean()
-    problem.peers.mean(value)
-    return value
+    return point.means([per_sample])[0]
 
 
 def _parts(problem: LiftedProblem, point: Point, terms: Iterable[int]) -> list[Tensor]:
     """The mean of λ_l B_l + R_l, plus P_l, for each of the layers."""
-    means = _means(problem, point, {layer: _term(problem, point, layer) for layer in terms})
-    return [mean + _on_parameters(problem, layer) + _to_anchors(problem, layer) for layer, mean in means.items()]
+    terms = tuple(terms)
+    means = point.means(_term(problem, point, layer) for layer in terms)
+    return [
+        mean + _on_parameters(problem, layer) + _to_anchors(problem, layer)
+        for layer, mean in zip(terms, means, strict=True)
+    ]
 
 
 def _objective_parts(problem: LiftedProblem, point: Point) -> list[Tensor]:
@@ -116,20 +116,13 @@ def _objective_parts(problem: LiftedProblem, point: Point) -> list[Tensor]:
 
     Of the maps only f_L is needed.
     """
-    span, depth = problem.span, problem.depth
-    counted = [l for l, penalty in problem.penalties.items() if l in span.hidden and not penalty.constraint]
+    partition, depth = problem.partition, problem.depth
+    counted = [l for l, penalty in problem.penalties.items() if l in partition.hidden and not penalty.constraint]
     terms = {layer: _on_variable(problem, point, layer) for layer in counted}
-    if depth in span.layers:
+    if depth in partition.terms:
         terms[depth] = _term(problem, point, depth)
-    means, nothing = _means(problem, point, terms), point.x[-1].new_zeros(())
-    return [means.get(layer, nothing) + _on_parameters(problem, layer) for layer in span.layers]
-
-
-def _means(problem: LiftedProblem, point: Point, terms: Mapping[int, Tensor]) -> dict[int, Tensor]:
-    """The mean of each layer's terms over the samples of all peers."""
-    means = {layer: point.weigh(term).mean() for layer, term in terms.items()}
-    problem.peers.mean(*means.values())
-    return means
+    means, nothing = dict(zip(terms, point.means(terms.values()), strict=True)), point.x[-1].new_zeros(())
+    return [means.get(layer, nothing) + _on_parameters(problem, layer) for layer in partition.terms]
 
 
 def _term(problem: LiftedProblem, point: Point, layer: int) -> Tensor:
@@ -148,9 +141,9 @@ def _on_variable(problem: LiftedProblem, point: Point, layer: int) -> Tensor:
 
 def _on_variables(problem: LiftedProblem, point: Point) -> Tensor:
     """Σ_l R_l(x_l) of each sample."""
-    total: Tensor = point.x[-1].new_zeros(point.samples)
+    total: Tensor = point.x[-1].new_zeros(len(point.x[-1]))
     for layer in problem.penalties:
-        if layer in problem.span.hidden:
+        if layer in problem.partition.hidden:
             total = total + _on_variable(problem, point, layer)
     return total
 
@@ -167,7 +160,7 @@ def _on_parameters(problem: LiftedProblem, layer: int) -> Tensor | float:
 
 def quadratic_terms(problem: LiftedProblem) -> Tensor | float:
     """Σ (τ/2)‖Θ - Θ⁰‖² of all layers here."""
-    return sum((_to_anchors(problem, layer) for layer in problem.span.layers), 0.0)
+    return sum((_to_anchors(problem, layer) for layer in problem.partition.terms), 0.0)
 
 
 def _to_anchors(problem: LiftedProblem, layer: int) -> Tensor | float:

@@ -105,8 +105,7 @@ def _sweep(problem: LiftedProblem, point: Point, steps: dict[int, float]) -> flo
         old, t = point.x[layer], steps[layer]
         ahead = torch.sub(old, problem.variable_gradient(point, layer), alpha=t)
         point.set_variable(layer, problem.variable_prox(layer, ahead, t))
-        norms = (norm(point.x[layer] - old), norm(point.residual(layer)))
-        moved, size = problem.peers.norms_of(*norms)
+        moved, size = norm(point.x[layer] - old), norm(point.residual(layer))
         largest = max(largest, moved / size if size > 0.0 else (0.0 if moved == 0.0 else math.inf))
     return largest
 

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.errors import CompatibilityError
-from lifted_bregman.graph import ModelInput, Network, summary
+from lifted_bregman.graph import ModelInput, Network, Partition, summary
 from lifted_bregman.graph.inputs import InputLike, joined
 from lifted_bregman.losses import BregmanLoss
-from lifted_bregman.maps import Borrowing, Dense, PowerIteration
+from lifted_bregman.maps import Borrowing, Dense
 from lifted_bregman.penalties import Penalty
 from lifted_bregman.problem import diagnostics, energies
 from lifted_bregman.problem.blocks import (
@@ -23,13 +23,13 @@ from lifted_bregman.problem.blocks import (
     layers,
     neighbours,
 )
+from lifted_bregman.problem.border import Border, enter
 from lifted_bregman.problem.composite import composite_prox
-from lifted_bregman.problem.curvature import parameter_curvature, variable_curvature
+from lifted_bregman.problem.curvature import PowerMemory, parameter_curvature, variable_curvature
 from lifted_bregman.problem.data_checks import DataChecks, sample_weights
-from lifted_bregman.problem.peers import Peers
 from lifted_bregman.problem.point import Point
 from lifted_bregman.problem.settings import check_weights
-from lifted_bregman.problem.span import Span, enter
+from lifted_bregman.problem.shard import WHOLE, Shard
 from lifted_bregman.problem.state import LiftedState
 from lifted_bregman.problem.work import Work
 
@@ -63,8 +63,8 @@ class LiftedProblem:
     They change the energies and whatever is of Θ.  Given Θ, each sample's variables minimise an energy of their own,
     in which w_i cancels: gradients, curvatures and proximal maps of x_l do not depend on weights.
 
-    Other processes, the `peers`, may have more samples: every mean over samples is then that of all of them.  Others
-    may have some of the layers: those that are here are the `span`.
+    Other ranks may hold some of the terms: those that are here are in the `partition`, and what is sent to other ranks
+    goes through the `border`.
     """
 
     def __init__(
@@ -93,13 +93,11 @@ class LiftedProblem:
         """Whether another solver made this problem by `anchored`, for one of its steps."""
         self._weight = dict(zip(layers(self.depth), (*self.weights, 1.0), strict=True))
         self._checks = DataChecks(network, loss)
-        self._power: dict[str, PowerIteration] = {}
+        self._power: PowerMemory = {}
         self.work = Work()
         """Counters of what was done through this problem since the last run began, which set them to 0."""
-        self.peers = Peers()
-        """Who holds the other samples of a batch."""
-        self.span = Span(self.depth)
-        """Which layers are here."""
+        self.border = Border(Partition(self.links))
+        """The messages to ranks that hold other terms."""
 
     def summary(self) -> str:
         """The terms as a table: number, name, map, activation, inputs and parameters; what is lifted and what is a map.
@@ -139,7 +137,7 @@ class LiftedProblem:
         """The same problem, on the same parameters, with other λ_1 .. λ_{L-1}."""
         checked = check_weights(weights, self.network)
         other = LiftedProblem(self.network, self.loss, checked, self.penalties, self.parameter_penalties)
-        other.peers, other.span, other.anchors = self.peers, self.span, self.anchors
+        other.border, other.anchors = self.border, self.anchors
         return other
 
     def anchored(self, centre: Parameters, weight: float) -> LiftedProblem:
@@ -165,16 +163,15 @@ class LiftedProblem:
         """Whether a step in Θ_l has a proximal part: a penalty or a quadratic term."""
         return layer in self.parameter_penalties or bool(self.anchors)
 
-    def with_peers(self, peers: Peers) -> LiftedProblem:
-        """The same problem, with its settings, counters and parameters, on samples that are shared with `peers`."""
-        view = copy.copy(self)
-        view.peers, view._power = peers, {}
-        return view
+    @property
+    def partition(self) -> Partition:
+        """Which terms are on this rank; all of them for one process."""
+        return self.border.partition
 
-    def with_span(self, span: Span) -> LiftedProblem:
-        """The same problem, with its settings, counters and parameters, of which this process has some layers."""
+    def with_border(self, border: Border) -> LiftedProblem:
+        """The same problem, with its settings, counters and parameters, of which this rank has some terms."""
         view = copy.copy(self)
-        view.span, view._power = span, {}
+        view.border, view._power = border, {}
         return view
 
     def neighbours(self, block: Block) -> frozenset[Block]:
@@ -197,9 +194,9 @@ class LiftedProblem:
             self._checks.pure()
             X = self._checks.inputs(X)
         X = joined(X)
-        if self.span.count > 1:
+        if self.partition.count > 1:
             return self.forward_point(X, X).state  # type: ignore[arg-type]  # a chain, whose X is a tensor
-        X = X.detach() if X.requires_grad else X  # which peers know as their own part
+        X = X.detach() if X.requires_grad else X  # the same tensor, whose rows on other ranks a shard knows
         variables = self.network.forward(X, hidden_layers(self.depth))
         self.work.forward_maps += len(variables)
         self.work.prox_maps += len(variables)
@@ -224,16 +221,19 @@ class LiftedProblem:
             weights = None if weights is None else sample_weights(weights, Y)
         return self.point(state, X, Y, weights)
 
-    def point(self, state: LiftedState, X: InputLike, Y: Tensor, weights: Tensor | None = None) -> Point:
+    def point(
+        self, state: LiftedState, X: InputLike, Y: Tensor, weights: Tensor | None = None, shard: Shard = WHOLE
+    ) -> Point:
         """A point whose z_l and d_l are computed when first read; X and Y come from `prepare` and are not checked.
 
-        Nor are the weights: w_i > 0, (s,), of the dtype and on the device of Y, or None for all equal to 1.
+        Nor are the weights: w_i > 0, (s,), of the dtype and on the device of Y, or None for all equal to 1.  Where the
+        samples are part of a batch, `shard` says which.
         """
-        return Point(self.network, (joined(X), *state, Y), self.work, weights)
+        return Point(self.network, (joined(X), *state, Y), self.work, weights, shard)
 
-    def forward_point(self, X: InputLike, Y: Tensor, weights: Tensor | None = None) -> Point:
+    def forward_point(self, X: InputLike, Y: Tensor, weights: Tensor | None = None, shard: Shard = WHOLE) -> Point:
         """The point of `forward_state`, with the z_l and σ_l(z_l) that led to it; arguments as for `point`."""
-        point = Point(self.network, (joined(X), *[Y] * self.depth), self.work, weights)
+        point = Point(self.network, (joined(X), *[Y] * self.depth), self.work, weights, shard)
         enter(self, point)
         return point
 
@@ -309,19 +309,19 @@ class LiftedProblem:
         weights, the rows of d_l are multiplied by w_i.
         """
         self.work.parameter_gradients += 1
-        scale, d = self.weight(layer) / self.peers.samples(point.samples), point.weigh(point.residual(layer))
-        if self.peers.count > 1:
+        scale, d = self.weight(layer) / point.samples, point.weigh(point.residual(layer))
+        if not point.shard.whole:
             d = d.clone()  # which a map may return as it is, and sums change it
         gradient = self.network[layer].map.pull_back_parameters(point.read(layer), d, scale)
         for user in self.links.users[layer][1:]:
             self._add_shared(point, user, layer, gradient)
-        self.peers.total(*gradient.values())
+        point.shard.all_sum(*gradient.values())
         return gradient
 
     def _add_shared(self, point: Point, user: int, owner: int, into: Mapping[str, Tensor], scale: float = 1.0) -> None:
         """into ← into + scale·∇ of term `user` in the parameters that it borrows from `owner`."""
         self.work.parameter_gradients += 1
-        scale *= self.weight(user) / self.peers.samples(point.samples)
+        scale *= self.weight(user) / point.samples
         f, d = self.network[user].map, point.weigh(point.residual(user))
         assert isinstance(f, Borrowing)
         for name, gradient in f.pull_back_borrowed(point.read(user), d, owner, scale).items():
@@ -336,7 +336,7 @@ class LiftedProblem:
         With `into = network[l].map.parameters` and scale = -t this is the gradient step of eq. 17 itself; tell the
         point with `point.parameters_changed(l)`.
         """
-        if self.peers.count > 1 or len(self.links.users[layer]) > 1:
+        if not point.shard.whole or len(self.links.users[layer]) > 1:
             for name, g in self.parameter_gradient(point, layer).items():
                 if decay == 0.0:
                     torch.mul(g, scale, out=into[name].detach())
@@ -368,8 +368,8 @@ class LiftedProblem:
 
         It may share memory with a residual.
         """
-        if layer in self.span.lent:
-            return self.span.from_above(point.x[layer])
+        if layer in self.partition.lent:
+            return self.border.from_above(point.x[layer])
         total: Tensor | None = None
         for term in self.links.readers[layer]:
             pulled, weight = self._pulled_through(point, term, layer), self.weight(term)
@@ -411,7 +411,7 @@ class LiftedProblem:
         Where the point has weights, a dense layer has √w_i times the rows of A; for other maps the number without
         weights is multiplied by the largest w_i.
         """
-        return parameter_curvature(self, point, layer, self._power_of, upper)
+        return parameter_curvature(self, point, layer, self._power, upper, margin=0.0)
 
     def variable_curvature(
         self, point: Point, layer: int, upper: bool = False, smooth_quadratic: bool = False
@@ -421,11 +421,8 @@ class LiftedProblem:
         For a dense layer above it is λ_{l+1} ‖W_{l+1}‖₂².  Estimates and guarantees are those of `parameter_curvature`,
         with W_{l+1} for A; small convolutions are written out as a matrix for a tighter bound.  The same with weights.
         """
-        curvature = variable_curvature(self, point, layer, self._power_of, upper)
+        curvature = variable_curvature(self, point, layer, self._power, upper, margin=0.0)
         return curvature + (self.weight(layer) if smooth_quadratic else 0.0)
-
-    def _power_of(self, key: str) -> PowerIteration:
-        return self._power.setdefault(key, PowerIteration())
 
     # Proximal maps
 

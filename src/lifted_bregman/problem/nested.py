@@ -22,6 +22,7 @@ from lifted_bregman.maps import Borrowing, Dense, LayerMap
 from lifted_bregman.maps.base import Inputs
 from lifted_bregman.penalties import Penalty
 from lifted_bregman.problem.blocks import hidden_layers, layers
+from lifted_bregman.problem.shard import WHOLE, Shard
 from lifted_bregman.problem.subgradients import minimal_subgradient
 
 if TYPE_CHECKING:
@@ -78,19 +79,23 @@ def nested_gradient(
     weights: Tensor | None = None,
     factor: float | None = None,
     watch: Callable[[Tensor, Tensor], None] | None = None,
+    shard: Shard = WHOLE,
 ) -> tuple[Tensor, list[Tensor]]:
-    """The nested objective over the samples of all peers, and its gradient, times `factor` if there is one.
+    """The nested objective over the samples of the batch, and its gradient, times `factor` if there is one.
 
     `watch` is called with the objective and z_L of the samples given.
     """
-    if problem.peers.count > 1 and len(X) == 0:
+    share = len(X) / max(1, shard.samples(len(X)))  # means over the rows here count by the number of rows
+    if share == 0.0:
         value, gradient = Y.new_zeros(()), [torch.zeros_like(p) for p in parameters]
     else:
+        if share < 1.0:
+            factor = share if factor is None else share * factor
         with torch.enable_grad():
             value = nested_objective(problem, X, Y, parameter_penalties, weights, watch)
             gradient = list(torch.autograd.grad(value if factor is None else value * factor, parameters))
-        value = value.detach()
-    problem.peers.mean(value, *gradient)
+        value = value.detach() * share
+    shard.all_sum(value, *gradient)
     return value, gradient
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from lifted_bregman.graph import Network
 from lifted_bregman.maps.base import Inputs
 from lifted_bregman.problem.blocks import hidden_layers, layers
+from lifted_bregman.problem.shard import WHOLE, Shard
 from lifted_bregman.problem.state import LiftedState
 from lifted_bregman.problem.work import Work
 
@@ -22,17 +23,24 @@ class Point:
     `set_variable` or `parameters_changed`; exactly what that block touches is computed again when next read.
     """
 
-    __slots__ = ("_network", "_pulled", "_residual", "_sigma", "_work", "_z", "weights", "x")
+    __slots__ = ("_network", "_pulled", "_residual", "_sigma", "_work", "_z", "shard", "weights", "x")
 
     def __init__(
-        self, network: Network, x: Iterable[Any], work: Work | None = None, weights: Tensor | None = None
+        self,
+        network: Network,
+        x: Iterable[Any],
+        work: Work | None = None,
+        weights: Tensor | None = None,
+        shard: Shard = WHOLE,
     ) -> None:
         self._network = network
         self._work = work or Work()
         self.x: list[Any] = list(x)
         """x_0 (the input, `InputTensors` where there are several), x_1 .. x_{L-1} (the variables), x_L (the target)."""
         self.weights = weights
-        """w_i, (s,), by which each sample's energy counts; None for all equal to 1."""
+        """w_i of the samples here, by which each sample's energy counts; None for all equal to 1."""
+        self.shard = shard
+        """Which rows of the batch are here, and the sums over all of them."""
         self._z: list[Tensor | None] = [None] * len(self.x)
         self._sigma: list[Tensor | None] = [None] * len(self.x)
         self._residual: list[Tensor | None] = [None] * len(self.x)
@@ -40,8 +48,8 @@ class Point:
 
     @property
     def samples(self) -> int:
-        """s, the number of samples."""
-        return len(self.x[0])
+        """s, the number of samples of the whole batch."""
+        return self.shard.samples(len(self.x[0]))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -93,6 +101,12 @@ class Point:
         if self.weights is None:
             return rows
         return rows * self.weights.view(-1, *[1] * (rows.ndim - 1))
+
+    def means(self, terms: Iterable[Tensor]) -> list[Tensor]:
+        """(1/s) Σ_i w_i v_i over the samples of the whole batch, for each tensor v of a number for each sample here."""
+        sums = [self.weigh(term).sum() for term in terms]
+        self.shard.all_sum(*sums)
+        return [total.div_(self.samples) for total in sums]
 
     def complete(self) -> Point:
         """Computes whatever has not been computed yet."""

@@ -17,6 +17,7 @@ from lifted_bregman.solvers.block_solvers import BlockSolution, minimise_block
 from lifted_bregman.solvers.bregman_iterations import BregmanIterations
 from lifted_bregman.solvers.constrained import Constrained
 from lifted_bregman.solvers.coordinate_descent import BregmanCoordinateDescent, CoordinateDescent
+from lifted_bregman.solvers.data_ranks import DataRanks
 from lifted_bregman.solvers.directions import Direction, LiftedDirection
 from lifted_bregman.solvers.gram import GramSweep
 from lifted_bregman.solvers.implicit_sgd import Coupling, ImplicitSGD, ParameterUpdate, Space
@@ -76,6 +77,7 @@ __all__ = [
     "CosineDecay",
     "Coupling",
     "CurvatureStep",
+    "DataRanks",
     "Decaying",
     "Direction",
     "FixedStep",

@@ -15,7 +15,7 @@ def live(problem: LiftedProblem) -> Anchor:
     """The trained parameters themselves, of the layers that this process has."""
     return {
         layer: {name: p.detach() for name, p in problem.network[layer].map.parameters.items()}
-        for layer in problem.span.layers
+        for layer in problem.partition.terms
     }
 
 

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from lifted_bregman._linalg import PowerMemory
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.problem import LiftedProblem, LiftedState
+from lifted_bregman.problem.curvature import PowerMemory, parameter_curvature, step_for
 from lifted_bregman.solvers._anchor import Anchor, accumulate, clear, copied
-from lifted_bregman.solvers._curvature import parameter_curvature, step_for
 from lifted_bregman.solvers._finite import Diverged, finite
 from lifted_bregman.solvers._interface import Batch
 from lifted_bregman.solvers._persistent import PersistentState, sweep_variables
@@ -106,7 +105,7 @@ class Round:
         assert variables is not None
         rows, own = self.rows[worker], self._batches[worker]
         memory = PersistentState(steps=version, power=self._power[worker])
-        point = problem.point(variables.select(rows), own.X, own.Y, own.weights)
+        point = own.point(problem, variables.select(rows))
         sweep_variables(problem, point, solver.step_variable, memory, solver.variable_steps)
         variables.update(rows, point.state)
         share, step = len(rows) / self._total, solver.step_parameter
@@ -160,7 +159,7 @@ class Round:
         state.metrics["at_bound"] = float(state.at_bound)
         for layer, own in self._sum.items():
             if own:
-                state.metrics[f"step_{layer}"] = self._step(layer, state.updates - 1)
+                state.term_metric("step")[layer] = self._step(layer, state.updates - 1)
         state.steps += 1
 
     def _sound(self, values: Anchor, worker: int, update: int) -> bool:

@@ -12,7 +12,8 @@ from torch import Tensor
 from lifted_bregman._linalg import norm
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.maps import Dense
-from lifted_bregman.problem import LiftedProblem, Peers, Point
+from lifted_bregman.problem import LiftedProblem, Point
+from lifted_bregman.problem.shard import WHOLE, Shard, join_norms
 from lifted_bregman.solvers._factored_dense import FactoredDense
 from lifted_bregman.solvers._packing import rows
 
@@ -42,11 +43,11 @@ def descend(
     if not parameters:
         return
     t, t_bias, tau, tau_bias = steps
-    peers, in_samples = problem.peers, isinstance(f, FactoredDense)
-    if isinstance(f, Dense) and not problem.has_parameter_prox(layer) and (peers.count == 1 or in_samples):
+    in_samples = isinstance(f, FactoredDense)
+    if isinstance(f, Dense) and not problem.has_parameter_prox(layer) and (point.shard.whole or in_samples):
         problem.work.parameter_gradients += 1
-        share, x = problem.weight(layer) / peers.samples(point.samples), point.read(layer)
-        d = peers.gather(point.weigh(point.residual(layer)))
+        share, x = problem.weight(layer) / point.samples, point.read(layer)
+        d = point.shard.all_rows(point.weigh(point.residual(layer)))
         if d.ndim != 2:
             d = d.reshape(-1, d.shape[-1])
         if isinstance(f, FactoredDense):
@@ -86,7 +87,7 @@ def moved_variable(problem: LiftedProblem, point: Point, layer: int, t: float) -
     return problem.variable_prox(layer, ahead, t)
 
 
-def rms(residual: Tensor, peers: Peers) -> float:
-    """‖d‖/√s over the samples of all peers, a number that shows when a run has diverged."""
-    (length,) = peers.norms_of(norm(residual))
-    return length / math.sqrt(peers.samples(len(residual)))
+def rms(residual: Tensor, shard: Shard = WHOLE) -> float:
+    """‖d‖/√s over the samples of the batch, a number that shows when a run has diverged."""
+    (length,) = join_norms(shard, norm(residual))
+    return length / math.sqrt(shard.samples(len(residual)))

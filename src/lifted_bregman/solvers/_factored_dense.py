@@ -10,11 +10,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from lifted_bregman._linalg import PowerIteration, PowerMemory, Vector, certified_bound
+from lifted_bregman._linalg import PowerIteration, PowerVectors, Vector, certified_bound
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.maps import Dense
-from lifted_bregman.problem import LiftedProblem, Peers
+from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.blocks import layers
+from lifted_bregman.problem.shard import WHOLE, Shard
 
 
 class FactoredDense(Dense):
@@ -29,21 +30,21 @@ class FactoredDense(Dense):
     goes with them as one more row, [x; v] W⁰ᵀ and then [d; Wv] W⁰, and so costs no pass over W⁰ of its own.
     The bias is the module's own and is moved as it is.
 
-    x is recognised by its memory, which must not be changed in place between calls; with peers it must be the same
-    tensor, for empty ones have no memory.
+    x is recognised by its memory, which must not be changed in place between calls; where ranks share a batch it must
+    be the same tensor, for empty ones have no memory.
 
-    Where samples are shared with peers, x and d are one's own rows, and R_i and C_i the rows of all, so that W is the
-    same everywhere: x is gathered once, in place of a sum of gradients at each step.  The power iteration then goes
+    Where ranks share a batch, x and d are the rows of this rank, and R_i and C_i the rows of all, so that W is the
+    same on each: x is gathered once, in place of a sum of gradients at each step.  The power iteration then goes
     alone, since the bits of a row of a product may depend on how many others there are.
 
     blocks  how many factors are expected; there is room for more
     memory  where the power iteration for ‖W‖₂ keeps its vector, under the name `key`
-    peers   who has the other samples
+    shard   which rows of the batch are here
     """
 
-    def __init__(self, dense: Dense, blocks: int, memory: PowerMemory, key: str, peers: Peers | None = None) -> None:
+    def __init__(self, dense: Dense, blocks: int, memory: PowerVectors, key: str, shard: Shard = WHOLE) -> None:
         super().__init__(dense.module, dense.flatten)
-        self._peers = Peers() if peers is None else peers
+        self._shard = shard
         W = self._W = dense.module.weight.detach()
         self._memory, self._key, self._blocks = memory, key, blocks
         self._R, self._C, self._s = W[:0], W.t()[:0], W[:0, 0]
@@ -131,7 +132,7 @@ class FactoredDense(Dense):
     def gram(self, x: Tensor) -> Tensor:
         """X Xᵀ, of all rows."""
         self._take(x)
-        return self._peers.gather(self._own_gram[: self._count], self.each(x))
+        return self._shard.all_rows(self._own_gram[: self._count], self.each(x))
 
     def each(self, x: Tensor) -> int:
         """The rows of one sample."""
@@ -202,10 +203,10 @@ class FactoredDense(Dense):
 
     def _take(self, x: Tensor) -> None:
         """Makes x the present input."""
-        alone = self._peers.count == 1
+        alone = self._shard.whole
         if x is self._x or (alone and self._x is not None and _same_memory(x, self._x)):
             return
-        X = self._rows(self._peers.gather(x, keep=True))
+        X = self._rows(self._shard.all_rows(x, keep=True))
         self._x, self._start, self._all = x, self._rank, len(X)
         v = self._memory[self._key][0] if alone and self._key in self._memory else None
         self._vector = v if v is not None and v.shape == X.shape[1:] and v.dtype == X.dtype else None

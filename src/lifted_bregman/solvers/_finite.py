@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from lifted_bregman.problem.span import Span
+from lifted_bregman.graph import Partition
 from lifted_bregman.solvers._anchor import Anchor, copied, live, overwrite
 
 if TYPE_CHECKING:
@@ -59,12 +59,12 @@ class Keeper:
         for name, buffer in run.problem.model.named_buffers():
             buffer.copy_(self._buffers[name])
 
-    def state_dict(self, span: Span) -> dict[str, Any]:
-        """The copy of the layers in `span`, and when it was made.  Not copied again."""
-        parameters = {layer: own for layer, own in self._copies.items() if layer in span.layers}
+    def state_dict(self, partition: Partition) -> dict[str, Any]:
+        """The copy of this rank's terms, and when it was made.  Not copied again."""
+        parameters = {layer: own for layer, own in self._copies.items() if layer in partition.terms}
         kept = {"steps": self.steps, "epoch": self.epoch, "behind": self.behind, "parameters": parameters}
         # Where processes share the layers no buffer changes.
-        return kept | ({"buffers": self._buffers} if self._buffers and span.count == 1 else {})
+        return kept | ({"buffers": self._buffers} if self._buffers and partition.count == 1 else {})
 
     def load_state_dict(self, entries: Mapping[str, Any]) -> None:
         """Takes over what `state_dict` returned, for the layers that are in it."""
@@ -90,15 +90,28 @@ def require_finite(run: Run) -> None:
         raise Diverged(f"{where} of the solver's state is {after}")
 
 
-def read_numbers(metrics: Mapping[str, float | Tensor]) -> dict[str, float]:
+def read_numbers(metrics: Mapping[Any, Any]) -> dict[Any, Any]:
     """Metrics as numbers: those that are tensors () come from the device in one copy, which waits for the step."""
-    there = {name: value for name, value in metrics.items() if isinstance(value, Tensor)}
+    there = [value for value in flat_metrics(metrics).values() if isinstance(value, Tensor)]
     if not there:
-        return dict(metrics)  # type: ignore[arg-type]
-    dtype = next((value.dtype for value in there.values() if value.is_floating_point()), torch.float32)
-    numbers = torch.stack([value.to(dtype) for value in there.values()]).tolist()
-    read = dict(zip(there, numbers, strict=True))
-    return {name: read[name] if name in read else float(value) for name, value in metrics.items()}
+        return dict(metrics)
+    dtype = next((value.dtype for value in there if value.is_floating_point()), torch.float32)
+    numbers = iter(torch.stack([value.to(dtype) for value in there]).tolist())
+
+    def read(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: read(entry) for key, entry in value.items()}
+        return next(numbers) if isinstance(value, Tensor) else float(value)
+
+    return {name: read(value) for name, value in metrics.items()}
+
+
+def flat_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Metrics under the names that a row of the history has: a metric by term as name_1, name_2, ..."""
+    flat: dict[str, Any] = {}
+    for name, value in metrics.items():
+        flat |= {f"{name}_{term}": own for term, own in value.items()} if isinstance(value, Mapping) else {name: value}
+    return flat
 
 
 def finite(t: Tensor) -> bool:

@@ -17,8 +17,8 @@ from torch import Tensor
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import layers
+from lifted_bregman.problem.curvature import parameter_curvature, step_for
 from lifted_bregman.solvers._anchor import Anchor, clear, copied
-from lifted_bregman.solvers._curvature import parameter_curvature, step_for
 from lifted_bregman.solvers._descent import rms
 from lifted_bregman.solvers._interface import Batch, Solver, lacking
 from lifted_bregman.solvers._persistent import (
@@ -88,9 +88,8 @@ def advance(
     t = factor / (divisor · L_l), L_l the largest Lipschitz constant of a batch so far.
     """
     old = fetch(problem, state, batch)
-    point = problem.point(old.state, batch.X, batch.Y, batch.weights)
+    point = batch.point(problem, old.state)
     sweep_variables(problem, point, step_variable, state, variable_steps)
-    peers = problem.peers
     for layer in layers(problem.depth):
         mean, parameters = state.mean[layer], _parameters(problem, layer)
         if not parameters:
@@ -104,17 +103,17 @@ def advance(
         if problem.has_parameter_prox(layer):
             for name, value in problem.parameter_prox(layer, parameters, t).items():
                 parameters[name].copy_(value)
-        state.metrics[f"step_{layer}"] = t
-    state.metrics[f"residual_{problem.depth}"] = rms(point.residual(problem.depth), peers)
-    state.written[all_places(problem, batch)] = state.steps
-    store(problem, state, batch, point)
+        state.term_metric("step")[layer] = t
+    state.term_metric("residual")[problem.depth] = rms(point.residual(problem.depth), point.shard)
+    state.written[all_places(batch)] = state.steps
+    store(state, batch, point)
     state.steps += 1
 
 
-def oldest(problem: LiftedProblem, state: TableState, batch: Batch) -> int:
+def oldest(state: TableState, batch: Batch) -> int:
     """How many steps ago the oldest row of the table was written, once the batch of this step is."""
     age = state.steps - state.written
-    age[all_places(problem, batch)] = 0
+    age[all_places(batch)] = 0
     return int(age.max())
 
 
@@ -128,9 +127,9 @@ def _write(
 ) -> None:
     """mean ← mean + (λ/s)( J(x)ᵀd - J(x_old)ᵀd_old ), and d into the table."""
     f, (x, d), (x_old, table) = problem.network[layer].map, new, old
-    peers, scale = problem.peers, problem.weight(layer) / len(table)
+    shard, scale = batch.shard, problem.weight(layer) / len(table)
     d_old = table.index_select(0, places(batch))
-    change = mean if peers.count == 1 else {name: torch.zeros_like(m) for name, m in mean.items()}
+    change = mean if shard.whole else {name: torch.zeros_like(m) for name, m in mean.items()}
     if x is x_old:
         f.accumulate_parameters(x, d - d_old, change, scale=scale)
     else:
@@ -138,9 +137,9 @@ def _write(
         f.accumulate_parameters(x_old, d_old, change, scale=-scale)
     problem.work.parameter_gradients += 1 if x is x_old else 2
     if change is not mean:
-        peers.total(*change.values())
+        shard.all_sum(*change.values())
         _add(mean, change, 1.0)
-    table.index_copy_(0, all_places(problem, batch), peers.gather(d))
+    table.index_copy_(0, all_places(batch), shard.all_rows(d))
 
 
 def _parameters(problem: LiftedProblem, layer: int) -> dict[str, Tensor]:

@@ -10,50 +10,54 @@ from typing import Any
 from torch import Tensor
 
 from lifted_bregman.errors import SettingError
-from lifted_bregman.problem import LiftedProblem, LiftedState, Peers, energies
+from lifted_bregman.problem import LiftedProblem, LiftedState, energies
 from lifted_bregman.problem.blocks import code_layer, layers
 from lifted_bregman.problem.diagnostics import certificates
+from lifted_bregman.problem.shard import sum_numbers
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState
 from lifted_bregman.solvers._meter import hits
 from lifted_bregman.solvers._shares import own_variables
+from lifted_bregman.solvers.data_ranks import DataRanks
 
-_ALONE = Peers()
+_ALONE = DataRanks()
 _AT_ONCE = 4096  # samples evaluated together, which bounds the memory that a row needs
 
 
 def measured(
-    problem: LiftedProblem, data: Batch, classify: bool, peers: Peers = _ALONE, by_layer: bool = False
+    problem: LiftedProblem, data: Batch, classify: bool, ranks: DataRanks = _ALONE, by_layer: bool = False
 ) -> dict[str, float]:
     """The nested network on `data`: "objective", "sparsity" of the middle layer, and with `classify` "accuracy".
 
     The objective is the weighted mean where the batch has weights.  The sparsity is the fraction of exact zeros in
     x_c, c = `code_layer`; a network without hidden layers has none.  With `by_layer` there are "energy", and "energy_1"
-    .. "energy_L", at the forward pass, where the energy is the objective.  Each of the peers looks at a part of the
+    .. "energy_L", at the forward pass, where the energy is the objective.  Each rank looks at its shard of the
     data, and at what the problem's own layers make of it.
     """
-    span, middle = problem.span, code_layer(problem.depth)
+    partition, middle = problem.partition, code_layer(problem.depth)
     objective = zeros = numbers = right = 0.0
     parts = dict.fromkeys(_names(problem) if by_layer else (), 0.0)
-    for piece in _pieces(data.share(peers)):
+    own = data.share(ranks)
+    for piece in _pieces(own):
         state = problem.forward_state(piece.X, check=False)
         point, share = problem.point(state, piece.X, piece.Y, piece.weights), len(piece) / len(data)
         objective += float(energies.objective(problem, point)) * share
         if by_layer:
             for name, part in _named(energies.layer_objectives(problem, point)).items():
                 parts[name] += part * share
-        if middle in span.hidden:
+        if middle in partition.hidden:
             code = state[middle]
             zeros += code.numel() - int(code.count_nonzero())
             numbers += code.numel()
-        if classify and problem.depth in span.layers:
+        if classify and problem.depth in partition.terms:
             right += float(hits(point.z(problem.depth), piece.Y).sum())
-    objective, zeros, numbers, right = span.total_of(*peers.total_of(objective, zeros, numbers, right))
+    sums = sum_numbers(own.shard, objective, zeros, numbers, right)
+    objective, zeros, numbers, right = problem.border.sum_numbers(*sums)
     values = {"objective": objective}
     if numbers:
         values["sparsity"] = zeros / numbers
     if classify:
         values["accuracy"] = right / len(data)
-    return values | dict(zip(parts, peers.total_of(*parts.values()), strict=True))
+    return values | dict(zip(parts, sum_numbers(own.shard, *parts.values()), strict=True))
 
 
 def measured_in_pieces(problem: LiftedProblem, batches: Iterable[Batch], classify: bool) -> dict[str, float]:
@@ -68,7 +72,7 @@ def measured_in_pieces(problem: LiftedProblem, batches: Iterable[Batch], classif
 
 
 def lifted_energies(
-    problem: LiftedProblem, state: SolverState, data: Batch, last: Batch, peers: Peers = _ALONE
+    problem: LiftedProblem, state: SolverState, data: Batch, last: Batch, ranks: DataRanks = _ALONE
 ) -> dict[str, float]:
     """ "energy", and "energy_1" .. "energy_L" by layer, at the solver's own variables; {} for a solver without any.
 
@@ -79,9 +83,9 @@ def lifted_energies(
     if variables is not None and len(variables):
         kept = len(variables[1])
         if kept == len(data):
-            return _of_state(problem, _begun(problem, variables, _visited(state), data), data, peers)
+            return _of_state(problem, _begun(problem, variables, _visited(state), data), data, ranks)
         if kept == len(last):
-            return _of_state(problem, variables, last, peers)
+            return _of_state(problem, variables, last, ranks)
     return {}
 
 
@@ -99,7 +103,9 @@ def require_certificates(solver: Solver[Any], state: SolverState, tolerance: flo
         )
 
 
-def largest_certificate(problem: LiftedProblem, state: SolverState, data: Batch) -> float | None:
+def largest_certificate(
+    problem: LiftedProblem, state: SolverState, data: Batch, ranks: DataRanks = _ALONE
+) -> float | None:
     """The largest of `LiftedProblem.certificates`, each process looking at its part of the data and of the layers.
 
     Samples that were not visited yet have the forward pass.  None where the state has not the variables of all samples.
@@ -108,11 +114,11 @@ def largest_certificate(problem: LiftedProblem, state: SolverState, data: Batch)
     if variables is None or (len(variables) and len(variables[1]) != len(data)):
         return None
     variables = _begun(problem, variables, _visited(state), data)
-    if problem.peers.count == problem.span.count == 1:
+    if ranks.count == problem.partition.count == 1:
         return problem.certificates(variables, data.X, data.Y, weights=data.weights).largest
-    own = data.share(problem.peers)
-    point = problem.point(own_variables(problem, variables), own.X, own.Y, own.weights)
-    return problem.span.most(certificates(problem, point).largest)
+    own = data.share(ranks)
+    point = own.point(problem, own_variables(own.shard, variables))
+    return problem.border.largest(certificates(problem, point).largest)
 
 
 def _visited(state: SolverState) -> Tensor | None:
@@ -131,11 +137,9 @@ def _begun(problem: LiftedProblem, variables: LiftedState, visited: Tensor | Non
     return variables
 
 
-def _of_state(problem: LiftedProblem, variables: LiftedState, batch: Batch, peers: Peers) -> dict[str, float]:
-    shared = problem if peers.count == 1 else problem.with_peers(peers)
-    own = batch.share(peers)
-    point = shared.point(own_variables(shared, variables), own.X, own.Y, own.weights)
-    return _named(energies.layer_energies(shared, point))
+def _of_state(problem: LiftedProblem, variables: LiftedState, batch: Batch, ranks: DataRanks) -> dict[str, float]:
+    own = batch.share(ranks)
+    return _named(energies.layer_energies(problem, own.point(problem, own_variables(own.shard, variables))))
 
 
 def _names(problem: LiftedProblem) -> list[str]:

@@ -25,9 +25,11 @@ from torch import Tensor
 from lifted_bregman.errors import CompatibilityError, SettingError
 from lifted_bregman.graph import InputTensors, ModelInput
 from lifted_bregman.graph.inputs import InputLike, input_tensors
-from lifted_bregman.problem import LiftedProblem, LiftedState, Peers
+from lifted_bregman.problem import LiftedProblem, LiftedState, Point
 from lifted_bregman.problem.data_checks import sample_weights
+from lifted_bregman.problem.shard import WHOLE, Shard
 from lifted_bregman.solvers._meter import Meter
+from lifted_bregman.solvers.data_ranks import DataRanks
 from lifted_bregman.solvers.schedules import Schedule, require_numbers
 
 
@@ -46,6 +48,8 @@ class Batch:
     """w_i > 0 with mean 1 over the whole set, (size,), by which each sample's energy counts; None for all equal."""
     meter: Meter | None = None
     """Where a step leaves what its forward pass says about this batch; None where nobody asks."""
+    shard: Shard = WHOLE
+    """Which rows of a batch these samples are, where ranks share it."""
 
     @classmethod
     def whole(cls, problem: LiftedProblem, X: InputLike, Y: Tensor, weights: Tensor | None = None) -> Batch:
@@ -68,16 +72,25 @@ class Batch:
         weights = None if self.weights is None else self.weights[start:stop]
         return Batch(self.X[start:stop], self.Y[start:stop], self.index[start:stop], self.total, weights)
 
-    def share(self, peers: Peers) -> Batch:
-        """One's own part of this batch, which all peers have: the beginning of their work on it."""
-        if peers.count == 1:
+    def share(self, ranks: DataRanks) -> Batch:
+        """The samples of this rank, where each of the ranks has this whole batch."""
+        if ranks.count == 1:
             return self
         given = input_tensors(self.X)
         more = (self.Y, self.index) if self.weights is None else (self.Y, self.index, self.weights)
-        parts = peers.divide(*given, *more)
+        shard, parts = ranks.divide(*given, *more)
         Y, index, *weights = parts[len(given) :]
         X = InputTensors(parts[: len(given)]) if isinstance(self.X, InputTensors) else parts[0]
-        return Batch(X, Y, index, self.total, weights[0] if weights else None)
+        return Batch(X, Y, index, self.total, weights[0] if weights else None, shard=shard)
+
+    @property
+    def samples(self) -> int:
+        """The number of samples of the whole batch, on all ranks."""
+        return self.shard.samples(len(self))
+
+    def point(self, problem: LiftedProblem, variables: LiftedState) -> Point:
+        """The point of these samples at the given variables, of which there is a row for each sample here."""
+        return problem.point(variables, self.X, self.Y, self.weights, self.shard)
 
     def __len__(self) -> int:
         return len(self.X)
@@ -87,7 +100,10 @@ class Batch:
 class SolverState:
     """What a solver remembers between steps, apart from the parameters.
 
-    Subclasses are dataclasses whose fields are tensors, numbers, lifted states, or dicts and lists of those.
+    Subclasses are dataclasses whose fields are tensors, numbers, lifted states, or dicts and lists of those.  A dict
+    with integer keys is by term: it has an entry for each term l, and where ranks share the terms, each rank has the
+    entries of its own.  Of a lifted state each rank has the variables that it moves or reads.  Everything else is the
+    same on all ranks, except for what `Solver.counts` names.
     """
 
     steps: int = 0
@@ -97,8 +113,14 @@ class SolverState:
     metrics: dict[str, Any] = field(default_factory=dict)
     """Numbers of the last step (residuals, step sizes, multipliers); each must be finite, or the run has diverged.
 
+    A metric of each term is a dict by term (`term_metric`), and a row of the history has it as name_1 .. name_L.
     `step` may leave tensors () on the device, so that it need not wait for them; a run makes them numbers.
     """
+
+    def term_metric(self, name: str) -> dict[int, Any]:
+        """The metric of this name by term, to write into."""
+        own: dict[int, Any] = self.metrics.setdefault(name, {})
+        return own
 
     def state_dict(self) -> dict[str, Any]:
         """Every field as plain containers of tensors and numbers.  Tensors are not copied."""
@@ -133,7 +155,10 @@ class Solver(ABC, Generic[S]):
     weighted: ClassVar[bool] = False
     """Whether it minimises the weighted mean of the samples' energies where a batch has weights."""
     data_parallel: ClassVar[bool] = False
-    """Whether it takes part of a batch where the problem's peers have the others, with the numbers of one process."""
+    """Whether ranks can share its batches, with the numbers of one process.
+
+    Such a solver makes its points by `Batch.point`, and its own sums over samples pass through `Batch.shard`.
+    """
     shared_parameters: ClassVar[bool] = False
     """Whether it trains networks in which a parameter occurs in several terms: tied weights, recurrences."""
     training_mode: ClassVar[bool] = False
@@ -145,7 +170,7 @@ class Solver(ABC, Generic[S]):
 
     @property
     def layer_parallel(self) -> bool:
-        """Whether it moves the layers of the problem's span where other processes have the others, with their bits."""
+        """Whether ranks can share the terms, with the bits of one process."""
         return False
 
     def require(self, problem: LiftedProblem) -> None:

@@ -17,12 +17,13 @@ from torch import Tensor
 from lifted_bregman._arguments import whole
 from lifted_bregman._generators import named_generator
 from lifted_bregman.errors import SettingError, StreamError
-from lifted_bregman.problem import LiftedProblem, Peers, Span
+from lifted_bregman.graph import Partition
+from lifted_bregman.problem import Border, LiftedProblem
 from lifted_bregman.problem.blocks import layers
 from lifted_bregman.solvers._batches import InMemory, Source
-from lifted_bregman.solvers._by_layer import added_up, collected, own_part
+from lifted_bregman.solvers._by_term import added_up, collected, own_terms
 from lifted_bregman.solvers._callbacks import Callback, callback_error, close_all
-from lifted_bregman.solvers._finite import Diverged, Keeper, read_numbers, require_finite
+from lifted_bregman.solvers._finite import Diverged, Keeper, flat_metrics, read_numbers, require_finite
 from lifted_bregman.solvers._growth import ADVICE, EXPLODED, GOOD, Reference, reference, row_value, zero_loss
 from lifted_bregman.solvers._history import (
     largest_certificate,
@@ -35,6 +36,7 @@ from lifted_bregman.solvers._interface import Batch, Solver, SolverState, on_dev
 from lifted_bregman.solvers._meter import Meter
 from lifted_bregman.solvers._requirements import require_compatible, require_streamable
 from lifted_bregman.solvers.agreement import Agreement, Stop
+from lifted_bregman.solvers.data_ranks import DataRanks
 from lifted_bregman.solvers.outcome import Outcome, Result
 
 __all__ = ["Callback", "Diverged", "Phase", "Row", "Run", "Stalled", "StopNow", "require_finite", "run"]
@@ -74,8 +76,8 @@ class Run:
     measure_start      whether the initial parameters are evaluated, to compare rows with; without, rows are compared
                        with the loss of outputs 0 alone
     evaluate_training  whether each row reads the whole stream once more, to evaluate it at the row's parameters
-    peers              who shares each batch with this process; those of the problem by default
-    span               which layers this process has; that of the problem by default
+    ranks              the ranks that share each batch; by default this process alone
+    border             the messages between ranks that share the terms; those of the problem by default
     agreement          who has to agree on the end of the run; by default this process decides
     """
 
@@ -107,8 +109,8 @@ class Run:
         callbacks: Sequence[Callback] = (),
         measure_start: bool = True,
         evaluate_training: bool = False,
-        peers: Peers | None = None,
-        span: Span | None = None,
+        ranks: DataRanks | None = None,
+        border: Border | None = None,
         agreement: Agreement | None = None,
     ) -> None:
         epochs, record_every = whole(epochs, "epochs"), whole(record_every, "record_every")
@@ -123,10 +125,10 @@ class Run:
             require_streamable(solver)
         self.data = source.data if isinstance(source, InMemory) else source.first
         """The whole set; of a stream its first batch."""
-        self.peers = problem.peers if peers is None else peers
-        self.span = problem.span if span is None else span
+        self.ranks = DataRanks() if ranks is None else ranks
+        self.border = problem.border if border is None else border
         self.agreement = Agreement() if agreement is None else agreement
-        require_compatible(solver, problem, self.data, self.peers, self.span)
+        require_compatible(solver, problem, self.data, self.ranks, self.partition)
         self.epochs, self.seed, self.batch_size = epochs, seed, batch_size
         if source.batches is None and solver.ends_with_run:
             raise SettingError(
@@ -137,10 +139,9 @@ class Run:
         self.solver = solver = solver.planned(steps)
         solver.require(problem)
         self.problem = problem
-        if problem.peers.count > 1 or problem.span.count > 1:
-            self.problem = problem.with_peers(Peers()).with_span(Span(problem.depth))
-        self._spanned = self.problem if self.span.count == 1 else self.problem.with_span(self.span)
-        self._shared = self._spanned if self.peers.count == 1 else self._spanned.with_peers(self.peers)
+        if problem.partition.count > 1:
+            self.problem = problem.with_border(Border(Partition(problem.links)))
+        self._shared = self.problem if self.partition.count == 1 else self.problem.with_border(self.border)
         self._whole_state: dict[str, Any] | None = None
         self.validation, self.tolerance, self.record_every = validation, tolerance, record_every
         self.classify = classify
@@ -171,11 +172,16 @@ class Run:
         problem.work.reset()  # a run counts its own work
         source.require(problem)
         with problem.network.evaluating():
-            self.state: SolverState = solver.init(self._shared, source.first.share(self.peers))
+            self.state: SolverState = solver.init(self._shared, source.first.share(self.ranks))
         solver.attach(self._shared, self.state)
         if tolerance is not None:
             whole_set = isinstance(source, InMemory) and source.whole
             require_certificates(solver, self.state, tolerance, whole_set)
+
+    @property
+    def partition(self) -> Partition:
+        """Which terms this rank holds."""
+        return self.border.partition
 
     @property
     def intact(self) -> bool:
@@ -210,39 +216,40 @@ class Run:
     def _kept_state(self) -> dict[str, Any]:
         if self._keeper is None:
             return {} if self._kept is None else {"kept": self._kept}
-        return {} if self._keeper.steps == self.state.steps else {"kept": self._keeper.state_dict(self.span)}
+        return {} if self._keeper.steps == self.state.steps else {"kept": self._keeper.state_dict(self.partition)}
 
     def collect(self, state: bool = True) -> None:
-        """Brings together what processes that share the layers have: nothing where this one has all of them.
+        """Brings together what the ranks that share the terms have; does nothing where this one has all of them.
 
-        The parameters, in all processes; with `state`, the solver's state and the counters of work, in the first.
+        All ranks get the parameters; with `state`, rank 0 gets the solver's state and the counters of work.
         """
-        if self.span.count == 1:
+        if self.partition.count == 1:
             return
-        self.agreement.share_error(None)  # whoever has failed sends nothing
+        self.agreement.share_error(None)  # a rank that has failed sends nothing
         network = self.problem.network
-        self.span.spread({l: [p.detach() for p in network[l].map.parameters.values()] for l in layers(len(network))})
+        self.border.spread({l: [p.detach() for p in network[l].map.parameters.values()] for l in layers(len(network))})
         if state:
-            whole = collected(self.state.state_dict() | self._kept_state(), self.span, self.solver.counts)
+            whole = collected(self.state.state_dict() | self._kept_state(), self.border, self.solver.counts)
             kept = {"kept": whole.pop("kept")} if "kept" in whole else {}
             self._whole_state = {"work": self._work(), "solver": whole} | kept
 
     def _work(self) -> dict[str, float]:
-        """What all processes that share the layers have done."""
+        """The work of all ranks that share the terms."""
         own = self.problem.work.as_dict()
-        return dict(zip(own, map(int, self.span.total_of(*own.values())), strict=True)) if self.span.count > 1 else own
+        return dict(zip(own, map(int, self.border.sum_numbers(*own.values())), strict=True))
 
     def load_state_dict(self, entries: Mapping[str, Any]) -> None:
         """Continues where `state_dict` was taken; parameters and history are put back by the caller."""
         self.epoch, self.batch, self.seconds = entries["epoch"], entries["batch"], entries["seconds"]
-        self.problem.work.reset(entries["work"] if self.span.rank == 0 else dict.fromkeys(entries["work"], 0))
+        self.problem.work.reset(entries["work"] if self.partition.rank == 0 else dict.fromkeys(entries["work"], 0))
         self.start, self._kept = entries.get("start"), entries.get("kept")
         self._batches, self._exhausted, self._place = None, False, entries.get("stream") or {}
         if self._meter is not None:
             self._meter.load_state_dict(entries["running"])
         own = entries["solver"]
-        if self.span.count > 1:
-            own = own_part(own | ({} if self._kept is None else {"kept": self._kept}), self.span, self.solver.counts)
+        if self.partition.count > 1:
+            kept = {} if self._kept is None else {"kept": self._kept}
+            own = own_terms(own | kept, self.partition, self.solver.counts)
             self._kept = own.pop("kept", None)
         device = self.data.X.device  # a checkpoint's tensors are on the CPU
         own, self._kept = on_device(own, device), on_device(self._kept, device)
@@ -351,7 +358,7 @@ class Run:
         wanted = None
         if self.outcome is not None:
             wanted = Stop(self.outcome, self.message, self._record_at_stop, failed)
-            fault = self.peers.fault if self.span.count == 1 else self.span.fault
+            fault = self.ranks.fault if self.partition.count == 1 else self.border.fault
             since = fault if since is None else since
             wanted = wanted if since is None else replace(wanted, since=since)
         agreed = self.agreement.stop(wanted)
@@ -371,7 +378,7 @@ class Run:
         if fetched is None:
             self._exhausted = True
             return
-        batch = fetched.share(self.peers)
+        batch = fetched.share(self.ranks)
         if self._meter is not None:
             batch = replace(batch, meter=self._meter)
             self._meter.start_step(partial(self._measure, fetched), len(fetched))
@@ -385,7 +392,7 @@ class Run:
         self.batch += 1
         self.phase = Phase.BETWEEN
         self.seconds += time.perf_counter() - started
-        for name, value in self.state.metrics.items():
+        for name, value in flat_metrics(self.state.metrics).items():
             if not math.isfinite(value):
                 raise Diverged(f"{name} is {value} after step {self.state.steps}")
         if self._meter is not None and not math.isfinite(self._meter.last):  # the end of an epoch may be far
@@ -432,7 +439,7 @@ class Run:
         self.history.append(row)
         if self._epoch_over:
             self._next_epoch()
-        if self.span.count > 1 and self.span.most(any(callback.reads_parameters for callback in self.callbacks)):
+        if self.border.largest(any(callback.reads_parameters for callback in self.callbacks)):
             self.collect(state=False)
         self._call("recorded", row)
         self.phase = Phase.BETWEEN
@@ -459,8 +466,8 @@ class Run:
                 row = self._evaluated()
         finally:
             self.problem.work.reset(own_work)
-        metrics = self.span.merged(self.state.metrics)
-        return row | counted | metrics | added_up(self.state.metrics, self.span, self.solver.counts)
+        metrics = flat_metrics(self.state.metrics)
+        return row | counted | self.border.all_names(metrics) | added_up(metrics, self.border, self.solver.counts)
 
     def _evaluated(self) -> Row:
         row: Row = {"step": self.state.steps, "epoch": self.epoch, "seconds": self.seconds}
@@ -469,19 +476,21 @@ class Run:
             if isinstance(self.validation, Source):
                 reached = measured_in_pieces(self.problem, self.validation.epoch(1), self.classify)
             else:
-                reached = measured(self._spanned, self.validation, self.classify, self.peers)
+                reached = measured(self._shared, self.validation, self.classify, self.ranks)
             row["validation"] = reached["objective"]
             if self.classify:
                 row["validation_accuracy"] = reached["accuracy"]
-        certificate = None if self.tolerance is None else largest_certificate(self._shared, self.state, self.data)
+        certificate = None
+        if self.tolerance is not None:
+            certificate = largest_certificate(self._shared, self.state, self.data, self.ranks)
         return row if certificate is None else row | {"certificate": certificate}
 
     def _training(self) -> Row:
         """What a row says about the training samples."""
         if isinstance(self.source, InMemory):
             last = self.source.last(self.epoch, self.batch)
-            lifted = lifted_energies(self._spanned, self.state, self.data, last, self.peers)
-            return measured(self._spanned, self.data, self.classify, self.peers, by_layer=not lifted) | lifted
+            lifted = lifted_energies(self._shared, self.state, self.data, last, self.ranks)
+            return measured(self._shared, self.data, self.classify, self.ranks, by_layer=not lifted) | lifted
         assert self._meter is not None
         row = self._meter.row()
         if not row:  # before the first step

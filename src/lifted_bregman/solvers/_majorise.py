@@ -10,9 +10,9 @@ from torch import Tensor
 from lifted_bregman._linalg import GuardedFactor
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.maps import Dense
-from lifted_bregman.problem import LiftedProblem, Peers, Point
+from lifted_bregman.problem import LiftedProblem, Point
+from lifted_bregman.problem.curvature import step_for
 from lifted_bregman.solvers._batch_memory import BatchMemory
-from lifted_bregman.solvers._curvature import step_for
 from lifted_bregman.solvers._descent import ParameterSteps, descend
 from lifted_bregman.solvers._factored_dense import FactoredDense
 from lifted_bregman.solvers._packing import design, unpacked
@@ -38,8 +38,8 @@ def majorise(
         return
     known, factor = memory.factors.get(layer, (None, None))
     if factor is None or known is not x:
-        curvature = problem.weight(layer) / problem.peers.samples(point.samples)
-        factor = _factor(f, point, x, curvature, prox_weight, problem.peers)
+        curvature = problem.weight(layer) / point.samples
+        factor = _factor(f, point, x, curvature, prox_weight)
         memory.factors[layer] = (x, factor)
     in_samples = isinstance(f, FactoredDense)
     move = _in_samples if in_samples else _in_weights
@@ -50,19 +50,19 @@ def majorise(
         descend(problem, point, layer, ParameterSteps(t, t, prox_weight, prox_weight), anchor)
 
 
-def _factor(f: Dense, point: Point, x: Tensor, curvature: float, prox_weight: float, peers: Peers) -> GuardedFactor:
+def _factor(f: Dense, point: Point, x: Tensor, curvature: float, prox_weight: float) -> GuardedFactor:
     if isinstance(f, FactoredDense):
         K = f.gram(x)
         if "bias" in f.parameters:
             K = K + 1.0
-        root = _root(_all_weights(point, peers), K)
+        root = _root(_all_weights(point), K)
         return GuardedFactor(K if root is None else root * K * root.t(), curvature, prox_weight, samples=True)
     A = design(f, x)
     root = _root(point.weights, A)
     if root is not None:
         A = A * root
     K = A.t() @ A
-    peers.total(K)
+    point.shard.all_sum(K)
     return GuardedFactor(K, curvature, prox_weight)
 
 
@@ -81,11 +81,10 @@ def _in_samples(
     f, x, d = problem.network[layer].map, point.read(layer), point.residual(layer)
     assert isinstance(f, FactoredDense)
     problem.work.parameter_gradients += 1
-    peers = problem.peers
-    d, curvature = d.reshape(-1, d.shape[-1]), problem.weight(layer) / peers.samples(point.samples)
+    d, curvature = d.reshape(-1, d.shape[-1]), problem.weight(layer) / point.samples
     kept = factor.added / (tau + factor.added)
-    G = peers.gather(f.shift(x).mul_(1.0 - kept).sub_(d).mul_(curvature), f.each(x))
-    root = _root(_all_weights(point, peers), G)
+    G = point.shard.all_rows(f.shift(x).mul_(1.0 - kept).sub_(d).mul_(curvature), f.each(x))
+    root = _root(_all_weights(point), G)
     C = factor.solve(G if root is None else G * root)
     if factor.fallback:
         return False
@@ -131,8 +130,8 @@ def _root(weights: Tensor | None, matrix: Tensor) -> Tensor | None:
     return weights.repeat_interleave(len(matrix) // max(1, len(weights))).sqrt()[:, None]
 
 
-def _all_weights(point: Point, peers: Peers) -> Tensor | None:
-    return None if point.weights is None else peers.gather(point.weights)
+def _all_weights(point: Point) -> Tensor | None:
+    return None if point.weights is None else point.shard.all_rows(point.weights)
 
 
 def _ordered(parameters: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:

@@ -102,7 +102,7 @@ class _Known(Point):
 
     def __init__(self, problem: LiftedProblem, batch: Batch, x: Mapping[int, Tensor], z: Tensor) -> None:
         variables = [x[layer] for layer in hidden_layers(problem.depth)]
-        super().__init__(problem.network, (batch.X, *variables, batch.Y), None, batch.weights)
+        super().__init__(problem.network, (batch.X, *variables, batch.Y), None, batch.weights, batch.shard)
         self._z[problem.depth] = z
 
 

@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 
 from lifted_bregman._arguments import positive
-from lifted_bregman._linalg import PowerMemory, norm
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.errors import CompatibilityError, SettingError
 from lifted_bregman.maps import LayerMap
 from lifted_bregman.penalties import GroupL2, Penalty
 from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import layers
+from lifted_bregman.problem.curvature import PowerMemory
 from lifted_bregman.problem.subgradients import critical_weights, minimal_subgradient
+from lifted_bregman.solvers._descent import rms
 from lifted_bregman.solvers._inner_solver import require_no_anchor
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
 from lifted_bregman.solvers.directions import Direction, LiftedDirection
@@ -119,8 +120,7 @@ class MirrorDescent(Solver[S]):
     def step(self, problem: LiftedProblem, state: S, batch: Batch) -> S:
         for layer, point in self.direction.visit(problem, batch, state.direction):
             if layer == problem.depth:
-                (length,) = problem.peers.norms_of(norm(point.residual(layer)))
-                state.metrics["output_residual"] = length / problem.peers.samples(len(batch)) ** 0.5
+                state.metrics["output_residual"] = rms(point.residual(layer), point.shard)
             self._gather(problem, state, layer, point)
         state.steps += 1
         self._advance(state)
@@ -174,8 +174,7 @@ class MirrorDescent(Solver[S]):
                     zeros += theta.numel() - int(theta.count_nonzero())
         if total:
             state.metrics["parameter_sparsity"] = zeros / total
-        for layer, weight in state.weights.items():
-            state.metrics[f"weight_{layer}"] = weight
+        state.metrics["weight"] = dict(state.weights)
 
 
 def groups(problem: LiftedProblem, penalties: Regularisers) -> list[Group]:

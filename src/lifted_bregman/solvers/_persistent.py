@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from lifted_bregman._linalg import PowerMemory
 from lifted_bregman.problem import LiftedProblem, LiftedState, Point
 from lifted_bregman.problem.blocks import hidden_layers
-from lifted_bregman.solvers._curvature import step_for, variable_curvature
+from lifted_bregman.problem.curvature import PowerMemory, step_for, variable_curvature
 from lifted_bregman.solvers._descent import moved_variable
 from lifted_bregman.solvers._interface import Batch, SolverState
 from lifted_bregman.solvers._shares import whole_variables
@@ -40,10 +39,10 @@ class PersistentState(PowerState):
 
 def start(problem: LiftedProblem, state: PersistentState, batch: Batch) -> None:
     """Room for all samples, with those of the first batch at the forward pass."""
-    first = whole_variables(problem, problem.forward_state(batch.X, check=False))
+    first = whole_variables(batch.shard, problem.forward_state(batch.X, check=False))
     state.variables = LiftedState(x.new_zeros((batch.total, *x.shape[1:])) for x in first)
     state.visited = torch.zeros(batch.total, dtype=torch.bool, device=batch.X.device)
-    index = all_places(problem, batch)
+    index = all_places(batch)
     state.variables.update(index, first)
     state.visited[index] = True
 
@@ -53,9 +52,9 @@ def places(batch: Batch) -> Tensor:
     return batch.index.to(batch.X.device)
 
 
-def all_places(problem: LiftedProblem, batch: Batch) -> Tensor:
-    """The same for the rows of all peers."""
-    return problem.peers.gather(places(batch))
+def all_places(batch: Batch) -> Tensor:
+    """The same for the rows of all ranks."""
+    return batch.shard.all_rows(places(batch))
 
 
 def fetch(problem: LiftedProblem, state: PersistentState, batch: Batch) -> Point:
@@ -63,18 +62,18 @@ def fetch(problem: LiftedProblem, state: PersistentState, batch: Batch) -> Point
     assert state.variables is not None
     index = places(batch)
     fresh = ~state.visited[index]
-    if bool((~state.visited[all_places(problem, batch)]).any() if problem.peers.count > 1 else fresh.any()):
+    if bool(fresh.any() if batch.shard.whole else (~state.visited[all_places(batch)]).any()):
         state.variables.update(index[fresh], problem.forward_state(batch.X[fresh], check=False))
         state.visited[index] = True
-    return problem.point(state.variables.select(index), batch.X, batch.Y, batch.weights)
+    return batch.point(problem, state.variables.select(index))
 
 
-def store(problem: LiftedProblem, state: PersistentState, batch: Batch, point: Point) -> None:
-    """Writes the variables of all peers' samples back to their rows: every process has the whole table."""
+def store(state: PersistentState, batch: Batch, point: Point) -> None:
+    """Writes the variables of the whole batch back to their rows: every rank has the whole table."""
     assert state.variables is not None
-    index = all_places(problem, batch)
-    state.variables.update(index, whole_variables(problem, point.state))
-    if problem.peers.count > 1:
+    index = all_places(batch)
+    state.variables.update(index, whole_variables(batch.shard, point.state))
+    if not batch.shard.whole:
         state.visited[index] = True
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from lifted_bregman._autocast import autocast_dtype
-from lifted_bregman.problem import LiftedProblem, Peers, Span
+from lifted_bregman.graph import Partition
+from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.solvers._interface import Batch, Solver, lacking
+from lifted_bregman.solvers.data_ranks import DataRanks
 
 
 def require_streamable(solver: Solver[Any]) -> None:
@@ -25,7 +27,9 @@ def require_streamable(solver: Solver[Any]) -> None:
         )
 
 
-def require_compatible(solver: Solver[Any], problem: LiftedProblem, data: Batch, peers: Peers, span: Span) -> None:
+def require_compatible(
+    solver: Solver[Any], problem: LiftedProblem, data: Batch, ranks: DataRanks, partition: Partition
+) -> None:
     """Raises `CompatibilityError` with what is required, what is missing, and which solvers would do."""
     network = problem.network
     if (half := autocast_dtype(like := next(problem.model.parameters()))) is not None and not solver.autocast:
@@ -80,16 +84,16 @@ def require_compatible(solver: Solver[Any], problem: LiftedProblem, data: Batch,
             "batches in one part where maps couple samples or are random",
             f"it has micro_batches={parts}; use micro_batches=1, or call model.eval()",
         )
-    if peers.count > 1:
-        _require_data_parallel(solver, problem, peers)
-    if span.count > 1:
-        _require_layer_parallel(solver, problem, span)
+    if ranks.count > 1:
+        _require_data_parallel(solver, problem, ranks)
+    if partition.count > 1:
+        _require_layer_parallel(solver, problem, partition)
 
 
-def _require_data_parallel(solver: Solver[Any], problem: LiftedProblem, peers: Peers) -> None:
+def _require_data_parallel(solver: Solver[Any], problem: LiftedProblem, ranks: DataRanks) -> None:
     if not solver.data_parallel:
         required = "the whole of each batch in one process"
-        missing = f"{peers.count} processes share it; use one, or GramSweep, ImplicitSGD or ProximalGradient"
+        missing = f"{ranks.count} processes share it; use one, or GramSweep, ImplicitSGD or ProximalGradient"
         raise lacking(solver, required, missing)
     if problem.network.couples_samples or problem.network.random:
         kind = "couples_samples" if problem.network.couples_samples else "random"
@@ -97,11 +101,11 @@ def _require_data_parallel(solver: Solver[Any], problem: LiftedProblem, peers: P
         raise lacking(solver, required, f"{_first(problem, kind)} is none; use one process, or call model.eval()")
 
 
-def _require_layer_parallel(solver: Solver[Any], problem: LiftedProblem, span: Span) -> None:
+def _require_layer_parallel(solver: Solver[Any], problem: LiftedProblem, partition: Partition) -> None:
     if not solver.layer_parallel:
         required = "all layers in one process, for it moves them one after another"
         instead = "GramSweep, PipelinedSweep, or ProximalGradient with Jacobi sweeps"
-        raise lacking(solver, required, f"{span.count} processes share them; use one, or {instead}")
+        raise lacking(solver, required, f"{partition.count} processes share them; use one, or {instead}")
     if not problem.links.is_chain:
         required = "a chain of layers, where several processes share them"
         raise lacking(solver, required, "the model is none; use Parallel(data=...) or one process")

@@ -15,9 +15,8 @@ from lifted_bregman.maps import Dense
 from lifted_bregman.penalties import Penalty, SquaredL2
 from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import Block, ParameterBlock, terms
-from lifted_bregman.problem.curvature import variable_curvature
+from lifted_bregman.problem.curvature import step_for, variable_curvature
 from lifted_bregman.problem.energies import partial_energy
-from lifted_bregman.solvers._curvature import step_for
 from lifted_bregman.solvers._packing import design, packed, rows, unpacked, weight_columns
 
 
@@ -172,7 +171,7 @@ class VariableSubproblem(Subproblem):
             W = f.module.weight.detach()
             self.ridge, self.map = Ridge(W, upper, W.new_full((W.shape[1],), own + self.modulus)), f
         else:
-            bound = variable_curvature(problem, point, self.layer, lambda _: PowerIteration(), upper=True)
+            bound = variable_curvature(problem, point, self.layer, {}, upper=True)
             self.t = step_for(1.0, max(bound, 1e-3 * own), point)
             self.q = own * self.t / (1.0 + own * self.t)
 

@@ -77,7 +77,7 @@ class Nesterov(Acceleration):
     def before(self, problem: LiftedProblem, point: Point, memory: Memory) -> dict[str, Values] | None:
         current = _iterate(problem, point)
         if "previous" not in memory:  # the first sweep starts from x_0
-            _remember(memory, _whole(problem, current))
+            _remember(memory, _whole(problem, point, current))
             memory["theta"] = 1.0
             return None
         theta = memory["theta"]
@@ -125,12 +125,12 @@ class HeavyBall(Acceleration):
         current = _iterate(problem, point)
         shift = None
         if "previous" in memory:
-            previous = _own(problem, memory["previous"])
+            previous = _own(problem, point, memory["previous"])
             shift = {
                 block: {name: self.momentum * (value - previous[block][name]) for name, value in values.items()}
                 for block, values in current.items()
             }
-        _remember(memory, _whole(problem, current))
+        _remember(memory, _whole(problem, point, current))
         return shift
 
 
@@ -153,12 +153,12 @@ class Anderson(Acceleration):
             raise SettingError(f"ridge is {self.ridge!r}; it must be a number of at least 0.")
 
     def before(self, problem: LiftedProblem, point: Point, memory: Memory) -> dict[str, Values] | None:
-        memory["start"] = _flat(_whole(problem, _iterate(problem, point)))
+        memory["start"] = _flat(_whole(problem, point, _iterate(problem, point)))
         return None
 
     def after(self, problem: LiftedProblem, point: Point, memory: Memory, energy: Energy) -> None:
         swept = _iterate(problem, point)
-        whole = _whole(problem, swept)
+        whole = _whole(problem, point, swept)
         image = _flat(whole)
         images = [*memory.get("images", []), image][-self.history :]
         residuals = [*memory.get("residuals", []), image - memory.pop("start")][-self.history :]
@@ -186,21 +186,21 @@ def _iterate(problem: LiftedProblem, point: Point) -> dict[str, Values]:
     return {repr(block): block_values(problem, point, block) for block in all_blocks(problem.depth)}
 
 
-def _whole(problem: LiftedProblem, iterate: dict[str, Values]) -> dict[str, Values]:
-    """The iterate with the variables of all peers' samples, which is what a memory keeps."""
-    if problem.peers.count == 1:
+def _whole(problem: LiftedProblem, point: Point, iterate: dict[str, Values]) -> dict[str, Values]:
+    """The iterate with the variables of the whole batch, which is what a memory keeps."""
+    if point.shard.whole:
         return iterate
     keys = [repr(VariableBlock(layer)) for layer in hidden_layers(problem.depth)]
-    variables = whole_variables(problem, LiftedState(iterate[key]["x"] for key in keys))
+    variables = whole_variables(point.shard, LiftedState(iterate[key]["x"] for key in keys))
     return iterate | {key: {"x": x} for key, x in zip(keys, variables, strict=True)}
 
 
-def _own(problem: LiftedProblem, iterate: dict[str, Values]) -> dict[str, Values]:
-    """One's own rows of the variables of such an iterate."""
-    if problem.peers.count == 1:
+def _own(problem: LiftedProblem, point: Point, iterate: dict[str, Values]) -> dict[str, Values]:
+    """The shard's rows of the variables of such an iterate."""
+    if point.shard.whole:
         return iterate
     keys = {repr(VariableBlock(layer)) for layer in hidden_layers(problem.depth)}
-    return {key: {"x": problem.peers.own(own["x"])} if key in keys else own for key, own in iterate.items()}
+    return {key: {"x": point.shard.own_rows(own["x"])} if key in keys else own for key, own in iterate.items()}
 
 
 def _remember(memory: Memory, current: dict[str, Values]) -> None:
@@ -219,7 +219,7 @@ def _extrapolate(
     problem: LiftedProblem, point: Point, current: dict[str, Values], previous: dict[str, Values], beta: float
 ) -> None:
     """Moves the point to current + beta (current - previous), and leaves `current` in `previous`."""
-    before, whole = _own(problem, previous), _whole(problem, current)
+    before, whole = _own(problem, point, previous), _whole(problem, point, current)
     for block in all_blocks(problem.depth):
         for name, value in current[repr(block)].items():
             ahead = torch.lerp(before[repr(block)][name], value, 1.0 + beta)
@@ -244,4 +244,4 @@ def _set_flat(problem: LiftedProblem, point: Point, like: dict[str, Values], fla
         for name, value in values.items():
             fresh[name] = flat[offset : offset + value.numel()].view_as(value).clone()
             offset += value.numel()
-        set_block(problem, point, blocks[key], _own(problem, {key: fresh})[key])
+        set_block(problem, point, blocks[key], _own(problem, point, {key: fresh})[key])

@@ -1,4 +1,4 @@
-"""How the processes of a run end it together."""
+"""How the ranks of a run end it together."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Stop:
     failed: bool = False
     """Whether what was under way has not come to its end, so that there is nothing to record."""
     since: int = _NEVER
-    """Of a run that diverged, the first message between processes for which this one had no finite numbers."""
+    """Of a run that diverged, the number of the first message in which this rank sent NaN or infinity."""
 
     def precedence(self, rank: int) -> tuple[bool, int, int]:
         """What decides among several: that a run diverged, where this began, and the lowest rank."""
@@ -29,28 +29,28 @@ class Stop:
 
 
 class Agreement:
-    """What the processes of a run decide together.  Here there is one, which decides alone.
+    """What the ranks of a run decide together.  Here there is one, which decides alone.
 
-    Each method is called by all processes at the same place of the run, but for `share_error`: whoever has an error
-    calls it at once, and the others learn of it from the next method they call, which raises.  So nothing else is sent
-    between what may fail in one process alone and the next method.  After an error nothing more is sent.
+    All ranks call a method at the same place of the run.  Only `share_error` is called at once, by the rank that has an
+    error; the others get it from the next method they call, which raises.  So nothing else is sent between what may
+    fail on one rank alone and the next method.  After an error nothing more is sent.
     """
 
     rank: int = 0
-    """Which process this is; the first one, 0, calls the callbacks."""
+    """The number of this rank; rank 0 calls the callbacks."""
     size: int = 1
-    """The number of processes."""
+    """The number of ranks."""
 
     def stop(self, wanted: Stop | None) -> Stop | None:
         """What all stop with after the present step or row, if any of them wants to: see `Stop.precedence`."""
         return wanted
 
     def any(self, flag: bool) -> bool:
-        """Whether any process says so."""
+        """Whether any rank gives True."""
         return flag
 
     def share_error(self, error: Exception | None, told: Exception | None = None) -> None:
-        """Raises `error`, and where another process has one, an error of the same kind that names its rank.
+        """Raises `error`, and where another rank has one, an error of the same kind that names its rank.
 
         With `told` the others raise an error of that kind, with its message.
         """

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from lifted_bregman._arguments import positive
-from lifted_bregman._linalg import PowerMemory
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.activations import Activation
 from lifted_bregman.errors import CompatibilityError, SettingError
@@ -18,9 +17,9 @@ from lifted_bregman.penalties import L1, GroupL2, Penalty, SquaredL2
 from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import ParameterBlock, VariableBlock, hidden_layers, layers, top_down
 from lifted_bregman.problem.composite import _find_rule, _penalty_first, _penalty_last, composite_prox
+from lifted_bregman.problem.curvature import PowerMemory, best_curvature
 from lifted_bregman.problem.settings import check_penalties
 from lifted_bregman.problem.subgradients import minimal_subgradient
-from lifted_bregman.solvers._curvature import best_curvature
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
 from lifted_bregman.solvers._mirror import Tensors, recover, require_regularisable, start
 
@@ -113,7 +112,7 @@ class BregmanIterations(Solver[BregmanIterationsState]):
     @no_graph
     def step(self, problem: LiftedProblem, state: BregmanIterationsState, batch: Batch) -> BregmanIterationsState:
         assert state.variables is not None
-        point = problem.point(state.variables, batch.X, batch.Y, batch.weights)
+        point = batch.point(problem, state.variables)
         for block in top_down(problem.depth):
             if isinstance(block, ParameterBlock):
                 self._move_parameters(problem, point, state, block.layer)

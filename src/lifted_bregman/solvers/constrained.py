@@ -133,16 +133,19 @@ class Constrained(Solver[ConstrainedState]):
             state.inner = self.solver.step(weighted, state.inner, batch)
         state.variables = state.inner.variables
         assert state.variables is not None
-        point = weighted.point(own_variables(problem, state.variables), batch.X, batch.Y, batch.weights)
-        metrics, violation = dict(state.inner.metrics), 0.0
+        point = batch.point(weighted, own_variables(batch.shard, state.variables))
+        violation = 0.0
         hidden = hidden_layers(problem.depth)
         own = [Layer.bregman(problem.network[l], point.x[l], point.z(l)) for l in hidden]  # without a proximal term
-        losses = [point.weigh(values).mean() for values in own]
-        for place, (layer, loss) in enumerate(zip(hidden, problem.peers.mean_of(*map(float, losses)), strict=True)):
+        losses = [float(loss) for loss in point.means(own)]
+        for place, loss in enumerate(losses):
             state.multipliers[place] = self._limited(state.multipliers[place] + self.rate * (loss - self.tolerance))
-            metrics |= {f"multiplier_{layer}": state.multipliers[place], f"bregman_{layer}": loss}
             violation = max(violation, loss - self.tolerance)
-        state.metrics = metrics | {"violation": violation}
+        by_term = {
+            "multiplier": dict(zip(hidden, state.multipliers, strict=True)),
+            "bregman": dict(zip(hidden, losses, strict=True)),
+        }
+        state.metrics = state.inner.metrics | by_term | {"violation": violation}
         state.steps += 1
         return state
 

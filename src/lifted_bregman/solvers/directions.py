@@ -10,11 +10,10 @@ from dataclasses import dataclass
 import torch
 
 from lifted_bregman._arguments import positive, require_count
-from lifted_bregman._linalg import PowerMemory
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem, LiftedState, Point
 from lifted_bregman.problem.blocks import hidden_layers, layers
-from lifted_bregman.solvers._curvature import variable_curvature
+from lifted_bregman.problem.curvature import PowerMemory, variable_curvature
 from lifted_bregman.solvers._interface import Batch
 
 
@@ -85,7 +84,7 @@ def _move(problem: LiftedProblem, point: Point, layer: int, t: float) -> None:
 def forward_point(problem: LiftedProblem, batch: Batch) -> Point:
     """The point x_l = σ_l(z_l), with every z_l computed once and kept."""
     unknown = LiftedState([batch.Y] * len(hidden_layers(problem.depth)))
-    point = problem.point(unknown, batch.X, batch.Y, batch.weights)
+    point = batch.point(problem, unknown)
     for layer in hidden_layers(problem.depth):
         point.set_variable(layer, point.sigma(layer))
     if batch.meter is not None:

@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 from lifted_bregman._arguments import require_count
-from lifted_bregman._linalg import PowerMemory
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.errors import SettingError
 from lifted_bregman.maps import Dense
 from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import hidden_layers, layers
-from lifted_bregman.problem.curvature import variable_key
+from lifted_bregman.problem.curvature import PowerMemory, variable_key
 from lifted_bregman.solvers._anchor import Anchor, live, overwrite
 from lifted_bregman.solvers._batch_memory import BatchMemory
 from lifted_bregman.solvers._descent import ParameterSteps, descend, rms
@@ -196,7 +195,7 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
         for layer in maps.keys() & state.maps.keys():
             maps[layer].reuse(state.maps[layer])
         view = with_maps(problem, maps)
-        point = view.point(view.forward_state(batch.X, check=False), batch.X, batch.Y, batch.weights)
+        point = batch.point(view, view.forward_state(batch.X, check=False))
         if batch.meter is not None:
             batch.meter.see(view, point)
         if self.parameters is ParameterUpdate.EXPLICIT:
@@ -207,9 +206,9 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
                 self._visit(view, point, layer, state, memory, tau)
             for f in maps.values():
                 f.write()
-            state.metrics[f"residual_{problem.depth}"] = rms(memory.residual, problem.peers)
+            state.term_metric("residual")[problem.depth] = rms(memory.residual, batch.shard)
             state.maps = maps
-        state.variables, state.power = whole_variables(problem, point.state), dict(memory)
+        state.variables, state.power = whole_variables(batch.shard, point.state), dict(memory)
         state.fallbacks += memory.fallbacks
         if self.reading.forgetful:
             state.metrics["fallbacks"] = float(state.fallbacks)
@@ -225,10 +224,10 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
             moving = any(v in hidden_layers(problem.depth) for v in inputs)
             if not isinstance(f, Dense) or "weight" not in f.parameters or problem.has_parameter_prox(layer):
                 continue
-            rows = problem.peers.samples(len(batch)) * math.prod(problem.shapes(batch.X)[layer - 1][:-1])
+            rows = batch.samples * math.prod(problem.shapes(batch.X)[layer - 1][:-1])
             if self.space is Space.SAMPLES or self.reading.in_samples(f, rows, self.inner_steps, moving):
-                key = variable_key(inputs[0])
-                maps[layer] = FactoredDense(f, blocks if moving else 1, memory, key, problem.peers)
+                vectors, key = memory.setdefault(layer, {}), variable_key(inputs[0])
+                maps[layer] = FactoredDense(f, blocks if moving else 1, vectors, key, batch.shard)
         return maps
 
     def _weight(self, step: int) -> float:
@@ -274,7 +273,7 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
         for layer in self._visits(problem):
             for v in _last_read(problem, layer):
                 point.set_variable(v, self._moved(problem, point, v, memory))
-        state.metrics[f"residual_{problem.depth}"] = rms(point.residual(problem.depth), problem.peers)
+        state.term_metric("residual")[problem.depth] = rms(point.residual(problem.depth), point.shard)
         for layer in layers(problem.depth):
             descend(problem, point, layer, ParameterSteps(1.0 / tau, 1.0 / tau), {})
 

@@ -64,7 +64,7 @@ class PIAG(Solver[TableState]):
         return start_table(problem, batch)
 
     def step(self, problem: LiftedProblem, state: TableState, batch: Batch) -> TableState:
-        delay = oldest(problem, state, batch)
+        delay = oldest(state, batch)
         if delay > self.delay_bound:
             raise lacking(
                 self,

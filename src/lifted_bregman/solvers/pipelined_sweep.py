@@ -12,9 +12,9 @@ from torch import Tensor
 from lifted_bregman._arguments import require_count
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.problem import LiftedProblem, LiftedState, Point
-from lifted_bregman.problem.span import lend
+from lifted_bregman.problem.border import lend
+from lifted_bregman.problem.curvature import lend_curvature, parameter_curvature, step_for
 from lifted_bregman.solvers._anchor import Anchor
-from lifted_bregman.solvers._curvature import lend_curvature, parameter_curvature, step_for
 from lifted_bregman.solvers._descent import moved_variable, rms
 from lifted_bregman.solvers._interface import Batch, Solver
 from lifted_bregman.solvers._micro_batches import micro_batches
@@ -79,22 +79,22 @@ class PipelinedSweep(Solver[PowerState]):
         forward = [list(point.x) for point in points]
         whole = _joined(problem, batch, forward)
         steps = self._variable_steps(problem, whole, state)
-        gradients: Anchor = {layer: {} for layer in problem.span.layers}
+        gradients: Anchor = {layer: {} for layer in problem.partition.terms}
         errors = []
         for point, x in zip(points, forward, strict=True):
             residuals = _sweep_down(problem, point, steps)
             for layer, d in residuals.items():
                 read = problem.network.read(x, layer)
-                _accumulate(problem, layer, read, point.weigh(d), gradients[layer], len(batch))
+                _accumulate(problem, layer, read, point.weigh(d), gradients[layer], batch.samples)
             errors += [residuals[layer] for layer in (problem.depth,) if layer in residuals]
-        problem.peers.total(*(g for own in gradients.values() for g in own.values()))
+        batch.shard.all_sum(*(g for own in gradients.values() for g in own.values()))
         for layer, gradient in gradients.items():
             if gradient:
-                t = state.metrics[f"step_{layer}"] = self._parameter_step(problem, whole, layer, state)
+                t = state.term_metric("step")[layer] = self._parameter_step(problem, whole, layer, state)
                 _move(problem, layer, gradient, t)
         if errors:
-            state.metrics[f"residual_{problem.depth}"] = rms(torch.cat(errors), problem.peers)
-        problem.span.settle()
+            state.term_metric("residual")[problem.depth] = rms(torch.cat(errors), batch.shard)
+        problem.border.settle()
         for name, count in problem.work.as_dict().items():  # once for the batch, however it was cut
             setattr(problem.work, name, int(done[name] + (count - done[name]) // len(points)))
         state.steps += 1
@@ -104,7 +104,7 @@ class PipelinedSweep(Solver[PowerState]):
         rule = self.step_variable
         if isinstance(rule, CurvatureStep):
             lend_curvature(problem, whole, state.power, rule.upper)
-        return {layer: variable_step(problem, whole, layer, rule, state) for layer in problem.span.hidden}
+        return {layer: variable_step(problem, whole, layer, rule, state) for layer in problem.partition.hidden}
 
     def _parameter_step(self, problem: LiftedProblem, whole: Point, layer: int, state: PowerState) -> float:
         rule = self.step_parameter
@@ -116,14 +116,14 @@ class PipelinedSweep(Solver[PowerState]):
 def _joined(problem: LiftedProblem, batch: Batch, forward: list[list[Tensor]]) -> Point:
     """The forward pass of the whole batch."""
     variables = [torch.cat(rows) if len(rows) > 1 else rows[0] for rows in list(zip(*forward, strict=True))[1:-1]]
-    return problem.point(LiftedState(variables), batch.X, batch.Y, batch.weights)
+    return batch.point(problem, LiftedState(variables))
 
 
 def _sweep_down(problem: LiftedProblem, point: Point, steps: Mapping[int, float]) -> dict[int, Tensor]:
     """Moves the variables of a micro-batch, from the top; the residuals d_l from before x_{l-1} has moved."""
     residuals = {}
-    for layer in reversed(problem.span.layers):
-        if layer in problem.span.hidden:
+    for layer in reversed(problem.partition.terms):
+        if layer in problem.partition.hidden:
             point.set_variable(layer, moved_variable(problem, point, layer, steps[layer]))
         residuals[layer] = point.residual(layer)
     lend(problem, point)
@@ -142,7 +142,7 @@ def _accumulate(
     if not gradient:
         decay = 0.0
         gradient.update({name: torch.empty_like(p) for name, p in f.parameters.items()})
-    scale = problem.weight(layer) / problem.peers.samples(samples)
+    scale = problem.weight(layer) / samples
     f.accumulate_parameters(x, d, gradient, scale=scale, decay=decay)
 
 

@@ -85,11 +85,13 @@ class ProximalGradient(Solver[ProximalGradientState]):
         self.sweep.groups(problem.links)  # a permutation that does not fit is refused here
 
     def init(self, problem: LiftedProblem, batch: Batch) -> ProximalGradientState:
-        return ProximalGradientState(variables=whole_variables(problem, problem.forward_state(batch.X, check=False)))
+        return ProximalGradientState(
+            variables=whole_variables(batch.shard, problem.forward_state(batch.X, check=False))
+        )
 
     def step(self, problem: LiftedProblem, state: ProximalGradientState, batch: Batch) -> ProximalGradientState:
         assert state.variables is not None
-        point = problem.point(own_variables(problem, state.variables), batch.X, batch.Y, batch.weights)
+        point = batch.point(problem, own_variables(batch.shard, state.variables))
         guarded = self.monotone and not self.acceleration.descends
         if guarded:
             before = float(problem.energy_at(point))
@@ -100,7 +102,7 @@ class ProximalGradient(Solver[ProximalGradientState]):
                 set_block(problem, point, block, values)
             self.acceleration.restart(state.acceleration_memory)
             self._sweep(problem, point, state, NoAcceleration())
-        state.variables = whole_variables(problem, point.state)
+        state.variables = whole_variables(batch.shard, point.state)
         state.steps += 1
         return state
 

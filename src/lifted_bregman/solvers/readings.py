@@ -10,13 +10,21 @@ from typing import ClassVar
 from torch import Tensor
 
 from lifted_bregman._arguments import positive
-from lifted_bregman._linalg import PowerIteration, PowerMemory
+from lifted_bregman._linalg import PowerIteration
 from lifted_bregman.maps import Dense
 from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import layers
-from lifted_bregman.problem.curvature import over_all_samples, squared_input_norm, variable_key
+from lifted_bregman.problem.curvature import (
+    PowerMemory,
+    over_all_samples,
+    parameter_curvature,
+    power,
+    squared_input_norm,
+    step_for,
+    variable_curvature,
+    variable_key,
+)
 from lifted_bregman.solvers._batch_memory import BatchMemory
-from lifted_bregman.solvers._curvature import parameter_curvature, power, step_for, variable_curvature
 from lifted_bregman.solvers._descent import ParameterSteps, descend
 from lifted_bregman.solvers._majorise import majorise
 from lifted_bregman.solvers._sample_space import samples_are_cheaper
@@ -199,17 +207,16 @@ class Literal(Reading):
     ) -> ParameterSteps:
         f, x = problem.network[layer].map, point.read(layer)
         assert isinstance(f, Dense)
-        norm = _squared_norm(f, *over_all_samples(x, point.weights, power(memory, f"X_{layer}"), False, problem.peers))
-        samples = problem.peers.samples(point.samples)
-        t = step_for(1.99 * (samples if self.batch_factor else 1), norm + 0.5 * prox_weight, point)
+        norm = _squared_norm(f, *over_all_samples(x, point.weights, power(memory, layer, "X"), False, point.shard))
+        t = step_for(1.99 * (point.samples if self.batch_factor else 1), norm + 0.5 * prox_weight, point)
         t_bias = t if self.bias_step is None else self.bias_step
         return ParameterSteps(t, t_bias, prox_weight, prox_weight if self.anchored_bias else 0.0)
 
     def variable_step(self, problem: LiftedProblem, point: Point, layer: int, memory: PowerMemory) -> float:
         (term,) = problem.links.readers[layer]  # Literal needs dense layers, which read one variable
-        f, powers = problem.network[term].map, power(memory, variable_key(layer))
-        norm = squared_input_norm(f, point.x[layer], powers, False, problem.peers)
-        return step_for(1.99 / problem.peers.samples(point.samples), norm, point)
+        f, powers = problem.network[term].map, power(memory, term, variable_key(layer))
+        norm = squared_input_norm(f, point.x[layer], powers, False, point.shard)
+        return step_for(1.99 / point.samples, norm, point)
 
 
 def _writes_weights_out(step: CurvatureStep | FixedStep) -> bool:

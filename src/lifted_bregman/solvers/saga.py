@@ -45,7 +45,7 @@ class _RandomBatches(Solver[TableState]):
             batch,
             step=self.step_parameter,
             divisor=1.0,
-            correction=self._correction(batch.total, problem.peers.samples(len(batch))),
+            correction=self._correction(batch.total, batch.samples),
             step_variable=self.step_variable,
             variable_steps=self.variable_steps,
         )

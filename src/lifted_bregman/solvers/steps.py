@@ -14,10 +14,11 @@ from torch import Tensor
 from lifted_bregman._arguments import positive
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem, Point
-from lifted_bregman.problem.blocks import Block, ParameterBlock, VariableBlock, terms
+from lifted_bregman.problem.blocks import Block, ParameterBlock, VariableBlock, own_blocks, terms
+from lifted_bregman.problem.border import borrow, lend
+from lifted_bregman.problem.curvature import lend_curvature, parameter_curvature, step_for, variable_curvature
 from lifted_bregman.problem.energies import partial_energy
-from lifted_bregman.problem.span import borrow, lend
-from lifted_bregman.solvers._curvature import lend_curvature, parameter_curvature, step_for, variable_curvature
+from lifted_bregman.problem.shard import sum_numbers
 from lifted_bregman.solvers._loop import Stalled
 
 Values = dict[str, Tensor]
@@ -67,7 +68,7 @@ class _Direct(StepRule):
         self.lend(problem, point, memory)
         lend(problem, point)
         alone = len(group) == 1
-        group = problem.span.own(group)
+        group = own_blocks(group, problem.partition)
         steps = {block: self.step(problem, point, block, memory, smooth_quadratic) for block in group}
         if alone and not inertia and isinstance(group[0], ParameterBlock):
             _descend_in_place(problem, point, group[0], steps[group[0]])
@@ -76,8 +77,8 @@ class _Direct(StepRule):
         for block, gradient in zip(reversed(group), reversed(slopes), strict=True):  # what is lent comes first
             shift = (inertia or {}).get(repr(block), {})
             move_block(problem, point, block, gradient, steps[block], smooth_quadratic, shift)
-            if problem.span.lends(block):
-                problem.span.send_above(point.x[block.layer])
+            if isinstance(block, VariableBlock) and block.layer in problem.partition.lent:
+                problem.border.send_above(point.x[block.layer])
         borrow(problem, point)
 
 
@@ -167,7 +168,7 @@ class Backtracking(StepRule):
         old = [{name: value.clone() for name, value in block_values(problem, point, block).items()} for block in group]
         slopes = [block_gradient(problem, point, block, smooth_quadratic) for block in group]
         steep = any(bool(g.count_nonzero()) for slope in slopes for g in slope.values())
-        if problem.peers.total_of(float(steep)) == (0.0,) and all(_smooth(problem, block) for block in group):
+        if sum_numbers(point.shard, float(steep)) == (0.0,) and all(_smooth(problem, block) for block in group):
             return
         key = repr(tuple(group))
         t = memory.get(key, self.initial / self.grow) * self.grow
@@ -182,9 +183,9 @@ class Backtracking(StepRule):
                 share = 1.0
                 if isinstance(block, VariableBlock):
                     squares = [point.weigh(square) for square in squares]
-                    share = 1.0 / problem.peers.samples(point.samples)
+                    share = 1.0 / point.samples
                 promises.append(share * sum(float(square.sum()) for square in squares) / (2.0 * t))
-            promised = _promised(problem, group, promises)
+            promised = _promised(point, group, promises)
             after = float(partial_energy(problem, point, touched))
             if math.isfinite(after) and after <= before - 0.1 * promised + (rounding if promised < rounding else 0.0):
                 memory[key] = t if promised > 0.0 else min(t, self.initial)  # what does not move would make t infinite
@@ -202,10 +203,10 @@ def _smooth(problem: LiftedProblem, block: Block) -> bool:
     return isinstance(block, ParameterBlock) and not problem.has_parameter_prox(block.layer)
 
 
-def _promised(problem: LiftedProblem, group: Sequence[Block], promises: Sequence[float]) -> float:
-    """The sum of what the blocks promise; of a variable's part every peer has its own."""
+def _promised(point: Point, group: Sequence[Block], promises: Sequence[float]) -> float:
+    """The sum of what the blocks promise; of a variable's part every rank has its own."""
     pairs = list(zip(group, promises, strict=True))
-    of_variables = iter(problem.peers.total_of(*(p for block, p in pairs if isinstance(block, VariableBlock))))
+    of_variables = iter(sum_numbers(point.shard, *(p for block, p in pairs if isinstance(block, VariableBlock))))
     promised = 0.0
     for block, promise in pairs:
         promised += next(of_variables) if isinstance(block, VariableBlock) else promise

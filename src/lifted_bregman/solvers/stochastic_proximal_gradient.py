@@ -11,8 +11,8 @@ from torch import Tensor
 from lifted_bregman._arguments import require_count
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem, Point
-from lifted_bregman.problem.span import borrow, lend
-from lifted_bregman.solvers._curvature import lend_curvature, parameter_curvature, step_for
+from lifted_bregman.problem.border import borrow, lend
+from lifted_bregman.problem.curvature import lend_curvature, parameter_curvature, step_for
 from lifted_bregman.solvers._descent import ParameterSteps, descend, moved_variable, rms
 from lifted_bregman.solvers._interface import Batch, Solver
 from lifted_bregman.solvers._persistent import (
@@ -132,7 +132,7 @@ class StochasticProximalGradient(Solver[PersistentState]):
     def step(self, problem: LiftedProblem, state: PersistentState, batch: Batch) -> PersistentState:
         point = fetch(problem, state, batch)
         self.order.update(Moves(self, problem, point, state))
-        store(problem, state, batch, point)
+        store(state, batch, point)
         state.steps += 1
         return state
 
@@ -148,13 +148,13 @@ class Moves:
 
     def parameters(self) -> None:
         """A step in every Θ_l from the present point."""
-        top, own = self.problem.depth, self.problem.span.layers
+        top, own = self.problem.depth, self.problem.partition.terms
         if top in own:
-            self.state.metrics[f"residual_{top}"] = rms(self.point.residual(top), self.problem.peers)
+            self.state.term_metric("residual")[top] = rms(self.point.residual(top), self.point.shard)
         for layer in own:
             t = self._parameter_step(layer)
             descend(self.problem, self.point, layer, ParameterSteps(t, t), {})
-            self.state.metrics[f"step_{layer}"] = t
+            self.state.term_metric("step")[layer] = t
 
     def variables(self, sweeps: int) -> None:
         """Sweeps over the variables, from the top."""
@@ -167,11 +167,11 @@ class Moves:
             lend_curvature(problem, point, self.state.power, rule.upper)
         lend(problem, point)
         ahead = {}
-        for layer in problem.span.hidden:
+        for layer in problem.partition.hidden:
             t = variable_step(problem, point, layer, rule, self.state)
             ahead[layer] = moved_variable(problem, point, layer, t)
-        for layer in problem.span.lent:
-            problem.span.send_above(ahead[layer])
+        for layer in problem.partition.lent:
+            problem.border.send_above(ahead[layer])
         return ahead
 
     def take(self, ahead: dict[int, Tensor]) -> None:

@@ -165,16 +165,16 @@ class TargetedPenalties(Solver[TargetedState]):
             weights = [f.unit_rows(p.detach()) for p in f.parameters.values() if p.ndim > 1]
             zeros = _zero_fraction(problem.parameter_penalties[layer], weights)
             state.parameter_weights[layer] = target.nudged(state.parameter_weights[layer], zeros)
-            state.metrics[f"sparsity_parameters_{layer}"] = zeros
-            state.metrics[f"weight_parameters_{layer}"] = state.parameter_weights[layer]
+            state.term_metric("sparsity_parameters")[layer] = zeros
+            state.term_metric("weight_parameters")[layer] = state.parameter_weights[layer]
         for layer, target in self.variables.items():
             if state.variables is None:
                 raise lacking(self, "a solver that keeps variables", f"those of {type(self.solver).__name__}")
             x = problem.network[layer].arrange(state.variables[layer])
             zeros = _zero_fraction(problem.penalties[layer], [x])
             state.variable_weights[layer] = target.nudged(state.variable_weights[layer], zeros)
-            state.metrics[f"sparsity_variables_{layer}"] = zeros
-            state.metrics[f"weight_variables_{layer}"] = state.variable_weights[layer]
+            state.term_metric("sparsity_variables")[layer] = zeros
+            state.term_metric("weight_variables")[layer] = state.variable_weights[layer]
         self.attach(problem, state)
         return state
 

@@ -1,4 +1,4 @@
-"""The processes that share a run with this one, as `fit` deals with them."""
+"""The ranks of a run, as `fit` deals with them."""
 
 from __future__ import annotations
 
@@ -16,49 +16,57 @@ from lifted_bregman.distributed.parallel import Parallel
 from lifted_bregman.distributed.place import given, launched
 from lifted_bregman.errors import CompatibilityError, SettingError
 from lifted_bregman.graph.inputs import input_tensors
-from lifted_bregman.problem import LiftedProblem, Peers, Span
-from lifted_bregman.solvers import Agreement, AsynchronousPIAG, Batch, ImplicitParallel, ModelAveraging, Solver
+from lifted_bregman.problem import Border, LiftedProblem
+from lifted_bregman.solvers import (
+    Agreement,
+    AsynchronousPIAG,
+    Batch,
+    DataRanks,
+    ImplicitParallel,
+    ModelAveraging,
+    Solver,
+)
 
 if TYPE_CHECKING:
     from lifted_bregman.distributed.world import World
 
 
 class Company:
-    """Those who share a run with this process; here nobody does."""
+    """The ranks of a run; here this process is the only one."""
 
     def __init__(self) -> None:
-        self.peers = Peers()
+        self.ranks = DataRanks()
         self.agreement = Agreement()
         self.attempt = 0
         """How often the run was started again because processes were lost."""
 
     @property
     def leads(self) -> bool:
-        """Whether this process writes, and calls the callbacks."""
+        """Whether this rank writes files and calls the callbacks."""
         return self.agreement.rank == 0
 
     def engage(self, solver: Solver[Any]) -> Solver[Any]:
-        """The solver as it works with the others."""
+        """The solver with its workers on the ranks."""
         return solver
 
-    def span(self, problem: LiftedProblem, data: Batch) -> Span:
-        """The layers of this process."""
-        return problem.span
+    def border(self, problem: LiftedProblem, data: Batch) -> Border:
+        """The messages between ranks that share the terms."""
+        return problem.border
 
     def first(self, number: int) -> int:
-        """The number that the leading process has."""
+        """The number of rank 0."""
         return number
 
     def most(self, number: int) -> int:
-        """The largest number that any process has."""
+        """The largest number of any rank."""
         return number
 
     def begin(self, problem: LiftedProblem, settings: str, *batches: Batch | None) -> None:
-        """Makes sure that all begin with the same."""
+        """Checks that all ranks have the same parameters, data and settings."""
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """What fails in one process fails in all.  Nothing is sent in between."""
+        """Raises an error of one rank on all ranks.  No messages may be sent within the block."""
         failure: Exception | None = None
         try:
             yield
@@ -73,7 +81,7 @@ def described(value: object) -> str:
 
 
 class Joined(Company):
-    """Those of a world."""
+    """The ranks of a world."""
 
     def __init__(self, world: World) -> None:
         from lifted_bregman.distributed.process_agreement import ProcessAgreement
@@ -92,7 +100,7 @@ class Joined(Company):
         return self._world.most(number)
 
     def engage(self, solver: Solver[Any]) -> Solver[Any]:
-        """Workers of a solver that has some go to the processes; other solvers have peers who share each batch."""
+        """A solver that has workers gets one on each rank; for any other the ranks share each batch."""
         if isinstance(solver, ModelAveraging | ImplicitParallel):
             from lifted_bregman.distributed.process_team import Processes
 
@@ -101,23 +109,23 @@ class Joined(Company):
             from lifted_bregman.distributed.process_workers import AsynchronousProcesses
 
             return replace(solver, team=AsynchronousProcesses(self._world.data))
-        from lifted_bregman.distributed.process_peers import ProcessPeers
+        from lifted_bregman.distributed.process_shard import ProcessRanks
 
         if self._world.shares_samples:
-            self.peers = ProcessPeers(self._world.data)
+            self.ranks = ProcessRanks(self._world.data)
         return solver
 
-    def span(self, problem: LiftedProblem, data: Batch) -> Span:
+    def border(self, problem: LiftedProblem, data: Batch) -> Border:
         if self._world.layer is None:
-            return problem.span
-        from lifted_bregman.distributed.partition import balanced, layer_costs
-        from lifted_bregman.distributed.process_span import ProcessSpan
+            return problem.border
+        from lifted_bregman.distributed.balance import balanced, layer_costs
+        from lifted_bregman.distributed.process_border import ProcessBorder
 
         group = self._world.layer
-        return ProcessSpan(balanced(layer_costs(problem, data.X), group.size()), group)
+        return ProcessBorder(problem.links, balanced(layer_costs(problem, data.X), group.size()), group)
 
     def begin(self, problem: LiftedProblem, settings: str, *batches: Batch | None) -> None:
-        """All take the parameters of the first, and must have been given the same data and settings as it was."""
+        """All ranks take the parameters of rank 0, and must have been given the same data and settings."""
         if launched():
             return  # all were given one file, or one command line
         with torch.no_grad():
@@ -134,7 +142,7 @@ class Joined(Company):
 
 @contextmanager
 def company(parallel: Parallel | None, device: torch.device) -> Iterator[Company]:
-    """Nobody, or those of the world that this process is in."""
+    """This process alone, or the ranks of the world that it is in."""
     if parallel is None or (parallel.size == 1 and ((place := given()) is None or place.size == 1)):
         yield Company()
     else:

@@ -164,8 +164,8 @@ def fit(
             classify=labels,
             evaluate_training=evaluate_training,
             callbacks=[*more, *callbacks],
-            peers=others.peers,
-            span=others.span(problem, example),
+            ranks=others.ranks,
+            border=others.border(problem, example),
             agreement=others.agreement,
             **settings,
         )

@@ -15,9 +15,10 @@ import torch.distributed as dist
 from torch import nn
 
 from lifted_bregman.distributed.parallel import Parallel
-from lifted_bregman.distributed.process_peers import ProcessPeers
-from lifted_bregman.distributed.process_span import ProcessSpan
+from lifted_bregman.distributed.process_border import ProcessBorder
+from lifted_bregman.distributed.process_shard import ProcessRanks
 from lifted_bregman.distributed.world import World, join
+from lifted_bregman.graph import Links
 from lifted_bregman.losses import SquaredError
 from lifted_bregman.problem import LiftedProblem, lift
 from lifted_bregman.solvers import Batch, Run
@@ -86,22 +87,22 @@ class MeasureLinks:
 
     def __call__(self) -> dict[str, list[tuple[int, float]]]:
         with join(self.parallel) as world:
-            peers, span = ProcessPeers(world.data), ProcessSpan([range(1, 2), range(2, 3)], world.data)
-            peers.divide(torch.zeros(2, 1))
+            border = ProcessBorder(Links.chain(2), [range(1, 2), range(2, 3)], world.data)
+            shard, _ = ProcessRanks(world.data).divide(torch.zeros(2, 1))
 
             def there_and_back(rows: torch.Tensor) -> None:
-                if span.rank == 0:
-                    span.send_above(rows)
-                    span.from_above(rows)
+                if border.rank == 0:
+                    border.send_above(rows)
+                    border.from_above(rows)
                 else:
-                    span.send_below(span.from_below(rows))
-                span.settle()
+                    border.send_below(border.from_below(rows))
+                border.settle()
 
             found: dict[str, list[tuple[int, float]]] = {"sum": [], "rows": []}
             cache = torch.zeros(_CACHE // 4)
             for size in self.sizes:
                 rows = torch.zeros(size // 4)
-                for name, function, ways in (("sum", peers.mean, 1), ("rows", there_and_back, 2)):
+                for name, function, ways in (("sum", shard.all_sum, 1), ("rows", there_and_back, 2)):
                     times = []
                     for _ in range(self.rounds + 1):
                         cache.add_(1.0)  # a message comes from memory, as in a step
@@ -131,8 +132,8 @@ def _repeated_step(case: Case, others: Company) -> _RepeatedStep:
         data,
         epochs=1,
         batch_size=case.samples if solver.minibatch else None,
-        peers=others.peers,
-        span=others.span(problem, data),
+        ranks=others.ranks,
+        border=others.border(problem, data),
         agreement=others.agreement,
     )
     return _RepeatedStep(run)
@@ -169,5 +170,5 @@ def _of_all(number: float, world: World) -> list[float]:
 
 def _counts(run: Run) -> tuple[int, int]:
     """Bytes and messages that this process has sent, as far as they are counted."""
-    counted = run.span if run.span.count > 1 else run.peers
+    counted = run.border if run.partition.count > 1 else run.ranks
     return getattr(counted, "sent", 0), getattr(counted, "messages", 0)

@@ -65,10 +65,17 @@ def backpropagate(
 ) -> list[Tensor]:
     """The gradient of the batch's nested objective in the given normalisation; its mean goes to "batch_objective"."""
     state.gradient = []
-    factor = problem.peers.samples(len(batch)) if normalisation is Normalisation.SUM else None
+    factor = batch.samples if normalisation is Normalisation.SUM else None
     watch = None if batch.meter is None else partial(batch.meter.see_outputs, Y=batch.Y)
     value, state.gradient = nested_gradient(
-        problem, batch.X, batch.Y, parameters, weights=batch.weights, factor=factor, watch=watch
+        problem,
+        batch.X,
+        batch.Y,
+        parameters,
+        weights=batch.weights,
+        factor=factor,
+        watch=watch,
+        shard=batch.shard,
     )
     work, depth = problem.work, problem.depth
     work.forward_maps += depth

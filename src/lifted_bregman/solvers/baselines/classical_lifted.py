@@ -69,15 +69,15 @@ class ClassicalLifted(Solver[BlockDescentState]):
                 )
 
     def init(self, problem: LiftedProblem, batch: Batch) -> BlockDescentState:
-        return BlockDescentState(variables=whole_variables(problem, problem.forward_state(batch.X, check=False)))
+        return BlockDescentState(variables=whole_variables(batch.shard, problem.forward_state(batch.X, check=False)))
 
     def step(self, problem: LiftedProblem, state: BlockDescentState, batch: Batch) -> BlockDescentState:
         assert state.variables is not None
         relaxed = classical_problem(problem)
-        point = relaxed.point(own_variables(problem, state.variables), batch.X, batch.Y)
+        point = batch.point(relaxed, own_variables(batch.shard, state.variables))
         state.metrics["start_energy"] = float(relaxed.energy_at(point))
         descend(relaxed, point, self.sweep, self.step_rule, self.inner_steps, state.step_memory)
-        state.variables = whole_variables(problem, point.state)
+        state.variables = whole_variables(batch.shard, point.state)
         state.steps += 1
         return state
 
@@ -97,7 +97,7 @@ class _ClassicalProblem(LiftedProblem):
         *hidden, top = original.network.layers
         network = replace(original.network, layers=(*(replace(layer, activation=Identity()) for layer in hidden), top))
         super().__init__(network, original.loss, original.weights, original.penalties, original.parameter_penalties)
-        self.work, self.peers, self.span = original.work, original.peers, original.span
+        self.work, self.border = original.work, original.border
         self._original = original
 
     def variable_prox(self, layer: int, v: Tensor, step: float, smooth_quadratic: bool = False) -> Tensor:

@@ -96,13 +96,13 @@ class FenchelLifted(Solver[BlockDescentState]):
             )
 
     def init(self, problem: LiftedProblem, batch: Batch) -> BlockDescentState:
-        return BlockDescentState(variables=whole_variables(problem, problem.forward_state(batch.X, check=False)))
+        return BlockDescentState(variables=whole_variables(batch.shard, problem.forward_state(batch.X, check=False)))
 
     def step(self, problem: LiftedProblem, state: BlockDescentState, batch: Batch) -> BlockDescentState:
         assert state.variables is not None
-        point = problem.point(own_variables(problem, state.variables), batch.X, batch.Y)
+        point = batch.point(problem, own_variables(batch.shard, state.variables))
         state.metrics["start_energy"] = float(problem.energy_at(point))
         descend(problem, point, self.sweep, self.step_rule, self.inner_steps, state.step_memory)
-        state.variables = whole_variables(problem, point.state)
+        state.variables = whole_variables(batch.shard, point.state)
         state.steps += 1
         return state

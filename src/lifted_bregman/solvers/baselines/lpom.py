@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 import torch
 
 from lifted_bregman._arguments import require_count, require_not_negative
-from lifted_bregman._linalg import PowerMemory, least_squares
+from lifted_bregman._linalg import least_squares
 from lifted_bregman.activations import Separable
 from lifted_bregman.maps import Dense
 from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import VariableBlock, hidden_layers, layers, terms
 from lifted_bregman.problem.composite import composite_prox
+from lifted_bregman.problem.curvature import PowerMemory, step_for, variable_curvature
 from lifted_bregman.problem.energies import partial_energy
-from lifted_bregman.solvers._curvature import step_for, variable_curvature
 from lifted_bregman.solvers._inner_solver import require_no_anchor
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
 from lifted_bregman.solvers._packing import design, unpacked

@@ -48,23 +48,23 @@ def core(problem: LiftedProblem, layer: int) -> LayerMap:
 
 def forward(problem: LiftedProblem, X: ModelInput, parts: list[slice], linearised: Container[int]) -> Forward:
     """z_l = f_l(x), x_l = σ_l(z_l); the pull-backs of `linearised` terms keep what this pass computed."""
-    span, network = problem.span, problem.network
-    lowest = span.layers[0] - 1
+    partition, network = problem.partition, problem.network
+    lowest = partition.terms[0] - 1
     given = {-place: t for place, t in enumerate(input_tensors(X))}  # by their numbers in Layer.inputs
-    x: dict[int, list[Tensor]] = {v: [] for v in ((lowest,) if span.borrowed else given)}
-    x |= {layer: [] for layer in span.layers}
-    z: dict[int, list[Tensor]] = {layer: [] for layer in span.layers}
-    pulls: dict[int, list[PullBack]] = {layer: [] for layer in span.layers if layer in linearised}
+    x: dict[int, list[Tensor]] = {v: [] for v in ((lowest,) if partition.borrowed else given)}
+    x |= {layer: [] for layer in partition.terms}
+    z: dict[int, list[Tensor]] = {layer: [] for layer in partition.terms}
+    pulls: dict[int, list[PullBack]] = {layer: [] for layer in partition.terms if layer in linearised}
     core_inputs: dict[int, list[Tensor]] = {}
     heads: dict[int, list[PullBack]] = {}
-    shape = problem.shapes(X)[lowest - 1] if span.borrowed else ()
+    shape = problem.shapes(X)[lowest - 1] if partition.borrowed else ()
     for rows in parts:
-        if span.borrowed:
+        if partition.borrowed:
             x[lowest].append(receive_inputs(problem, given[0].new_empty((len(X[rows]), *shape))))
-        for v, values in given.items() if not span.borrowed else ():
+        for v, values in given.items() if not partition.borrowed else ():
             x[v].append(values[rows])
         here: dict[int, Any] = {v: values[-1] for v, values in x.items() if values}
-        for layer in span.layers:
+        for layer in partition.terms:
             own, read = network[layer], network.read(here, layer)
             head, last = core_of(own.map)
             if head is not None:
@@ -80,7 +80,7 @@ def forward(problem: LiftedProblem, X: ModelInput, parts: list[slice], linearise
             z[layer].append(value)
             x[layer].append(here[layer])
         send_outputs(problem, here)
-    if not span.borrowed:
+    if not partition.borrowed:
         x |= {v: [values] for v, values in given.items()}  # the tensors themselves, by which rows are gathered once
     return Forward(parts, _joined(x), _joined(z), pulls, _joined(core_inputs), heads)
 

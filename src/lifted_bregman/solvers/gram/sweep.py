@@ -234,9 +234,9 @@ class GramSweep(Solver[GramSweepState]):
         if updates_distance(state.steps):
             _update_distance(problem, state)
         # z_l = f_l(x_{l-1}), x_l = σ_l(z_l)
-        dense = [layer for layer in problem.span.layers if _is_dense(problem, layer)]
+        dense = [layer for layer in problem.partition.terms if _is_dense(problem, layer)]
         parts = micro_batches(len(batch), self.micro_batches)
-        passed = forward(problem, batch.X, parts, set(problem.span.layers) - set(dense))
+        passed = forward(problem, batch.X, parts, set(problem.partition.terms) - set(dense))
         if batch.meter is not None:
             batch.meter.see_forward(problem, batch, passed.x, passed.z[problem.depth])
         # E_L = λ_L (σ_L(z_L) - y), and the sizes of z_l that limit nudges and moves
@@ -245,8 +245,8 @@ class GramSweep(Solver[GramSweepState]):
         sizes = _sizes(problem, state, passed, norms, output, batch)
         limits = dict(zip(sizes, torch._foreach_mul(list(sizes.values()), self.trust), strict=True))
         # A = [x_{l-1} 1] and (A Aᵀ/b + tI)⁻¹, once a rank below has got its signals
-        systems = {} if problem.span.borrowed else self._systems(problem, dense, passed, batch)
-        gradients = Gradients(problem, batch.weights, problem.peers.samples(len(batch)))
+        systems = {} if problem.partition.borrowed else self._systems(problem, dense, passed, batch)
+        gradients = Gradients(problem, batch.weights, batch.samples)
         failed: list[Tensor] = []
         for layer, signal in self._signals(problem, passed, output, norms, gradients):
             if dense and not systems:
@@ -261,7 +261,7 @@ class GramSweep(Solver[GramSweepState]):
             lengths = self._lengths(problem, state, layer, move, limits[layer])
             # V ← V - Δ, and Θ between V and its average
             self._take(problem, state, layer, move, lengths)
-        problem.span.settle()
+        problem.border.settle()
         if failed:
             state.fallbacks = state.fallbacks + torch.stack(failed).sum()
         self._count(problem, state, len(systems))
@@ -273,7 +273,7 @@ class GramSweep(Solver[GramSweepState]):
         # Weights with a penalty get the zeros that its proximal map has made in V.
         if not (problem.parameter_penalties and state.fast):
             return
-        for layer in problem.span.layers:
+        for layer in problem.partition.terms:
             f = problem.network[layer].map
             for name, V in state.fast[layer].items() if layer in problem.parameter_penalties else ():
                 if V.ndim > 1:
@@ -292,19 +292,19 @@ class GramSweep(Solver[GramSweepState]):
         gradients: Gradients,
     ) -> Iterator[tuple[int, Signal]]:
         """(l, E_l) from the top down; a layer may move as soon as it is yielded, since its pull-back is done."""
-        span, hidden = problem.span, hidden_layers(problem.depth)
-        found: dict[int, list[Signal]] = {layer: [] for layer in span.layers}
+        partition, hidden = problem.partition, hidden_layers(problem.depth)
+        found: dict[int, list[Signal]] = {layer: [] for layer in partition.terms}
         if output is not None:
             found[problem.depth].append(output)
         for number, rows in enumerate(passed.parts):
             pulled: dict[int, Tensor] = {}  # Σ_t J_xᵀ E_t of each variable, over the terms t that were visited
-            for layer in reversed(span.layers):
+            for layer in reversed(partition.terms):
                 if layer == problem.depth:
                     assert output is not None
                     E = output.E[rows]
                 else:
                     x, z = passed.x[layer][rows], passed.z[layer][rows]
-                    g = receive_signal(problem, x) if layer in span.lent else pulled.pop(layer)
+                    g = receive_signal(problem, x) if layer in partition.lent else pulled.pop(layer)
                     signal = self._signal(problem, layer, x, z, g, norms[layer][rows])
                     found[layer].append(signal)
                     E = signal.E
@@ -319,7 +319,7 @@ class GramSweep(Solver[GramSweepState]):
                 if wanted and layer in passed.heads:
                     below, _ = passed.heads[layer][number](below)
                 add_pulled(pulled, problem.links.inputs[layer], below, wanted)
-                if rows is passed.parts[-1] and not span.borrowed:
+                if rows is passed.parts[-1] and not partition.borrowed:
                     yield layer, joined(found.pop(layer))
             send_signals(problem, pulled)
         for layer in reversed(list(found)):
@@ -343,7 +343,7 @@ class GramSweep(Solver[GramSweepState]):
         self, problem: LiftedProblem, dense: Sequence[int], passed: Forward, batch: Batch
     ) -> dict[int, _System]:
         """A of the dense layers, and the metrics of those in sample space; layers of one size are solved together."""
-        plain, peers = math.isinf(self.damping), problem.peers
+        plain, shard = math.isinf(self.damping), batch.shard
         rows: dict[int, Rows] = {}
         shared: dict[int, SharedRows] = {}
         in_samples: dict[int, tuple[Rows, int, AnyFailed]] = {}
@@ -351,9 +351,9 @@ class GramSweep(Solver[GramSweepState]):
             f, x = core(problem, layer), passed.read(problem, layer)
             assert isinstance(f, Dense)
             each = 1 if f.flatten else math.prod(x.shape[1:-1])
-            m = peers.samples(len(x)) * each
+            m = batch.samples * each
             block = 0 if plain else block_size(m, f.module.in_features, self.block)
-            own = shared[layer] = SharedRows.of(peers, len(x), each, block)
+            own = shared[layer] = SharedRows.of(shard, len(x), each, block)
             root = None
             if batch.weights is not None:
                 root = own.gather(batch.weights).sqrt().repeat_interleave(each)[:, None]
@@ -383,8 +383,8 @@ class GramSweep(Solver[GramSweepState]):
         if not gradient:
             return None
         if not math.isinf(self.damping) and _is_convolution(problem, layer):
-            return self._patch_move(problem, layer, signal.E, gradient, passed.read(problem, layer), batch.weights)
-        problem.peers.total(*gradient.values())
+            return self._patch_move(problem, layer, signal.E, gradient, passed.read(problem, layer), batch)
+        batch.shard.all_sum(*gradient.values())
         return gradient_move(gradient, together=problem.has_parameter_prox(layer))
 
     def _dense_move(self, layer: int, signal: Signal, system: _System) -> Move:
@@ -412,15 +412,15 @@ class GramSweep(Solver[GramSweepState]):
         E: Tensor,
         gradient: Mapping[str, Tensor],
         x: Tensor,
-        weights: Tensor | None,
+        batch: Batch,
     ) -> Move:
-        f, peers = core(problem, layer), problem.peers
+        f, shard, weights = core(problem, layer), batch.shard, batch.weights
         assert isinstance(f, Convolution)
         squares = E.square() if weights is None else E.square() * by_row(weights, E)
         squares = squares.transpose(0, 1).flatten(1).sum(1)
-        peers.total(squares, *gradient.values())
-        places = peers.samples(len(x)) * math.prod(E.shape[2:])
-        x, weights = peers.gather(x, keep=True), None if weights is None else peers.gather(weights)
+        shard.all_sum(squares, *gradient.values())
+        places = batch.samples * math.prod(E.shape[2:])
+        x, weights = shard.all_rows(x, keep=True), None if weights is None else shard.all_rows(weights)
         A = f.some_rows(x, PATCHES, weights)
         return patch_move(A, f.packed(gradient), squares, places, self.narrow_damping, f.unpacked)
 
@@ -460,10 +460,10 @@ class GramSweep(Solver[GramSweepState]):
 
     def _count(self, problem: LiftedProblem, state: GramSweepState, dense: int) -> None:
         """Adds a step of the terms here to the counters of work."""
-        own, hidden, work = len(problem.span.layers), len(problem.span.hidden), problem.work
+        own, hidden, work = len(problem.partition.terms), len(problem.partition.hidden), problem.work
         work.forward_maps += own
         work.prox_maps += own + hidden + (self.inner_steps - 1) * dense
-        work.adjoints += sum(layer > 1 for layer in problem.span.layers)
+        work.adjoints += sum(layer > 1 for layer in problem.partition.terms)
         work.parameter_gradients += own
         state.metrics["fallbacks"] = state.fallbacks
 
@@ -507,7 +507,7 @@ def _sizes(
     if output is not None:
         of_samples.append(sample_norms(output.E))
         features.append(math.prod(output.E.shape[1:]))
-    measured = root_mean_squares(of_samples, features, batch.weights, problem.peers)
+    measured = root_mean_squares(of_samples, features, batch.weights, batch.shard)
     sizes = dict(zip(norms, measured, strict=False))
     if output is not None:
         state.metrics["output_residual"] = measured[-1]

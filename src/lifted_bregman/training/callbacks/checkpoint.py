@@ -72,7 +72,7 @@ class Checkpoint(Callback):
     def stepped(self, run: Run) -> None:
         by_steps = self.every_steps is not None and run.state.steps % self.every_steps == 0
         by_time = self.every_seconds is not None and time.monotonic() - self._saved_at >= self.every_seconds
-        if self.every_seconds is not None and run.span.count > 1:
+        if self.every_seconds is not None and run.partition.count > 1:
             by_time = run.agreement.any(by_time)  # the clocks of others differ
         if by_steps or by_time:
             self._try(run, best=False)
@@ -108,7 +108,7 @@ class Checkpoint(Callback):
             require_finite(run)  # in all, for all have the same
         failure: CheckpointError | None = None
         due = self._saved != _position(run)
-        if run.span.count > 1:
+        if run.partition.count > 1:
             due = run.agreement.any(due)  # a save that failed is known in the first process only
         try:
             if due:
@@ -153,7 +153,7 @@ def _finite_everywhere(run: Run) -> bool:
         require_finite(run)
     except Diverged as diverged:
         failure = diverged
-    broken = run.agreement.any(failure is not None) if run.span.count > 1 else failure is not None
+    broken = run.agreement.any(failure is not None) if run.partition.count > 1 else failure is not None
     if failure is not None:
         raise failure
     return not broken

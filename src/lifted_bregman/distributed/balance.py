@@ -1,4 +1,4 @@
-"""Which process has which layers."""
+"""Which rank gets which terms: parts that cost about the same."""
 
 from __future__ import annotations
 

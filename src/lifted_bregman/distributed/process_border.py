@@ -1,4 +1,4 @@
-"""The layers of a network over several processes, by torch.distributed."""
+"""The messages between ranks that hold different terms, by torch.distributed."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lifted_bregman.distributed.process_peers import message_device
-from lifted_bregman.problem import Span
+from lifted_bregman.distributed.process_shard import message_device
+from lifted_bregman.graph import Links, Partition
+from lifted_bregman.problem import Border
 
 
-class ProcessSpan(Span):
-    """Those of a process group: rank r of it has the r-th part of the layers.
+class ProcessBorder(Border):
+    """The ranks of a process group: rank r of it has the r-th part of the terms, which form a chain.
 
-    Neighbours send without waiting, and wait for what they receive.  Whoever sends keeps the rows until they have gone.
+    Neighbours send without waiting, and wait for what they receive.  A sender keeps the rows until they have arrived.
 
-    parts  the layers of each process, contiguous and in order
+    links  of the network
+    parts  the terms of each rank, contiguous and in order
     group  of torch.distributed, None for all processes; on a CPU with gloo, on GPUs with NCCL
     """
 
-    def __init__(self, parts: Sequence[range], group: dist.ProcessGroup | None = None) -> None:
+    def __init__(self, links: Links, parts: Sequence[range], group: dist.ProcessGroup | None = None) -> None:
         self.count, self.rank = dist.get_world_size(group), dist.get_rank(group)
-        own = parts[self.rank]
-        super().__init__(parts[-1][-1], own[0], own[-1])
-        self.parts = tuple(parts)
+        super().__init__(Partition(links, tuple(parts), self.rank))
         self.sent = 0
-        """Bytes that this process has sent to its neighbours."""
+        """Bytes that this rank has sent to its neighbours."""
         self.messages = 0
-        """How often it has."""
+        """The number of messages that it has sent to them."""
         self._group, self._device = group, message_device(group)
-        self._moment = 0  # twice the sweeps that are over, the same in all processes
+        self._moment = 0  # twice the number of sweeps that are over, the same on all ranks
         self._going: list[tuple[dist.Work, Tensor]] = []
 
     def send_above(self, rows: Tensor) -> None:
@@ -56,59 +56,48 @@ class ProcessSpan(Span):
             work.wait()
         self._going.clear()
 
-    def total_of(self, *sums: float) -> tuple[float, ...]:
-        gathered = self._gather(torch.tensor(sums, dtype=torch.float64, device=self._device))
-        return tuple(sum(column) for column in gathered.t().tolist())
+    def all_numbers(self, *numbers: float) -> list[tuple[float, ...]]:
+        gathered = self._gather(torch.tensor(numbers, dtype=torch.float64, device=self._device))
+        return [tuple(row) for row in gathered.tolist()]
 
-    def most(self, number: float) -> float:
-        return float(self._gather(torch.tensor([number], dtype=torch.float64, device=self._device)).max())
-
-    def all_layers(self, parts: Tensor) -> Tensor:
-        longest = max(map(len, self.parts))
-        padded = torch.cat((parts, parts.new_zeros(longest - len(parts))))
+    def all_terms(self, numbers: Tensor) -> Tensor:
+        longest = max(map(len, self.partition.parts))
+        padded = torch.cat((numbers, numbers.new_zeros(longest - len(numbers))))
         gathered = self._gather(padded)
-        return torch.cat([row[: len(part)] for row, part in zip(gathered, self.parts, strict=True)])
+        return torch.cat([row[: len(part)] for row, part in zip(gathered, self.partition.parts, strict=True)])
 
-    def merged(self, named: Mapping[str, float]) -> dict[str, float]:
+    def all_names(self, named: Mapping[str, float]) -> dict[str, float]:
         found: dict[str, float] = {}
         for text in self._texts(json.dumps(dict(named))):
             found |= {name: value for name, value in json.loads(text).items() if name not in found}
         return found
 
-    def collect(self, entries: Mapping[str, Any]) -> dict[str, Any]:
+    def collect(self, value: Any) -> list[Any]:
         tensors: list[Tensor] = []
-
-        def put(value: Any) -> Any:
-            if isinstance(value, Tensor):
-                tensors.append(value)
-                return {"tensor": [str(value.dtype).removeprefix("torch."), list(value.shape)]}
-            return [put(entry) for entry in value] if isinstance(value, list) else {"value": value}
-
-        texts = self._texts(json.dumps({name: put(value) for name, value in entries.items()}))
+        texts = self._texts(json.dumps(_described(value, tensors)))
         if self.rank > 0:
             for tensor in tensors:
                 if tensor.numel():
                     dist.send(tensor.contiguous(), group=self._group, group_dst=0)
-            return {}
+            return []
+        return [value, *(self._rebuilt(json.loads(text), source) for source, text in enumerate(texts[1:], start=1))]
 
-        def get(value: Any, source: int) -> Any:
-            if isinstance(value, list):
-                return [get(entry, source) for entry in value]
-            if "value" in value:
-                return value["value"]
-            dtype, shape = value["tensor"]
-            tensor = torch.empty(shape, dtype=getattr(torch, dtype), device=self._device)
-            if tensor.numel():
-                dist.recv(tensor, group=self._group, group_src=source)
-            return tensor
-
-        found = dict(entries)
-        for source, text in enumerate(texts[1:], start=1):
-            found = {name: get(value, source) for name, value in json.loads(text).items()} | found
-        return found
+    def _rebuilt(self, described: Any, source: int) -> Any:
+        """The value that a rank has described, whose tensors it sends in order."""
+        kind, *content = described
+        if kind == "mapping":
+            return {key: self._rebuilt(entry, source) for key, entry in content}
+        if kind == "list":
+            return [self._rebuilt(entry, source) for entry in content]
+        if kind == "value":
+            return content[0]
+        tensor = torch.empty(content[0], dtype=getattr(torch, content[1]), device=self._device)
+        if tensor.numel():
+            dist.recv(tensor, group=self._group, group_src=source)
+        return tensor
 
     def spread(self, tensors: Mapping[int, Sequence[Tensor]]) -> None:
-        for source, part in enumerate(self.parts):
+        for source, part in enumerate(self.partition.parts):
             for layer in part:
                 for tensor in tensors[layer]:
                     dist.broadcast(tensor, group=self._group, group_src=source)
@@ -138,10 +127,22 @@ class ProcessSpan(Span):
         return gathered
 
     def _texts(self, own: str) -> list[str]:
-        """A text of each process."""
+        """The text of each rank."""
         content = own.encode()
         lengths = self._gather(torch.tensor([len(content)], device=self._device)).flatten().tolist()
         message = torch.zeros(max(lengths), dtype=torch.uint8, device=self._device)
         message[: len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
         gathered = self._gather(message)
         return [bytes(row[:length].tolist()).decode() for row, length in zip(gathered, lengths, strict=True)]
+
+
+def _described(value: Any, tensors: list[Tensor]) -> list[Any]:
+    """A value for JSON, with the shapes and dtypes of its tensors, which are added to `tensors` in order."""
+    if isinstance(value, Tensor):
+        tensors.append(value)
+        return ["tensor", list(value.shape), str(value.dtype).removeprefix("torch.")]
+    if isinstance(value, Mapping):
+        return ["mapping", *([key, _described(entry, tensors)] for key, entry in value.items())]
+    if isinstance(value, list):
+        return ["list", *(_described(entry, tensors) for entry in value)]
+    return ["value", value]

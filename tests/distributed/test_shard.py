@@ -1,7 +1,8 @@
-"""What processes send each other: the parts of a batch, sums and means over all, and how many bytes that takes."""
+"""What ranks that share a batch send each other: sums over all samples, and the rows of all."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -9,9 +10,8 @@ import torch
 
 import lifted_bregman as lb
 from lifted_bregman import errors, solvers
-from lifted_bregman.distributed import process_peers
-from lifted_bregman.problem import Peers, gradient_agreement
-from lifted_bregman.solvers.baselines.classical_lifted import classical_problem
+from lifted_bregman.distributed import process_shard
+from lifted_bregman.problem.shard import WHOLE, join_norms, sum_numbers
 from tests import fresh
 from tests.distributed import bodies
 from tests.distributed.crew import CrewError
@@ -33,14 +33,15 @@ def test_using_the_library_imports_nothing_that_processes_need():
     assert [name for name in added if name.startswith(("torch.distributed", "lifted_bregman.distributed.pro"))] == []
 
 
-def test_alone_everything_is_the_identity():
-    peers, rows = Peers(), torch.arange(6.0).view(3, 2)
+def test_for_one_process_everything_is_the_identity():
+    rows = torch.arange(6.0).view(3, 2)
     before = rows.clone()
-    assert peers.divide(rows) == (rows,) and peers.own(rows) is rows and peers.gather(rows) is rows
-    peers.mean(rows)
-    peers.total(rows)
-    assert torch.equal(rows, before) and peers.samples(3) == 3 and peers.ends(3) == (3,) and peers.light(rows)
-    assert peers.mean_of(1.5, 2.0) == peers.total_of(1.5, 2.0) == peers.norms_of(1.5, 2.0) == (1.5, 2.0)
+    assert solvers.DataRanks().divide(rows, before) == (WHOLE, (rows, before))
+    assert WHOLE.own_rows(rows) is rows and WHOLE.all_rows(rows) is rows
+    WHOLE.all_sum(rows)
+    assert torch.equal(rows, before) and WHOLE.whole
+    assert WHOLE.samples(3) == 3 and WHOLE.ends(3) == (3,) and WHOLE.rows_are_cheap(rows)
+    assert sum_numbers(WHOLE, 1.5, 2.0) == join_norms(WHOLE, 1.5, 2.0) == (1.5, 2.0)
 
 
 @SIZES
@@ -54,14 +55,13 @@ def test_sums_and_rows_of_a_batch(crew, size, samples):
     expected = {
         "gathered": [X.cos(), X.cos().view(2 * samples, 2), X[:, 0] > 0, torch.arange(samples)],
         "total": [X.sum(0), X.sum(0).float(), float(samples)],
-        "mean": [X.mean(0), X.mean(), X.mean().float()],
-        "numbers": [float(X.sum()), float(X.mean()), float(torch.linalg.vector_norm(X))],
+        "numbers": [float(X.sum()), float(torch.linalg.vector_norm(X))],
         "ends": [sum(sizes[: rank + 1]) for rank in range(size)],
     }
     for entry in found:
         assert differences({key: entry[key] for key in expected}, expected, 1e-6) == []
         assert differences(entry["gathered"], expected["gathered"], 0.0) == []
-        for key in ("total", "mean", "numbers"):
+        for key in ("total", "numbers"):
             assert differences(entry[key][0], expected[key][0], 1e-14) == []
         assert digest({key: entry[key] for key in expected}) == digest({key: found[0][key] for key in expected})
         assert entry["free"] == 0
@@ -72,29 +72,26 @@ def rows_of(samples):
 
 
 def exchange(mate, samples):
-    peers, X = mate.peers(), rows_of(samples)
-    part, index = peers.divide(X, torch.arange(samples))
-    assert torch.equal(peers.gather(part), X) and torch.equal(peers.gather(index), torch.arange(samples))
+    ranks, X = mate.ranks(), rows_of(samples)
+    shard, (part, index) = ranks.divide(X, torch.arange(samples))
+    assert torch.equal(shard.all_rows(part), X) and torch.equal(shard.all_rows(index), torch.arange(samples))
+    assert shard.samples(len(part)) == samples
     waves = part.cos()
     halves = part.cos().view(-1, 2)
-    gathered = [peers.gather(waves, keep=True), peers.gather(halves, each=2), peers.gather(part[:, 0] > 0)]
-    before = peers.sent
-    assert peers.gather(waves) is gathered[0] and torch.equal(peers.own(X), part)
-    free = peers.sent - before
+    gathered = [shard.all_rows(waves, keep=True), shard.all_rows(halves, each=2), shard.all_rows(part[:, 0] > 0)]
+    before = ranks.sent
+    assert shard.all_rows(waves) is gathered[0] and torch.equal(shard.own_rows(X), part)
+    free = ranks.sent - before
     total = [part.sum(0), part.sum(0).float()]
-    peers.total(*total)
-    mean = [part.mean(0), part.mean(), part.mean().float()]  # of no rows: NaN
-    peers.mean(*mean)
-    sums = peers.total_of(float(part.sum()), float(len(part)))
-    means = peers.mean_of(float(part.mean()))
-    norms = peers.norms_of(float(torch.linalg.vector_norm(part)))
+    shard.all_sum(*total)
+    sums = sum_numbers(shard, float(part.sum()), float(len(part)))
+    norms = join_norms(shard, float(torch.linalg.vector_norm(part)))
     return {
         "own": len(part),
-        "gathered": [*gathered, peers.gather(index.clone())],
+        "gathered": [*gathered, shard.all_rows(index.clone())],
         "total": [*total, sums[1]],
-        "mean": mean,
-        "numbers": [sums[0], *means, *norms],
-        "ends": list(peers.ends(len(part))),
+        "numbers": [sums[0], *norms],
+        "ends": list(shard.ends(len(part))),
         "free": free,
     }
 
@@ -115,36 +112,40 @@ def summand(rank):
 
 
 def large_sum(mate):
-    peers, total = mate.peers(), summand(mate.rank)
-    peers.total(total)
-    sent = peers.sent
-    peers.total_of(math.nan if mate.rank == 1 else 1e308 * 1.7)  # which is finite, and overflows in a sum
-    return total, sent, peers.fault
+    ranks, total = mate.ranks(), summand(mate.rank)
+    shard, _ = ranks.divide(torch.zeros(4))
+    shard.all_sum(total)
+    sent = ranks.sent
+    sum_numbers(shard, math.nan if mate.rank == 1 else 1e308 * 1.7)  # which is finite, and overflows in a sum
+    return total, sent, ranks.fault
 
 
 def test_norms_do_not_overflow(crew):
-    for (norm,) in crew.run(4, huge_norm):
-        assert norm == pytest.approx(2e200, rel=1e-15)
+    for norms in crew.run(4, huge_norm):
+        assert norms == pytest.approx((2e200, 6.0), rel=1e-15)
 
 
 def huge_norm(mate):
-    return mate.peers().norms_of(1e200)
+    shard, _ = mate.ranks().divide(torch.zeros(4))
+    return join_norms(shard, 1e200, 3.0)
 
 
-def test_a_batch_that_was_not_divided_is_refused(crew):
-    for messages in crew.run(2, undivided):
+def test_rows_of_another_batch_are_refused(crew):
+    """Each batch has a shard of its own, so that a later batch changes nothing for an earlier one."""
+    for messages in crew.run(2, rows_of_others):
         assert len(messages) == 4
         for message in messages:
-            assert message.endswith("every batch goes through problem.peers.divide first."), message
+            assert message.endswith("use the shard of the batch that the rows belong to."), message
 
 
-def undivided(mate):
-    peers, X = mate.peers(), rows_of(8)
-    calls = [lambda: peers.samples(8), lambda: peers.own(X), lambda: peers.gather(X), lambda: peers.ends(4)]
+def rows_of_others(mate):
+    ranks, X = mate.ranks(), rows_of(8)
+    shard, (part,) = ranks.divide(rows_of(6))
+    ranks.divide(X)
+    assert shard.samples(len(part)) == 6
+    calls = [lambda: shard.samples(4), lambda: shard.own_rows(X), lambda: shard.all_rows(X), lambda: shard.ends(4)]
     messages = []
-    for number, call in enumerate(calls):
-        if number == 1:
-            peers.divide(rows_of(5))
+    for call in calls:
         try:
             call()
         except errors.SettingError as error:
@@ -152,24 +153,22 @@ def undivided(mate):
     return messages
 
 
-def test_views_of_a_problem_keep_its_peers():
-    class Marked(Peers):
+def test_parts_of_a_shard_are_whole_batches():
+    """A slice of this rank's samples, or some of them, is a batch of its own, without others."""
+
+    class Marked(lb.problem.Shard):
         pass
 
-    problem, *_ = bodies.problem_of("relu", torch.float64)
-    peers = Marked()
-    shared = problem.with_peers(peers)
-    assert problem.peers is not peers and shared.peers is peers
-    assert shared.work is problem.work and shared.penalties is problem.penalties and shared.model is problem.model
-    anchor = {layer: {} for layer in (1, 2, 3)}
-    views = [shared.with_weights(2.0), classical_problem(shared), shared.anchored(anchor, 0.5)]
-    views.append(views[-1].with_weights(3.0))
-    assert all(view.peers is peers for view in views)
+    problem, X, Y = bodies.problem_of("relu", torch.float64)
+    shard = Marked()
+    batch = dataclasses.replace(solvers.Batch.whole(problem, X, Y), shard=shard)
+    assert batch.point(problem, problem.forward_state(X)).shard is shard
+    assert batch.slice(0, 3).shard is WHOLE and batch.select(torch.tensor([2, 0])).shard is WHOLE
 
 
 @pytest.mark.parametrize(("size", "name"), [(2, "penalised"), (4, "convolutions"), (4, "sparse code")])
 def test_every_quantity_of_a_problem(crew, size, name):
-    """Energies, gradients, curvatures, certificates and diagnostics, for 6 samples and for 3."""
+    """Energies, gradients, curvatures and certificates, for 6 samples and for 3."""
     for samples in (6, 3):
         (alone,) = crew.run(1, quantities, name, samples)
         found = crew.run(size, quantities, name, samples)
@@ -179,20 +178,19 @@ def test_every_quantity_of_a_problem(crew, size, name):
 
 def quantities(mate, name, samples):
     problem, X, Y = bodies.problem_of(name, torch.float64, samples)
-    problem = problem.with_peers(mate.peers())
     X, Y = problem.prepare(X, Y)
     own = solvers.Batch(X, Y, torch.arange(samples), samples, torch.linspace(0.5, 1.5, samples, dtype=X.dtype))
-    own = own.share(problem.peers)
+    own = own.share(mate.ranks())
     state = problem.forward_state(own.X, check=False)
     for layer, x in enumerate(state, start=1):
         state[layer] = problem.variable_prox(layer, x + 0.1 * x.sin(), 0.3)
-    point = problem.point(state, own.X, own.Y, own.weights)
+    point = own.point(problem, state)
     energies, diagnostics = lb.problem.energies, lb.problem.diagnostics
     into = {layer: [torch.ones_like(p) for p in problem.network[layer].map.parameters.values()] for layer in (1, 3)}
     for layer, tensors in into.items():
         named = dict(zip(problem.network[layer].map.parameters, tensors, strict=True))
         problem.accumulate_parameter_gradient(point, layer, named, scale=0.3, decay=0.0 if layer == 1 else 0.6)
-    found = {
+    return {
         "energies": [
             energies.layer_energies(problem, point),
             energies.objective(problem, point),
@@ -205,13 +203,7 @@ def quantities(mate, name, samples):
         "curvatures": [problem.parameter_curvature(point, layer, upper) for layer in (1, 2, 3) for upper in (0, 1)],
         "variables": [problem.variable_curvature(point, layer, upper) for layer in (1, 2) for upper in (0, 1)],
         "certificates": [*(c := diagnostics.certificates(problem, point)).parameters, *c.variables],
-        "consistency": diagnostics.consistency(problem, state, own.X),
-        "linear": [(units.pairs, units.units) for units in diagnostics.linear_units(problem, own.X)],
     }
-    if len(own) and samples == 6:  # it checks its data, and checks refuse an empty part
-        agreement = gradient_agreement(problem, own.X, own.Y, sweeps=3)
-        found["agreement"] = [agreement.cosines, agreement.relative_errors, agreement.change]
-    return found
 
 
 @pytest.mark.parametrize("name", ["smooth", "frozen and bias-free", "convolutions"])
@@ -227,8 +219,8 @@ def test_norms_and_sums_of_large_batches(crew, name):
 
 def heavy(mate, name, solver):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(process_peers, "_LIGHT", 0)
-        patch.setattr(process_peers, "_SMALL", 0)
+        patch.setattr(process_shard, "_LIGHT", 0)
+        patch.setattr(process_shard, "_SMALL", 0)
         return bodies.train(mate, name, solver, epochs=1)
 
 
@@ -239,5 +231,5 @@ def test_a_failing_process_is_reported_with_its_traceback(crew):
 
 
 def broken(mate):
-    peers = mate.peers()
-    peers.total_of(1.0 / (1 - mate.rank))
+    shard, _ = mate.ranks().divide(torch.zeros(4))
+    sum_numbers(shard, 1.0 / (1 - mate.rank))
