@@ -66,7 +66,11 @@ class BackPropagated(lb.GramSweep):
             if layer in problem.penalties:
                 value = value + sum_features(differentiable_penalty(problem.penalties[layer], own.arrange(out))).sum()
             (E,) = torch.autograd.grad(value, at)
-        return Signal(E, x, 1.0)
+        return Signal(E, _no_target)
+
+
+def _no_target(H: Tensor) -> Tensor:
+    raise AssertionError("back-propagated signals have no target")
 
 
 SOLVERS: dict[str, Solver[Any]] = {

@@ -45,6 +45,22 @@ def accuracy(logits, labels):
 
 
 @pytest.mark.long
+def test_your_own_loop(run):
+    names = run("your_own_loop")
+    model, X = names["model"], names["digits"].test.X
+    assert not any("forward" in vars(module) for module in model.modules())
+    # relu, hardtanh, hardtanh: the forward pass in NumPy
+    p = {key: value.double().numpy() for key, value in model.state_dict().items()}
+    h = np.maximum(X.double().numpy() @ p["enter.weight"].T + p["enter.bias"], 0.0)
+    for k in range(2):
+        centred = h - h.mean(1, keepdims=True)
+        normal = centred / np.sqrt(centred.var(1, keepdims=True) + 1e-5) * p[f"norms.{k}.weight"] + p[f"norms.{k}.bias"]
+        h = h + np.clip(normal @ p[f"blocks.{k}.weight"].T + p[f"blocks.{k}.bias"], -1.0, 1.0)
+    found = accuracy(h @ p["leave.weight"].T + p["leave.bias"], names["digits"].test.y)
+    assert found == pytest.approx(names["accuracies"]["lifted"], abs=1e-6)
+
+
+@pytest.mark.long
 def test_train_a_sequential(run):
     names = run("train_a_sequential")
     model, (first, *_, last) = names["model"], names["history"]

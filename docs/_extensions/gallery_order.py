@@ -14,6 +14,7 @@ ORDER = (
     "export_to_onnx",
     "fine_tune",
     "resume",
+    "your_own_loop",
     "your_own_parts",
 )
 

@@ -35,11 +35,11 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import nnls
 
-from lifted_bregman_lab.race.tables import Rows
 from lifted_bregman_lab.scale.cases import MICRO_BATCHES, Case, Use
 from lifted_bregman_lab.scale.measuring import ALONE, BESIDE, SHARED
 from lifted_bregman_lab.scale.results import Scale, read_scale
 from lifted_bregman_lab.scale.tables import NUMBER, markdown, milliseconds, sizes, sum_bytes
+from lifted_bregman_lab.text import Rows
 
 PASSES = {"pipelined sweep": 1.0, "Gram sweep in parts": 2.0 / 3.0}
 """f, of the algorithms in micro-batches."""

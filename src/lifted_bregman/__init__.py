@@ -11,9 +11,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lifted_bregman import activations, data, errors, penalties
+    from lifted_bregman import activations, data, errors, optim, penalties
     from lifted_bregman.activations import forbid_activation_derivatives
     from lifted_bregman.activations.checks import check_bregman, check_conjugate, check_prox
+    from lifted_bregman.backward import backward_report, lifted_backward, plain_backward
     from lifted_bregman.distributed import Parallel
     from lifted_bregman.estimators import LiftedAutoencoder, LiftedClassifier, LiftedRegressor
     from lifted_bregman.graph.prune import prune
@@ -84,6 +85,7 @@ __all__ = [
     "StochasticProximalGradient",
     "TargetSparsity",
     "activations",
+    "backward_report",
     "baselines",
     "bregman_loss",
     "callbacks",
@@ -99,13 +101,17 @@ __all__ = [
     "forbid_activation_derivatives",
     "gradient_agreement",
     "lift",
+    "lifted_backward",
+    "optim",
     "penalties",
+    "plain_backward",
     "prune",
 ]
 
 _HOMES = {
     "activations": ("forbid_activation_derivatives",),
     "activations.checks": ("check_bregman", "check_conjugate", "check_prox"),
+    "backward": ("backward_report", "lifted_backward", "plain_backward"),
     "distributed": ("Parallel",),
     "estimators": ("LiftedAutoencoder", "LiftedClassifier", "LiftedRegressor"),
     "losses": ("BregmanLoss", "CrossEntropy", "QuadraticPenalty", "SquaredError", "bregman_loss"),
@@ -119,8 +125,8 @@ _HOMES = {
 }
 """The module of each public name; what is not here is a room itself, or a solver."""
 _ROOMS = (
-    *("activations", "losses", "penalties", "maps", "graph", "problem", "solvers", "data", "distributed"),
-    *("training", "estimators", "errors"),
+    *("activations", "losses", "penalties", "maps", "graph", "problem", "solvers", "backward", "data", "distributed"),
+    *("optim", "training", "estimators", "errors"),
 )
 """Modules that are attributes of the package without being imported by name."""
 _MODULES = {name: home for home, names in _HOMES.items() for name in names}

@@ -20,10 +20,10 @@ ALPHA = 0.1
 class Recording(BackPropagated):
     """Keeps the gradient E_lᵀ [x_{l-1} 1]/m of every layer, all of them dense."""
 
-    def _dense_move(self, problem, layer, signal, system, z):
+    def _dense_move(self, layer, signal, system):
         rows = system.rows
         FOUND[layer] = {"weight": signal.E.t() @ rows.X / rows.total, "bias": signal.E.mean(0)}
-        return super()._dense_move(problem, layer, signal, system, z)
+        return super()._dense_move(layer, signal, system)
 
 
 FOUND: dict[int, dict[str, torch.Tensor]] = {}

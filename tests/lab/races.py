@@ -1,109 +1,52 @@
-"""A tiny problem, competitors whose steps take a known time, and races written by hand."""
+"""A tiny problem and rows by hand for the race, and a race of the first format by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from itertools import count
-from types import SimpleNamespace
+import json
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
-from lifted_bregman.experiments.settings import Settings
-from lifted_bregman.solvers import Solver, SolverState
-from lifted_bregman_lab.race.competitors import Competitor
-from lifted_bregman_lab.race.problems import RaceProblem
-from lifted_bregman_lab.race.rates import Choice, Rates
-from lifted_bregman_lab.race.results import Entry, ProblemRecord, Race
+from lifted_bregman_lab.race.archive.results import KIND, Entry, ProblemRecord, Race
+from lifted_bregman_lab.race.opponents import OPPONENTS
+from lifted_bregman_lab.race.problems import CLASSES, RaceProblem
+from lifted_bregman_lab.race.samples import RaceSamples
 
-CLASSIFIER = RaceProblem(
+
+def three_clouds(data_dir: Path | None = None) -> RaceSamples:
+    """Sixty points of four numbers around three centres, and thirty new ones."""
+    generator = torch.Generator().manual_seed(5)
+    labels = torch.arange(90) % 3
+    points = torch.randn(90, 4, generator=generator) + 2.0 * torch.eye(4)[labels]
+    return RaceSamples(points[:60], labels[:60], points[60:], labels[60:], 3, source="drawn here")
+
+
+TINY = RaceProblem(
     "tiny",
-    "sixty digits, 64-5-10",
-    Settings(data="digits-60", hidden=(5,), loss="squared-error", epochs=4, batch_size=20),
-    validation_samples=30,
-    rows=4,
-)
-AUTOENCODER = RaceProblem(
-    "tiny-code",
-    "fifty digits, 64-8-6-8-64",
-    Settings(data="digits-50", task="autoencode", hidden=(8, 6, 8), code_penalty=0.05, epochs=3, batch_size=20),
-    validation_samples=20,
-    rows=3,
+    "three clouds, 4-5-3",
+    "tables",
+    three_clouds,
+    lambda data: nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)),
+    CLASSES,
+    batch_size=16,
+    short=5,
+    long=6,
 )
 
 
-def steady() -> SimpleNamespace:
-    """For `time` in a module: every look at the clock takes a millisecond, however busy the machine is."""
-    ticks = count()
-    return SimpleNamespace(perf_counter=lambda: next(ticks) * 1e-3)
+def race_row(opponent: str, seed: int, loss: float | None, error: float | None = 0.5, **other: Any) -> dict[str, Any]:
+    """A row by hand, of a run that took AdamW's time."""
+    row = {"part": "race", "problem": "p", "title": "P", "group": "tables", "task": "fraction of wrong classes"}
+    row |= {"opponent": opponent, "settings": OPPONENTS[opponent].title, "budget": "short", "epochs": 2}
+    row |= {"batch_size": 10, "samples": 20, "new_samples": 10, "rate": None, "seed": seed, "steps": 4, "unit": 1.0}
+    row |= {"seconds": 2.0, "loss": loss, "error": error, "reference_seconds": 2.0, "outcome": "FINISHED"}
+    return row | {"trace": [], "source": "", "versions": {}, "commit": ""} | other
 
 
-class Clock:
-    """Time that passes when somebody says so."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    @contextmanager
-    def installed(self, monkeypatch: Any) -> Iterator[Clock]:
-        from lifted_bregman.solvers import _loop
-
-        with monkeypatch.context() as patch:
-            patch.setattr(_loop, "time", SimpleNamespace(perf_counter=lambda: self.now))
-            yield self
-
-
-class Paced(Solver[SolverState]):
-    """Steps of a known duration that shrink the weights; everything it sees is written to `log`."""
-
-    minibatch = True
-    weighted = True
-
-    def __init__(self, name: str, clock: Clock, seconds: float, log: list[Any], on_step: Any = None) -> None:
-        self.name, self.clock, self.seconds, self.log, self.on_step = name, clock, seconds, log, on_step
-
-    def __repr__(self) -> str:
-        return f"Paced({self.name}, {self.seconds})"
-
-    def init(self, problem: Any, batch: Any) -> SolverState:
-        self.log.append(("start", self.name, [p.detach().clone() for p in problem.model.parameters()]))
-        return SolverState()
-
-    def attach(self, problem: Any, state: SolverState) -> None:
-        self.log.append(("attach", self.name))
-
-    def step(self, problem: Any, state: SolverState, batch: Any) -> SolverState:
-        self.log.append(("step", self.name, state.steps, batch.index.tolist()))
-        self.clock.now += self.seconds
-        if self.on_step is not None:
-            self.on_step(self, problem, state)
-        with torch.no_grad():
-            for parameter in problem.model.parameters():
-                parameter.mul_(0.99)
-        state.steps += 1
-        return state
-
-    def finish(self, problem: Any, state: SolverState) -> None:
-        raise AssertionError("a race is not over when a turn is")
-
-
-def paced(
-    name: str, clock: Clock, seconds: float, log: list[Any], kind: Any = "lifted", on_step: Any = None
-) -> Competitor:
-    return Competitor(name, name.upper(), kind, lambda _: Paced(name, clock, seconds, log, on_step))
-
-
-def rates(problem: RaceProblem, **values: float) -> Rates:
-    """The same choice by both criteria."""
-    chosen = {
-        name.replace("_", "-"): dict.fromkeys(("objective", "validation"), Choice(value, problem.batch_size))
-        for name, value in values.items()
-    }
-    return Rates({problem.name: chosen}, {"note": "by hand"})
-
-
-# A race by hand.  Columns of a row: seconds, epoch, objective, validation error, sparsity.
+# A race of the first format.  Columns of a row: seconds, epoch, objective, validation error, sparsity.
 
 Numbers = list[tuple[float, float, float, float, float]]
 
@@ -158,3 +101,9 @@ def by_hand(classify: bool = False) -> Race:
         {"problem": "p", "seed": 1, "whole": True, "load": None, "traces": second},
     )
     return Race((problem,), repetitions, {"torch": "9", "threads": "2"}, 0.1, 1.5, False, {"note": "by hand"})
+
+
+def write_race(path: Path, race: Race) -> None:
+    """The file that keeps a race of the first format."""
+    entries = asdict(race)
+    path.write_text(json.dumps({"kind": KIND, "heats": entries.pop("repetitions"), **entries}))

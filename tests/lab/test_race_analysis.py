@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from lifted_bregman.errors import CheckpointError, SettingError
-from lifted_bregman_lab.race import read_race, write_race
-from lifted_bregman_lab.race.analysis import bests, curve, frontier, reference_entry, targets_of, times_to_target
-from tests.lab.races import by_hand, run_by_hand
+from lifted_bregman.errors import CheckpointError
+from lifted_bregman_lab.race.archive.analysis import bests, frontier, reference_entry, targets_of, times_to_target
+from lifted_bregman_lab.race.archive.results import read_race
+from lifted_bregman_lab.race.archive.tables import best_rows, frontier_rows, halves, target_rows
+from lifted_bregman_lab.text import plain_table
+from tests.lab.races import by_hand, run_by_hand, write_race
 
 INF = math.inf
 
@@ -95,13 +97,6 @@ def test_what_was_reached_at_all() -> None:
     assert list(best["diverged"]) == [0, 1, 0, 0]
 
 
-def test_a_curve_is_straight_between_rows_and_flat_after_them() -> None:
-    found = curve(by_hand().rows, "lifted", "objective", [0.0, 1.0, 3.0, 6.0, 99.0])
-    # first repetition: 9, 6.5, 3, 1, 1; second: 9, 7, 4.5, 3, 3
-    assert list(found["min"]) == [9.0, 6.5, 3.0, 1.0, 1.0] and list(found["max"]) == [9.0, 7.0, 4.5, 3.0, 3.0]
-    assert found["median"][3.0] == 3.75
-
-
 def test_a_reference_that_starts_at_its_best() -> None:
     race = by_hand()
     rows = [(0.0, 0.0, 9.0, 0.1, 0.0), (1.0, 1.0, 8.0, 0.2, 0.0)]
@@ -137,11 +132,6 @@ def test_the_file_gives_the_race_again(tmp_path: Path) -> None:
     stored = json.loads((tmp_path / "race.json").read_text())
     assert stored["heats"][0]["traces"][0]["rows"][2]["objective"] == 2.0
     assert stored["problems"][0]["entries"][2]["grid"] == [0.001, 0.01, 0.1]
-
-
-def test_numbers_that_json_does_not_know_become_null(tmp_path: Path) -> None:
-    write_race(tmp_path / "race.json", replace(by_hand(), load_before=math.nan))
-    assert json.loads((tmp_path / "race.json").read_text(), parse_constant=pytest.fail)["load_before"] is None
 
 
 def damage(name: str, stored: dict[str, Any]) -> str:
@@ -197,8 +187,62 @@ def test_a_damaged_file_is_refused(name: str, tmp_path: Path) -> None:
         read_race(path)
 
 
-def test_a_file_that_is_not_there_and_one_that_cannot_be_written(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="holds no race"):
         read_race(tmp_path / "none.json")
-    with pytest.raises(SettingError, match="cannot be written"):
-        write_race(tmp_path / "no" / "folder" / "race.json", by_hand())
+
+
+# The tables.
+
+RACE = by_hand()
+PROBLEM = RACE.problems[0]
+
+
+def test_the_table_of_a_target() -> None:
+    header, rows = target_rows(RACE, PROBLEM, "objective")
+    named = dict(zip(header, rows[0], strict=True))
+    assert named == {
+        "entry": "lifted",
+        "ratio": "0.50",
+        "from": "0.50",
+        "to": "0.50",
+        "seconds": "5.00",
+        "epochs": "2.5",
+        "reached": "2 of 2",
+    }
+    assert target_rows(RACE, PROBLEM, "validation")[1][0] == ("lifted", "-", "0.67", "-", "-", "-", "1 of 2")
+
+
+def test_the_tables_of_what_was_reached() -> None:
+    _, rows = best_rows(RACE, PROBLEM)
+    assert rows[0] == ("lifted", "3.0", "6.00", "2", "1", "3", "0.22500", "0.20000", "0.25000", "30.0 %")
+    assert rows[1][0] == "slow (diverged 1 times)"
+    race = by_hand(classify=True)
+    header, rows = best_rows(race, race.problems[0])
+    assert header[6] == "best test accuracy" and rows[0][6:9] == ("77.50 %", "75.00 %", "80.00 %")
+    header, rows = frontier_rows(RACE, PROBLEM)
+    half = [row for row in rows if row[0] == "0.5"]
+    assert half[0] == ("0.5", "5.50", "lifted", "2.5", "2.5", "0.22500", "30.0 %")
+    assert [row[2] for row in half] == [entry.name for entry in PROBLEM.entries]
+    assert frontier_rows(race, race.problems[0])[1][8][5] == "77.50 %"
+
+
+def test_short_times_have_milliseconds() -> None:
+    quick = by_hand()
+    for repetition in quick.repetitions:
+        for run in repetition["traces"]:
+            run["rows"] = [{**row, "seconds": row["seconds"] / 100} for row in run["rows"]]
+    assert best_rows(quick, PROBLEM)[1][0][2] == "0.060" and best_rows(RACE, PROBLEM)[1][0][2] == "6.00"
+
+
+def test_a_wide_table_in_halves() -> None:
+    (header, rows), (other, more) = halves(best_rows(RACE, PROBLEM))
+    assert header == ("entry", "epochs", "seconds", "last objective", "from", "to")
+    assert other == ("entry", "lowest validation error", "from", "to", "zeros there")
+    assert rows[0] == ("lifted", "3.0", "6.00", "2", "1", "3")
+    assert more[0] == ("lifted", "0.22500", "0.20000", "0.25000", "30.0 %")
+
+
+def test_plain_tables_align_words_left_and_numbers_right() -> None:
+    lines = plain_table(("entry", "ratio"), [("a", "10.00"), ("longer", "-"), ("b", "1.00")])
+    assert lines == ["entry   ratio", "a       10.00", "longer      -", "b        1.00"]

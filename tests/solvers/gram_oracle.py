@@ -37,8 +37,8 @@ class Oracle(ReferenceSweep):
     shortened: list[bool] = field(default_factory=list)
     """Whether samples had different nudges, for each batch and hidden layer."""
 
-    def nudge(self, l: int, z: Tensor, g: Tensor, w: Tensor) -> Tensor:
-        nudge = super().nudge(l, z, g, w)
+    def nudge(self, l: int, z: Tensor, g: Tensor) -> Tensor:
+        nudge = super().nudge(l, z, g)
         self.shortened.append(bool((nudge != nudge[0]).any()))
         return nudge
 

@@ -98,13 +98,13 @@ def _tensors(pulled):
 
 
 def test_differences_are_taken_in_float32(monkeypatch):
-    """σ(z) - x⁺ of a small nudge has digits that a difference of bfloat16 numbers has not."""
+    """Signals have the digits of float32, although z and g were computed in bfloat16: against float64."""
     problem, X, Y = task(chain)
     found, real = [], lb.GramSweep._signal
 
-    def spy(self, *arguments):
-        signal = real(self, *arguments)
-        found.append((signal.E, signal.target))
+    def spy(self, problem, layer, x, z, g, norms):
+        signal = real(self, problem, layer, x, z, g, norms)
+        found.append((problem.network[layer].activate, z.double(), g.double(), norms.double(), signal.E))
         return signal
 
     monkeypatch.setattr(lb.GramSweep, "_signal", spy)
@@ -113,9 +113,11 @@ def test_differences_are_taken_in_float32(monkeypatch):
     with torch.autocast("cpu", torch.bfloat16):
         solver.step(problem, state, batch)
     assert found
-    for E, target in found:
-        assert E.dtype == target.dtype == torch.float32
-        assert not torch.equal(target, target.bfloat16().float())
+    for activate, z, g, norms, E in found:
+        nu = 1e-3 / problem.links.longest_path
+        assert float(nu * g.norm()) < 0.3 * float(norms.min())  # no sample is limited
+        assert E.dtype == torch.float32
+        torch.testing.assert_close(E.double(), (activate(z) - activate(z - nu * g)) / nu, rtol=1e-4, atol=1e-7)
 
 
 def test_parameters_are_read_anew_in_every_step():

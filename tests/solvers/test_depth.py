@@ -108,7 +108,6 @@ def test_signals_neither_vanish_nor_explode_at_initialisation(name, seed, dtype)
         assert float((E * g).sum() / (E.norm() * g.norm())) >= 0.7
 
 
-@pytest.mark.xfail(strict=True, reason="E = (σ(z) - σ(z - νg))/ν is lost in rounding where νg is near ε|z|")
 def test_small_signals_survive_rounding():
     """Near a solution, as 128 layers reach it in float32: against the gradients of the same network in float64."""
     model, X, _ = prepared("128 residual layers", 0, dtype=torch.float32)
@@ -131,4 +130,4 @@ def test_the_default_solver_trains_deep_networks(name):
     assert float(problem.objective(X, Y)) < 0.8 * constant
 
 
-EPOCHS = {"128 residual layers": 2, "50 plain layers": 24}
+EPOCHS = {"128 residual layers": 2, "50 plain layers": 40}

@@ -85,8 +85,8 @@ def test_the_trust_limit(settings, trust):
 
 @pytest.mark.parametrize("count", [2, 3, 100])
 @pytest.mark.parametrize("settings", SETTINGS, ids=cases.name)
-def test_micro_batches_are_nudged_by_themselves(settings, count):
-    """Where ν is so large that it is shortened, by another factor in each of them; 100 are as many as samples."""
+def test_micro_batches_are_the_batch_in_parts(settings, count):
+    """Where ν is so large that it is limited, by another factor in each sample; 100 are as many as samples."""
     settings = dataclasses.replace(settings, nudge=30.0, micro_batches=count)
     problem, X, Y = network(act.ReLU())
     oracle = Oracle(settings, linears(problem), [relu, torch.tanh, lambda z: z], [0.7, 1.6])
@@ -94,11 +94,11 @@ def test_micro_batches_are_nudged_by_themselves(settings, count):
     assert any(oracle.shortened)
 
 
-def test_micro_batches_change_nothing_but_rounding_where_nothing_is_shortened():
+def test_micro_batches_change_nothing_but_rounding():
     found = []
     for count in (1, 4):
         problem, X, Y = network(act.Tanh())
-        settings = GramSweep(step_size=0.02, nudge=1e-3, inner_steps=2, micro_batches=count)
+        settings = GramSweep(step_size=0.02, nudge=3.0, inner_steps=2, micro_batches=count)
         solvers.run(problem, (X, Y), settings, epochs=4, batch_size=7)
         found.append(torch.cat([p.detach().flatten() for p in problem.model.parameters()]))
     torch.testing.assert_close(*found, rtol=1e-12, atol=1e-12)
@@ -270,15 +270,26 @@ def test_the_nudged_variable_minimises_the_lifted_energy(monkeypatch, nu, lam):
     torch.testing.assert_close(found, E, rtol=0, atol=lam / nu * 6e-5)
 
 
-def test_a_nudge_never_moves_a_layer_by_more_than_three_tenths_of_its_size(monkeypatch):
+def test_a_nudge_never_moves_a_sample_by_more_than_three_tenths_of_its_norm(monkeypatch):
     problem, X, Y = network(act.Identity())
     huge, larger = (signals(monkeypatch, *network(act.Identity()), nudge=nu)[1] for nu in (1e6, 1e9))
     assert torch.equal(huge, larger)
     with torch.no_grad():
         z = problem.model[:3](X)
         p = (problem.model(X) - Y) @ problem.model[4].weight
-        nu = float(0.3 * z.square().mean().sqrt() / p.square().mean().sqrt())
+        nu = 0.3 * z.norm(dim=1, keepdim=True) / p.norm(dim=1, keepdim=True)
         torch.testing.assert_close(huge, (torch.tanh(z) - torch.tanh(z - nu * p)) / nu, rtol=1e-12, atol=1e-12)
+
+
+def test_a_signal_depends_on_no_other_sample(monkeypatch):
+    """Whatever is in the batch, for a nudge that is limited for every sample."""
+    together = signals(monkeypatch, *network(act.ReLU()), nudge=30.0)
+    _, X, Y = network(act.ReLU())
+    for i in range(len(X)):
+        problem, _, _ = network(act.ReLU())
+        alone = signals(monkeypatch, problem, X[i : i + 1], Y[i : i + 1], nudge=30.0)
+        for E, of_all in zip(alone, together, strict=True):
+            torch.testing.assert_close(E[0], of_all[i], rtol=1e-12, atol=1e-14)
 
 
 def test_no_activation_is_differentiated():

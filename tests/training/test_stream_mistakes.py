@@ -138,7 +138,9 @@ def test_an_epoch_without_batches_is_an_error():
 def test_fewer_batches_than_the_length_says_are_told_once():
     case = make("relu")
     fewer = Failing(case, lambda epoch, number, batch: None if epoch > 1 and number == 3 else batch)
-    with pytest.warns(RuntimeWarning, match="epoch 2 of data had 2 batches, and its length says 3") as told:
+    with pytest.warns(
+        RuntimeWarning, match="epoch 2 of data had 2 batches, and its length or epoch_steps says 3"
+    ) as told:
         result = lb.fit(case.problem, fewer, SOLVER, epochs=4)
     assert result.state.steps == 9 and len(told) == 1
 
@@ -194,6 +196,10 @@ def test_settings_that_need_a_set_in_memory_are_refused(settings, sentence):
 def test_more_settings_that_do_not_go_together():
     case = make("relu")
     loader = DataLoader(TensorDataset(*case.data), batch_size=5)
+    with pytest.raises(errors.SettingError, match="epoch_steps is for streams"):
+        lb.fit(case.problem, case.data, SOLVER, epochs=1, epoch_steps=3)
+    with pytest.raises(errors.SettingError, match="epoch_steps is 0"):
+        lb.fit(case.problem, loader, SOLVER, epochs=1, epoch_steps=0)
     with pytest.raises(errors.SettingError, match="evaluate_training is for streams"):
         lb.fit(case.problem, case.data, SOLVER, epochs=1, evaluate_training=True)
     hasty = DataLoader(TensorDataset(*case.data), batch_size=5, num_workers=1, in_order=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import random
 import weakref
 from dataclasses import dataclass
@@ -452,12 +453,36 @@ def test_gathered_data_train_every_solver_as_tensors_do():
     assert torch.equal(b, case.X[:, :2]) and y.dtype == torch.int64 and a.shape == (12, 5)
 
 
+class Endless(IterableDataset):
+    """Samples without end."""
+
+    def __iter__(self):
+        while True:
+            yield torch.randn(5, dtype=torch.float64), torch.randn(3, dtype=torch.float64)
+
+
+def test_epochs_of_a_stream_without_end_have_the_given_number_of_steps(tmp_path):
+    whole, part = make("relu"), make("relu")
+    settings = {"epochs": 3, "epoch_steps": 4, "batch_size": 2}
+    expected = lb.fit(whole.problem, Endless(), SOLVER, **settings)
+    assert [row["step"] for row in expected.history] == [4, 8, 12]
+    assert len({row["running_objective"] for row in expected.history}) == 3
+    lb.fit(part.problem, Endless(), SOLVER, **settings, out=tmp_path, callbacks=[StopAt(6)])
+    again = {"out": tmp_path, "resume": True, "callbacks": [StopAt()]}
+    with pytest.raises(errors.CheckpointError, match="batches = 4 and this run has 5"):
+        lb.fit(part.problem, Endless(), SOLVER, epochs=3, epoch_steps=5, batch_size=2, **again)
+    resumed = lb.fit(scrambled(part).problem, Endless(), SOLVER, **settings, **again)
+    assert_same_end(part, resumed, whole, expected)
+
+
 def test_a_schedule_that_ends_with_the_run_needs_a_length():
     case = make("relu")
     solver = solvers.baselines.SGD(solvers.CosineDecay(0.1))
-    with pytest.raises(errors.SettingError, match=r"ends with the run.*steps=, or the data a length"):
+    with pytest.raises(errors.SettingError, match=r"ends with the run.*give epoch_steps=, the data a length"):
         lb.fit(case.problem, DataLoader(Endings(case), batch_size=5), solver, epochs=2)
     known = DataLoader(TensorDataset(*case.data), batch_size=5)
     assert lb.fit(case.problem, known, solver, epochs=2).state.metrics["learning_rate"] < 0.01
+    told = lb.fit(case.problem, DataLoader(Endings(case), batch_size=5), solver, epochs=2, epoch_steps=3)
+    assert told.state.metrics["learning_rate"] == pytest.approx(0.05 * (1 + math.cos(math.pi * 5 / 6)), rel=1e-12)
     fixed = solvers.baselines.SGD(solvers.CosineDecay(0.1, steps=6))
     assert lb.fit(case.problem, DataLoader(Endings(case), batch_size=5), fixed, epochs=2).state.steps == 6

@@ -11,11 +11,11 @@ from lifted_bregman.data.naming import parse
 
 def is_here(name: str, data_dir: Path | None) -> bool:
     """Whether a data set is on this machine, in `data_dir` or, for None, in the cache."""
-    return data.whereabouts(parse(name)[0], data_dir).startswith("in ")
+    return data.whereabouts(data.TEXTS.get(name) or parse(name)[0], data_dir).startswith("in ")
 
 
 def fetch_missing(names: Iterable[str], data_dir: Path | None, progress: data.Progress | None = None) -> None:
     """Download the data sets that are not on this machine."""
     for name in dict.fromkeys(names):
         if not is_here(name, data_dir):
-            data.load(name, data_dir=data_dir, progress=progress)
+            data.get(name, data_dir=data_dir, progress=progress)

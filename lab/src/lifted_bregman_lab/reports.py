@@ -1,4 +1,4 @@
-"""The pages of races and reproductions, from what is stored in a folder."""
+"""The pages of reproductions, from what is stored in a folder."""
 
 from __future__ import annotations
 
@@ -6,27 +6,22 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from lifted_bregman.reports import report
-from lifted_bregman_lab.race import read_race
-from lifted_bregman_lab.race.page import race_page
 from lifted_bregman_lab.reproduction.report.page import paper_page
 from lifted_bregman_lab.reproduction.report.results import Results, is_results, load_results
 
-RACE = "race.json"
 REPRODUCTION = Path("out/reproduction")
 """The default folder of a reproduction's page; the folder of its rows holds nothing but rows."""
 
 
 def write_report(folder: Path, out: Path | None = None) -> Path:
-    """Write the page of a race, a reproduction, a demonstration or a run.
+    """Write the page of a reproduction, a demonstration or a run.
 
     Args:
-        folder: the --out of `lifted bench race`, `lifted reproduce`, `lifted demo` or `lifted train`.
+        folder: the --out of `lifted reproduce`, `lifted demo` or `lifted train`.
         out: the folder of the page; None for `folder` itself, or for a reproduction `REPRODUCTION`.
     """
     if is_results(folder):
         return write_paper_report(load_results(folder), out)
-    if (folder / RACE).is_file():
-        return race_page(read_race(folder / RACE)).write((out or folder) / report.PAGE)
     return report.write_report(folder, out)
 
 

@@ -19,6 +19,13 @@ def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[st
     return ["  ".join(line).rstrip() for line in cells.to_numpy()]
 
 
+def markdown(table: Rows) -> str:
+    """The table in Markdown, without an end of line."""
+    header, rows = table
+    lines = ["| " + " | ".join(cells) + " |" for cells in (header, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(header), *lines[1:]])
+
+
 def count(number: int, noun: str) -> str:
     """The number with its noun, such as "1 seed" and "2 seeds"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

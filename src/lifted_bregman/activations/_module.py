@@ -30,10 +30,10 @@ class ActivationModule(nn.Module):
         """σ(z)."""
         self.activation._require(z, "z")
         moved = self.activation.joint and self.dim != -1
-        apply = _map_without_branches if torch.compiler.is_exporting() else _map
+        apply = _map_without_branches if torch.compiler.is_compiling() else _map
         u = apply(self.activation, z.movedim(self.dim, -1) if moved else z)
         u = u.movedim(-1, self.dim) if moved else u
-        return _undifferentiable(u) if _forbidden.get() and u.requires_grad else u
+        return _undifferentiable(u) if u.requires_grad and _forbidden.get() else u
 
     def extra_repr(self) -> str:
         """The activation with its settings."""
@@ -45,7 +45,7 @@ def _map(activation: Activation, z: Tensor) -> Tensor:
 
 
 def _map_without_branches(activation: Activation, z: Tensor) -> Tensor:
-    """σ(z) for `torch.export`, which cannot follow a branch or a loop that depends on the data."""
+    """σ(z) for `torch.export` and `torch.compile`, which cannot follow a branch or a loop that depends on the data."""
     from lifted_bregman.activations.custom import FromScalar
     from lifted_bregman.activations.exponential import _LOWEST_EXPONENT, Sigmoid
     from lifted_bregman.activations.simplex import Sparsemax

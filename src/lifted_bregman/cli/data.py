@@ -13,7 +13,7 @@ from rich.text import Text
 from lifted_bregman import data
 from lifted_bregman.cli import _console
 
-app = typer.Typer(name="data", help="Data sets by name: list, get, verify.", no_args_is_help=True)
+app = typer.Typer(name="data", help="Data sets and texts by name: list, get, verify.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="The set; 'mnist-1k' means 'mnist', of which it is a part.")]
 Folder = Annotated[
@@ -35,6 +35,10 @@ def list_sets(data_dir: Folder = None) -> None:
             info.note,
         )
         for info in data.SETS.values()
+    ]
+    rows += [
+        (text.name, f"{text.file.size:,} characters", "text", "-", data.whereabouts(text, data_dir), text.note)
+        for text in data.TEXTS.values()
     ]
     console = _console.output()
     if not console.is_terminal:

@@ -15,11 +15,13 @@ from lifted_bregman.data.preparation import Preparation
 from lifted_bregman.data.registry import SETS, SetInfo, register
 from lifted_bregman.data.samples import TASKS, Samples, Task
 from lifted_bregman.data.streams import gathered
+from lifted_bregman.data.texts import TEXTS, TextInfo, load_text
 from lifted_bregman.data.transforms import Centre, Noise, OneHot, Scale, Subset, Transform, Unflatten
 
 __all__ = [
     "SETS",
     "TASKS",
+    "TEXTS",
     "Centre",
     "DataSet",
     "Noise",
@@ -31,6 +33,7 @@ __all__ = [
     "SetInfo",
     "Subset",
     "Task",
+    "TextInfo",
     "Timeouts",
     "Transform",
     "Unflatten",
@@ -39,6 +42,7 @@ __all__ = [
     "gathered",
     "get",
     "load",
+    "load_text",
     "names",
     "read_array",
     "register",

@@ -5,14 +5,14 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO, Literal, Protocol
 
 from lifted_bregman.data._files import opened, read_exactly, write_atomically
-from lifted_bregman.data.registry import FileInfo, SetInfo
+from lifted_bregman.data.registry import FileInfo
 from lifted_bregman.errors import DataError
 
 CACHE_VARIABLE = "LIFTED_BREGMAN_DATA"
@@ -20,6 +20,18 @@ SYSTEM_FOLDERS = (Path("/usr/share/datasets"),)  # where Debian's packages of da
 _SOURCE_FILE = "source.txt"
 
 Content = Mapping[str, bytes | memoryview]
+
+
+class Stored(Protocol):
+    """What a folder may hold: a set, or a text."""
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+
+    @property
+    def files(self) -> Sequence[FileInfo]:
+        """Its files."""
 
 
 class WrongContent(DataError):
@@ -58,11 +70,11 @@ class Place:
                 return path
         return None
 
-    def holds(self, info: SetInfo) -> bool:
+    def holds(self, info: Stored) -> bool:
         """Whether every file of the set is there; nothing is said about their content."""
         return all(self.find(file) is not None for file in info.files)
 
-    def read(self, info: SetInfo) -> Content:
+    def read(self, info: Stored) -> Content:
         """The verified content of every file; DataError names the first that is missing or damaged."""
         return {file.name: self.read_file(file) for file in info.files}
 
@@ -91,7 +103,7 @@ class Place:
 
         write_atomically(self.folder / _SOURCE_FILE, write)
 
-    def source(self, info: SetInfo) -> str:
+    def source(self, info: Stored) -> str:
         """A phrase that says where the files are, and where they came from if that is known."""
         if self.kind == "system":
             return f"the system's installation in {self.folder}"
@@ -122,7 +134,7 @@ def require_content(content: bytes | memoryview, file: FileInfo, name: str) -> N
         )
 
 
-def places(info: SetInfo, data_dir: Path | None) -> list[Place]:
+def places(info: Stored, data_dir: Path | None) -> list[Place]:
     """Where to look, in this order; of the user's folder DIR both DIR/NAME and, if that is none, DIR itself.
 
     Without a home folder there may be no cache to look in.
@@ -136,7 +148,7 @@ def places(info: SetInfo, data_dir: Path | None) -> list[Place]:
     return found
 
 
-def store_place(info: SetInfo, data_dir: Path | None) -> Place:
+def store_place(info: Stored, data_dir: Path | None) -> Place:
     """Where to put what is fetched."""
     if data_dir is None:
         return Place(cache_folder() / info.name, "cache")

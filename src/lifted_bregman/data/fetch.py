@@ -17,6 +17,7 @@ from lifted_bregman.data._obtain import advice, obtain, wanted_files
 from lifted_bregman.data._places import Content, Place, WrongContent, places, require_content, store_place
 from lifted_bregman.data.naming import parse
 from lifted_bregman.data.registry import SetInfo
+from lifted_bregman.data.texts import TEXTS, TextInfo, find_text
 from lifted_bregman.errors import DataError
 
 DEFAULT_TIMEOUTS = Timeouts()
@@ -62,12 +63,14 @@ def get(
     timeouts: Timeouts = DEFAULT_TIMEOUTS,
     progress: Progress | None = None,
 ) -> str:
-    """Makes sure that a set is on this machine, and says where it came from.
+    """Makes sure that a set or a text is on this machine, and says where it came from.
 
     With `data_dir` its files end up in that folder, copied if they were found elsewhere.
     """
-    info, _ = parse(name)
     folder = None if data_dir is None else Path(data_dir)
+    if (text := TEXTS.get(name)) is not None:
+        return _sentence(text, find_text(text, folder, timeouts=timeouts, progress=progress))
+    info, _ = parse(name)
     if folder is None:
         return content(info, timeouts=timeouts, progress=progress).source
     place = store_place(info, folder)
@@ -91,8 +94,10 @@ def verify(name: str, *, data_dir: Path | str | None = None) -> tuple[str, ...]:
     package that brings the set along.  Gives what was found good; DataError names every file that is damaged or
     missing, or says that there is no copy.
     """
-    info, _ = parse(name)
     folder = None if data_dir is None else Path(data_dir)
+    if (text := TEXTS.get(name)) is not None:
+        return (str(find_text(text, folder, download=False).find(text.file)),)
+    info, _ = parse(name)
     command = f"lifted data get {info.name}" + ("" if folder is None else f" --data-dir {folder}")
     good, bad = [], []
     for place in places(info, None) if folder is None else [store_place(info, folder)]:
@@ -116,11 +121,13 @@ def verify(name: str, *, data_dir: Path | str | None = None) -> tuple[str, ...]:
     return tuple(good)
 
 
-def whereabouts(info: SetInfo, data_dir: Path | None = None) -> str:
-    """Where a set is now, or how it would be got; nothing is verified."""
+def whereabouts(info: SetInfo | TextInfo, data_dir: Path | None = None) -> str:
+    """Where a set or a text is now, or how it would be got; nothing is verified."""
     for place in places(info, data_dir):
         if place.holds(info):
             return f"in {place.folder}"
+    if isinstance(info, TextInfo):
+        return "to be got (mirrors)"
     if info.package is not None:
         return f"in {info.package.source()}" if info.package.installed() else f"needs {info.package.distribution}"
     ways = ["mirrors"] if info.mirrors or info.archives else []
@@ -159,5 +166,5 @@ def _from_package(info: SetInfo) -> Content:
     return files
 
 
-def _sentence(info: SetInfo, place: Place) -> str:
+def _sentence(info: SetInfo | TextInfo, place: Place) -> str:
     return f"{info.title} from {place.source(info)}."

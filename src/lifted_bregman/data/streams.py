@@ -44,10 +44,19 @@ class Stream(Source):
     name     of the data in messages
     seed     of the run
     fixed    whether every epoch has the draws of the first, as a validation set should
+
+    epoch_steps  batches after which an epoch ends, if the loader has not ended before; None for its own end
     """
 
     def __init__(
-        self, problem: LiftedProblem, loader: Any, name: str = "data", *, seed: int = 0, fixed: bool = False
+        self,
+        problem: LiftedProblem,
+        loader: Any,
+        name: str = "data",
+        *,
+        seed: int = 0,
+        fixed: bool = False,
+        epoch_steps: int | None = None,
     ) -> None:
         if isinstance(loader, DataLoader) and loader.batch_sampler is None:
             if isinstance(loader.sampler, RandomSampler | SequentialSampler):
@@ -61,7 +70,7 @@ class Stream(Source):
                 "done, so that no run can be repeated or resumed: use in_order=True."
             )
         self._problem, self._loader, self._name = problem, loader, name
-        self._seed, self._fixed = seed, fixed
+        self._seed, self._fixed, self._epoch_steps = seed, fixed, epoch_steps
         self._like: Tensor = next(problem.model.parameters())
         self._first: Batch | None = None
         self._dtypes: tuple[Any, ...] = ()  # of the first batch, as the loader gave it
@@ -94,9 +103,10 @@ class Stream(Source):
     @property
     def batches(self) -> int | None:
         try:
-            return len(self._loader)
+            own = len(self._loader)
         except (TypeError, NotImplementedError):
-            return None
+            return self._epoch_steps
+        return own if self._epoch_steps is None else min(own, self._epoch_steps)
 
     def fingerprint(self) -> dict[str, Any]:
         """What a continuation must agree with besides its first batch; workers have generators of their own."""
@@ -141,9 +151,9 @@ class Stream(Source):
     def _given(self, batches: Iterator[Any], epoch: int, first: Batch | None = None) -> Iterator[Batch]:
         if first is not None:
             yield first
-        while True:
-            number = self._fetched + 1
-            self._fetched = -1
+        done = self._fetched
+        while self._epoch_steps is None or done < self._epoch_steps:
+            number, self._fetched = done + 1, -1
             raw = self._fetch(batches, epoch, number)
             if raw is _END:
                 break
@@ -152,9 +162,9 @@ class Stream(Source):
             except LiftedBregmanError as error:
                 where = f"batch {number} of epoch {epoch} of {self._name}"
                 raise StreamError(f"{where}: {error} The first batch of epoch 1 had {self._shapes}.") from error
-            self._fetched = number
+            done = self._fetched = number
             yield batch
-        self._count(epoch, number - 1)
+        self._count(epoch, done)
 
     def _count(self, epoch: int, batches: int) -> None:
         """Looks at an epoch that has ended: none may be empty, and one of another length is told."""
@@ -165,7 +175,7 @@ class Stream(Source):
             )
         expected = self.batches if self.batches is not None else self._counted
         if expected not in (None, batches) and self._counted != batches:
-            which = "its length says" if self.batches is not None else "an earlier one had"
+            which = "an earlier one had" if self.batches is None else "its length or epoch_steps says"
             warnings.warn(
                 f"epoch {epoch} of {self._name} had {batches} batches, and {which} {expected}.",
                 RuntimeWarning,

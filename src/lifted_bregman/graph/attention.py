@@ -102,7 +102,7 @@ def multihead_attention(
         k = torch.cat([k, torch.zeros_like(k[:, :1])], dim=1)
         v = torch.cat([v, torch.zeros_like(v[:, :1])], dim=1)
         further += 1
-    q, k, v = (x.unflatten(-1, (module.num_heads, module.head_dim)).transpose(1, 2) for x in (q, k, v))
+    q, k, v = (torch.unflatten(x, -1, (module.num_heads, module.head_dim)).transpose(1, 2) for x in (q, k, v))
 
     # Masks that broadcast to (samples, heads, L, S); further keys take part always
     masks = []
@@ -110,7 +110,7 @@ def multihead_attention(
     if attn_mask is not None and not causal:
         _is_bool(attn_mask, "attn_mask")
         three = attn_mask.dim() == 3
-        masks.append(attn_mask.unflatten(0, (-1, module.num_heads)) if three else attn_mask)
+        masks.append(torch.unflatten(attn_mask, 0, (-1, module.num_heads)) if three else attn_mask)
     if key_padding_mask is not None:
         _is_bool(key_padding_mask, "key_padding_mask")
         masks.append(key_padding_mask.unsqueeze(1).unsqueeze(1))

@@ -67,14 +67,13 @@ def run_page(folder: Path) -> Page:
 def _rows(folder: Path) -> Rows:
     if not folder.is_dir():
         raise CheckpointError(
-            f"there is no folder {folder}: name the --out of 'lifted train', 'lifted demo', 'lifted bench race' or "
-            "'lifted reproduce'."
+            f"there is no folder {folder}: name the --out of 'lifted train', 'lifted demo' or 'lifted reproduce'."
         )
     if not (folder / "history.jsonl").is_file():
         raise CheckpointError(
             f"{folder} holds neither a run (it has no history.jsonl) nor a finished demonstration: name the --out of "
-            "'lifted train' or 'lifted demo'. With lifted-bregman-lab installed, that of 'lifted bench race' or "
-            "'lifted reproduce' will do too."
+            "'lifted train' or 'lifted demo'. With lifted-bregman-lab installed, that of 'lifted reproduce' "
+            "will do too."
         )
     rows = RunFolder(folder).history()
     if not rows:

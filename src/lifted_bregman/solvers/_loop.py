@@ -133,7 +133,7 @@ class Run:
         if source.batches is None and solver.ends_with_run:
             raise SettingError(
                 f"a schedule of {type(solver).__name__} ends with the run, and the data do not say how many batches an "
-                "epoch has: give the schedule steps=, or the data a length (__len__)."
+                "epoch has: give epoch_steps=, the data a length (__len__), or the schedule steps=."
             )
         steps = epochs * (source.batches or 1)  # at least, where it is not known
         self.solver = solver = solver.planned(steps)

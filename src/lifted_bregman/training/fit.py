@@ -42,6 +42,7 @@ def fit(
     *,
     epochs: int,
     batch_size: int | None = None,
+    epoch_steps: int | None = None,
     seed: int = 0,
     validation: Any = None,
     sample_weights: Any = None,
@@ -82,6 +83,8 @@ def fit(
         solver: any solver or baseline; `default_solver()` if None.
         epochs: passes over the data; for a whole-set solver, steps.  A resumed run counts those it had.
         batch_size: samples per step; None for 100 where the solver takes batches.  A `DataLoader` has its own.
+        epoch_steps: batches after which an epoch of a stream ends, for streams without a length or without an end;
+            None for all that it gives.
         seed: a whole number.
         validation: a second set in any of these forms, evaluated for each row of the history.
         sample_weights: w_i > 0, one for each sample, by which its energy counts.
@@ -115,7 +118,7 @@ def fit(
     if resume and out is None:
         raise SettingError("resume needs the folder of the run to continue: give out='runs/name'.")
     seed = whole(seed, "seed", least=None)
-    stream = read_stream(problem, data, batch_size, seed, weights=sample_weights)
+    stream = read_stream(problem, data, batch_size, seed, weights=sample_weights, epoch_steps=epoch_steps)
     train: Batch | Stream
     if stream is not None:
         require_streamable(solver)

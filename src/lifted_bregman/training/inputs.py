@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from lifted_bregman._arguments import whole
 from lifted_bregman.data._tensors import as_pair, as_tensor
 from lifted_bregman.data.streams import Stream, as_loader, is_stream
 from lifted_bregman.errors import DataError, LiftedBregmanError, SettingError, StreamError, TensorError
@@ -42,9 +43,12 @@ def read_stream(
     name: str = "data",
     weights: Any = None,
     fixed: bool = False,
+    epoch_steps: int | None = None,
 ) -> Stream | None:
     """The stream of a DataLoader, a Dataset or another source of batches; None for everything else."""
     if isinstance(data, Inputs | str) or not is_stream(data) or _has_pair(data):
+        if epoch_steps is not None:
+            raise SettingError("epoch_steps is for streams: an epoch of a set in memory has all its samples.")
         return None
     if weights is not None:
         raise SettingError(
@@ -56,7 +60,9 @@ def read_stream(
             f"{name} is a DataLoader with drop_last=True, and every sample is evaluated: give it without drop_last, or "
             "give its Dataset."
         )
-    return Stream(problem, as_loader(data, name, batch_size, seed), name, seed=seed, fixed=fixed)
+    steps = None if epoch_steps is None else whole(epoch_steps, "epoch_steps")
+    loader = as_loader(data, name, batch_size, seed)
+    return Stream(problem, loader, name, seed=seed, fixed=fixed, epoch_steps=steps)
 
 
 def read_validation(

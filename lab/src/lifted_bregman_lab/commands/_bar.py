@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from lifted_bregman.cli import _console
-from lifted_bregman_lab.race.running import Watch
+from lifted_bregman_lab.watching import Watch
 
 
 @contextmanager

@@ -12,9 +12,9 @@ from lifted_bregman.cli._errors import ExitCode
 from lifted_bregman.experiments.environment import load_average
 from lifted_bregman_lab import scale
 from lifted_bregman_lab.commands._bar import bar
-from lifted_bregman_lab.race.running import IDLE
 from lifted_bregman_lab.scale import tables as scale_tables
 from lifted_bregman_lab.text import plain_table
+from lifted_bregman_lab.watching import IDLE
 
 STORED, TABLES = "scale.json", "scale.inc"
 _QUICK_ROUNDS = 3

@@ -20,7 +20,7 @@ from lifted_bregman_lab.reproduction.report.tables import counted
 def report(
     folder: Annotated[
         Path,
-        typer.Argument(help="The --out of 'lifted demo', 'lifted train', 'lifted bench race' or 'lifted reproduce'."),
+        typer.Argument(help="The --out of 'lifted demo', 'lifted train' or 'lifted reproduce'."),
     ],
     out: Annotated[
         Path | None, typer.Option(help="Where the page goes. [default: FOLDER; of a reproduction out/reproduction]")
@@ -31,12 +31,11 @@ def report(
     ] = None,
     paper: Annotated[str | None, typer.Option(help="Which paper, where several are installed.")] = None,
 ) -> None:
-    """Make the page of a demonstration, a run, a race or a reproduction from its stored rows, without training.
+    """Make the page of a demonstration, a run or a reproduction from its stored rows, without training.
 
     \b
     lifted report out/demo
     lifted report runs/a
-    lifted report out/race
     lifted report results --summary docs/reproduction-results.md
     """
     require_drawing()

@@ -1,30 +1,32 @@
-"""Running the race: in each repetition all entries train from the same weights, in turns, by the clock."""
+"""Tuning and racing: which runs are missing in the store, and the runs themselves, in turns."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from lifted_bregman._arguments import whole
 from lifted_bregman.errors import SettingError
-from lifted_bregman.experiments.environment import load_average, threads
-from lifted_bregman.experiments.run_data import RunData
-from lifted_bregman.solvers import Callback, Outcome
+from lifted_bregman.experiments.environment import commit, environment, threads
+from lifted_bregman.solvers import Outcome
+from lifted_bregman.training import default_solver
 from lifted_bregman.training.signals import Signals
-from lifted_bregman_lab.race.competitors import Competitor
-from lifted_bregman_lab.race.entries import plan_race, require_part, with_samples
-from lifted_bregman_lab.race.problems import RaceProblem
-from lifted_bregman_lab.race.rates import Rates
-from lifted_bregman_lab.race.results import Entry, ProblemRecord, Race, Repetition, RunRecord
-from lifted_bregman_lab.race.timed_run import TimedRun
+from lifted_bregman_lab.packages import missing_packages
+from lifted_bregman_lab.race.opponents import OPPONENTS, OURS, REFERENCE, Opponent
+from lifted_bregman_lab.race.problems import Budget, RaceProblem
+from lifted_bregman_lab.race.runs import RaceRun, refusal, start_run
+from lifted_bregman_lab.race.samples import RaceSamples
+from lifted_bregman_lab.race.store import Part, Row, Store, final, identify
+from lifted_bregman_lab.watching import Watch
 
-Watch = Callable[[str, float], None]
-"""Called with the name of what is running, and the fraction of all work that is done."""
-IDLE = 0.5  # a higher load average: other processes use the machine
-_WARM_UP, _TRIAL = 2, 3  # steps that are not timed, and steps that measure the time of a step
+TUNING_SEED = 1000
+"""Draws weights and order in a tuning; none of a race's seeds."""
+CRITERIA = ("loss", "error")
+"""What a rate is chosen by, and a run is judged by besides its time."""
+POINTS = 20
+"""Evaluations of a run after the first, at equal numbers of steps."""
 
 
 @dataclass(frozen=True)
@@ -32,176 +34,230 @@ class RaceSettings:
     """The settings of a race.
 
     Args:
-        repetitions: with the seeds first_seed, first_seed + 1, ..., >= 1.
-        first_seed: >= 0.
-        threads: of torch, >= 1; None for torch's own choice.
-        budget: the longest time of a run, as a multiple of the reference's, >= 1.
+        budget: "short" or "long".
+        seeds: number of seeds, 0, 1, ..., >= 1.
+        threads: of torch, >= 1.
         data_dir: a folder that holds data sets; None for the cache.
+        again: names of opponents whose stored races are run again, because their code has changed.
     """
 
-    repetitions: int = 5
-    first_seed: int = 0
-    threads: int | None = None
-    budget: float = 1.5
+    budget: Budget = "short"
+    seeds: int = 5
+    threads: int = 1
     data_dir: Path | None = None
+    again: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        whole(self.repetitions, "repetitions")
-        whole(self.first_seed, "first_seed", least=0)
-        check_limits(self.threads, self.budget)
-
-    @property
-    def seeds(self) -> range:
-        """One for each repetition."""
-        return range(self.first_seed, self.first_seed + self.repetitions)
+        if whole(self.seeds, "seeds") > TUNING_SEED:
+            raise SettingError(f"seeds is {self.seeds}; it must be at most {TUNING_SEED}, the seed of the tuning.")
+        whole(self.threads, "threads")
 
 
-def check_limits(threads: int | None, budget: float) -> None:
-    """SettingError unless `threads` is None or a whole number >= 1, and `budget` a finite number >= 1."""
-    if threads is not None:
-        whole(threads, "threads")
-    if not 1.0 <= budget < math.inf:
-        raise SettingError(f"budget is {budget!r}; it must be a number of at least 1.")
+def left_out(problems: Sequence[RaceProblem], opponents: Sequence[Opponent]) -> dict[str, str]:
+    """Problems and opponents, by name, whose Python packages are not installed, with the packages."""
+    needs = {item.name: item.needs for item in problems} | {item.name: item.needs for item in opponents}
+    found = {name: missing_packages(modules) for name, modules in needs.items()}
+    return {name: ", ".join(missing) for name, missing in found.items() if missing}
 
 
 def run_race(
     problems: Sequence[RaceProblem],
-    competitors: Sequence[Competitor],
-    rates: Rates,
+    opponents: Sequence[Opponent],
     settings: RaceSettings,
+    store: Store,
     watch: Watch = lambda what, part: None,
-    *,
-    stored: Race | None = None,
-    keep: Callable[[Race], None] = lambda race: None,
     signals: Signals | None = None,
-) -> Race:
-    """Run every competitor on every problem, and return all that was measured.
+    tune_only: bool = False,
+) -> bool:
+    """Tune what has no rate yet, then race with each seed; rows that are stored are not run again.
 
-    Ctrl-C ends the race after the present step, and the rows so far are returned.  A second Ctrl-C raises
-    KeyboardInterrupt at once.
+    The runs of a problem and a seed take turns of 1/20 of their steps, and whoever goes first in one turn goes last in
+    the next.  AdamW takes part always, also where its row is stored, because its time is the unit of all times.
 
     Args:
-        problems: at least one.
-        competitors: at least one.
-        rates: the values of the tuned settings.
-        settings: repetitions, seeds, threads, budget.
-        watch: called after every turn.
-        stored: a part of the same race; its whole repetitions are not run again.
-        keep: called after every repetition with the race so far.
-        signals: an entered `Signals` that ends the race; Ctrl-C if None.
+        problems: whose packages are installed.
+        opponents: in any order; with or without AdamW.
+        settings: budget, seeds, threads.
+        store: gets a row for each run.
+        watch: told what is running.
+        signals: entered; ends the race after the present turn.
+        tune_only: whether to stop after the tuning.
+
+    Returns:
+        Whether everything that was asked for is stored.
     """
-    if not problems or not competitors:
-        raise SettingError("a race needs at least one problem and one competitor: name them, or leave the names out.")
-    planned = plan_race(problems, competitors, rates, settings)
-    if stored is not None:
-        require_part(stored, planned, settings.seeds)
-    records = {record.name: record for record in stored.problems} if stored else {}
-    repetitions = {(one["problem"], one["seed"]): one for one in stored.repetitions} if stored else {}
-    wanted = [
-        (problem, record, seed)
-        for problem, record in zip(problems, planned.problems, strict=True)
-        for seed in settings.seeds
-    ]
-    beginning = _load()
-    loads = [beginning if stored is None else stored.load_before]  # before each start that was followed by a run
-
-    def so_far() -> Race:
-        done = [found for problem, _, seed in wanted if (found := repetitions.get((problem.name, seed))) is not None]
-        return replace(
-            planned,
-            problems=tuple(records[record.name] for record in planned.problems if record.name in records),
-            repetitions=tuple(done),
-            load_before=max((load for load in loads if load is not None), default=None),
-            interrupted=sum(found["whole"] for found in done) < len(wanted),
-        )
-
-    with Signals() if signals is None else nullcontext(signals) as signals, threads(settings.threads):
-        for number, (problem, record, seed) in enumerate(wanted):
+    signals = Signals() if signals is None else signals
+    raced = [OPPONENTS[REFERENCE], *(one for one in opponents if one.name != REFERENCE)]
+    with threads(settings.threads):
+        for number, problem in enumerate(problems):
+            own = _ProblemRace(problem, problem.load(settings.data_dir), settings, store, signals)
+            fitting = []
+            for one in raced:
+                reason = refusal(problem, own.data, one)
+                if reason is None:
+                    fitting.append(one)
+                else:
+                    watch(f"{problem.name}: {one.name} is left out: {reason}", number / len(problems))
+            own.tune(fitting, lambda what, number=number: watch(what, number / len(problems)))  # type: ignore[misc]
+            for seed in [] if tune_only else range(settings.seeds):
+                watch(
+                    f"{problem.name}, {settings.budget}, seed {seed}", (number + seed / settings.seeds) / len(problems)
+                )
+                own.race(fitting, seed)
             if signals.received is not None:
-                break
-            if (before := repetitions.get((problem.name, seed))) is not None and before["whole"]:
-                continue
-            samples = problem.load(seed, settings.data_dir)
-            record = with_samples(record, samples, records.get(problem.name))
-
-            def show(part: float, number: int = number, name: str = f"{problem.name}, seed {seed}") -> None:
-                watch(name, (number + part) / len(wanted))
-
-            found = _run_repetition(problem, record, competitors, samples, seed, settings.budget, signals, show)
-            if not found["whole"] and all(len(run["rows"]) <= 1 for run in found["traces"]):
-                break  # interrupted before the first turn
-            repetitions[problem.name, seed] = found
-            records.setdefault(problem.name, record)
-            loads.append(beginning)
-            keep(so_far())
-    return so_far()
+                return False
+    return True
 
 
-def _run_repetition(
-    problem: RaceProblem,
-    record: ProblemRecord,
-    competitors: Sequence[Competitor],
-    samples: RunData,
-    seed: int,
-    budget: float,
-    signals: Signals,
-    show: Callable[[float], None],
-) -> Repetition:
-    """Run all entries on a problem, in turns, and return their rows."""
-    make = {competitor.name: competitor.make for competitor in competitors}
+@dataclass(frozen=True)
+class _ProblemRace:
+    """Tuning and races on one problem."""
 
-    def new_run(entry: Entry, *callbacks: Callback) -> TimedRun:
-        solver = make[entry.competitor](entry.value or math.nan)
-        return TimedRun(problem, solver, samples, batch_size=entry.batch_size, seed=seed, callbacks=callbacks)
+    problem: RaceProblem
+    data: RaceSamples
+    settings: RaceSettings
+    store: Store
+    signals: Signals
 
-    # Warm up: every entry takes two steps on a copy.  The reference's next three steps give the seconds of a turn.
-    leader = next(place for place, entry in enumerate(record.entries) if entry.competitor == record.reference)
-    turn_seconds = 0.0
-    for place, entry in enumerate(record.entries):
-        if signals.received is not None:
-            break
-        trial = new_run(entry)
-        trial.advance(steps=_WARM_UP)
-        if place == leader:
-            before = trial.seconds
-            trial.advance(steps=_WARM_UP + _TRIAL)
-            taken = max(1, trial.run.state.steps - _WARM_UP)
-            turn_seconds = (trial.seconds - before) / taken * trial.steps / problem.rows
-    # All start from the same weights, so that one evaluation serves all.
-    runs = [new_run(entry, signals) for entry in record.entries]
-    runs[0].record()
-    for run in runs[1:]:
-        run.rows, run.outcome, run.message = list(runs[0].rows), runs[0].outcome, runs[0].message
-    # In each turn every run advances until its clock shows turn * turn_seconds.
-    turn = 0
-    while signals.received is None and any(not run.outcome for run in runs):
-        turn += 1
+    def tune(self, opponents: Sequence[Opponent], watch: Callable[[str], None]) -> None:
+        """Walk over each grid until the best rate of each criterion has both its neighbours."""
+        data = self.data.for_tuning()
+        for opponent in filter(lambda one: one.grid, opponents):
+            rows = tuning_rows(self.store, self.problem, opponent, self.settings.budget)
+            visited = {opponent.grid.index(row["rate"]): row for row in rows if row["rate"] in opponent.grid}
+            while self.signals.received is None and (place := next_place(visited, len(opponent.grid))) is not None:
+                rate = opponent.grid[place]
+                watch(f"tuning {self.problem.name}, {opponent.name}, rate {rate:g}")
+                row = self._describe("tune", data, opponent, rate, TUNING_SEED)
+                run = start_run(self.problem, data, row["epochs"], TUNING_SEED, opponent, rate)
+                _take_turns([run], self.signals, points=1)
+                if self.signals.received is None:
+                    self.store.append(_finish(row, run, None))
+                    visited[place] = self.store.rows[identify(row)]
+
+    def race(self, opponents: Sequence[Opponent], seed: int) -> None:
+        """The runs with a seed that are not stored, in turns with AdamW, the first of the opponents."""
+        if self.signals.received is not None:
+            return
+        wanted: list[tuple[Row, Opponent]] = []
+        for one in opponents:
+            rows = tuning_rows(self.store, self.problem, one, self.settings.budget)
+            rates: set[float | None] = {*best_rates(rows).values()} if one.grid else {None}
+            for rate in sorted(rates, key=lambda value: value or 0.0):
+                wanted.append((self._describe("race", self.data, one, rate, seed), one))
+        again = self.settings.again
+        missing = [(row, one) for row, one in wanted if one.name in again or identify(row) not in self.store.rows]
+        if not missing:
+            return
+        pacer = wanted[0]  # AdamW at its lower rate
+        entries = missing if pacer in missing else [pacer, *missing]
+        runs: list[RaceRun] = []
+        try:
+            for row, one in entries:
+                # The first steps of a process pay for what is done once: they are taken on a copy.
+                trial = start_run(self.problem, self.data, row["epochs"], seed, one, row["rate"])
+                trial.advance(2)
+                trial.abandon()
+                runs.append(start_run(self.problem, self.data, row["epochs"], seed, one, row["rate"]))
+            _take_turns(runs, self.signals)
+        finally:
+            for run in runs:
+                run.abandon()
+        if self.signals.received is None:
+            unit = runs[entries.index(pacer)].seconds
+            for entry, run in zip(entries, runs, strict=True):
+                if entry in missing:
+                    self.store.append(_finish(entry[0], run, unit))
+
+    def _describe(self, part: Part, data: RaceSamples, opponent: Opponent, rate: float | None, seed: int) -> Row:
+        """The entries of a row that are known before the run."""
+        solver = f" {default_solver()!r}" if opponent.name == OURS else ""
+        return {
+            "part": part,
+            "problem": self.problem.name,
+            "title": self.problem.title,
+            "group": self.problem.group,
+            "task": self.problem.task.error_name,
+            "opponent": opponent.name,
+            "settings": opponent.title + solver,
+            "budget": self.settings.budget,
+            "epochs": self.problem.epochs(self.settings.budget),
+            "batch_size": self.problem.batch_size,
+            "samples": len(data.X),
+            "new_samples": len(data.X_new),
+            "rate": rate,
+            "seed": seed,
+        }
+
+
+def _finish(row: Row, run: RaceRun, reference_seconds: float | None) -> Row:
+    """The row with what was measured."""
+    diverged = run.outcome == Outcome.DIVERGED.name
+    last = (None, None) if diverged else run.trace[-1][2:]
+    return row | {
+        "steps": run.done,
+        "seconds": run.seconds,
+        "loss": last[0],
+        "error": last[1],
+        "unit": run.data.unit,
+        "reference_seconds": reference_seconds,
+        "trace": [[float(f"{number:.6g}") for number in point] for point in run.trace],
+        "outcome": run.outcome,
+        "source": run.data.source,
+        "versions": environment(),
+        "commit": commit(),
+    }
+
+
+def next_place(visited: dict[int, Row], length: int) -> int | None:
+    """The next point of a walk over a grid; None at its end.
+
+    It begins in the middle.  While every point diverged it goes down; then it asks for the neighbours of the best point
+    of each criterion.
+    """
+    if not visited:
+        return (length - 1) // 2
+    if all(row["loss"] is None for row in visited.values()):
+        return min(visited) - 1 if min(visited) else None
+    for criterion in CRITERIA:
+        best = min(visited, key=lambda place: _merit(visited[place], criterion))
+        for place in (best - 1, best + 1):
+            if 0 <= place < length and place not in visited:
+                return place
+    return None
+
+
+def tuning_rows(store: Store, problem: RaceProblem, opponent: Opponent, budget: Budget) -> list[Row]:
+    """The tuning rows of an opponent on a problem."""
+    run = {
+        "problem": problem.name,
+        "budget": budget,
+        "epochs": problem.epochs(budget),
+        "batch_size": problem.batch_size,
+    }
+    return store.select(part="tune", opponent=opponent.name, settings=opponent.title, **run)
+
+
+def _merit(row: Row, criterion: str) -> tuple[float, float]:
+    """Smaller is better; of equal errors, which few samples often have, the lower loss decides."""
+    return final(row, criterion), final(row, "loss")
+
+
+def best_rates(rows: Sequence[Row]) -> dict[str, float]:
+    """The rate with the lowest loss, and the one with the lowest error; the smallest where all diverged."""
+    rising = sorted(rows, key=lambda row: float(row["rate"]))
+    return {by: min(rising, key=lambda row: _merit(row, by))["rate"] for by in CRITERIA}
+
+
+def _take_turns(runs: Sequence[RaceRun], signals: Signals, points: int = POINTS) -> None:
+    """Advance all runs to their ends in so many turns, with an evaluation at the start and after each turn."""
+    for run in runs:
+        run.record()
+    for turn in range(1, points + 1):
         for place in range(len(runs)):
-            run = runs[(place + turn + seed) % len(runs)]  # the first of one turn is the last of the next
-            late = turn_seconds > 0.0 and run.seconds >= turn * turn_seconds  # a long step took this turn's time too
-            if not (run.outcome or late or signals.received is not None):
-                run.advance(seconds=turn * turn_seconds)
+            run = runs[(place + turn) % len(runs)]
+            if signals.received is not None:
+                return
+            if not run.outcome:
+                run.advance(math.ceil(run.steps * turn / points))
                 run.record()
-        # A run ends at `budget` times the time that the reference takes for all its steps.
-        reference = runs[leader]
-        expected = reference.seconds / reference.fraction if reference.fraction else problem.rows * turn_seconds
-        for run in runs:
-            if run.seconds >= budget * expected:
-                run.end(Outcome.STOPPED, f"The time was over, {budget:g} times that of {record.reference}.")
-        show(min(_part(run, budget * expected) for run in runs))
-    traces: list[RunRecord] = [
-        {"entry": entry.name, "rows": run.rows, "outcome": run.outcome, "message": run.message}
-        for entry, run in zip(record.entries, runs, strict=True)
-    ]
-    whole = signals.received is None
-    return {"problem": problem.name, "seed": seed, "whole": whole, "load": _load(), "traces": traces}
-
-
-def _part(run: TimedRun, limit: float) -> float:
-    """The fraction of a run that is done."""
-    return 1.0 if run.outcome else max(run.fraction, min(1.0, run.seconds / limit) if limit > 0.0 else 0.0)
-
-
-def _load() -> float | None:
-    load = load_average()
-    return load if math.isfinite(load) else None

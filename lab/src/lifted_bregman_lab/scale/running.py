@@ -11,11 +11,11 @@ from torch import Tensor
 from lifted_bregman._arguments import positive, whole
 from lifted_bregman.experiments.environment import environment, load_average
 from lifted_bregman.training._workers import call_in_workers
-from lifted_bregman_lab.race.running import Watch
 from lifted_bregman_lab.scale import target
 from lifted_bregman_lab.scale.cases import Case
 from lifted_bregman_lab.scale.measuring import MeasureCase, MeasureLinks
 from lifted_bregman_lab.scale.results import Measured, Scale
+from lifted_bregman_lab.watching import Watch
 
 SIZES = tuple(4**power for power in range(1, 13))
 """Bytes of the messages that are timed alone."""

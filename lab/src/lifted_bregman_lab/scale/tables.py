@@ -8,7 +8,7 @@ from lifted_bregman_lab.scale.cases import Case
 from lifted_bregman_lab.scale.measuring import ALONE, BESIDE, SHARED
 from lifted_bregman_lab.scale.results import Measured, Scale
 from lifted_bregman_lab.scale.target import OBJECTIVE
-from lifted_bregman_lab.text import Rows
+from lifted_bregman_lab.text import Rows, markdown
 
 NUMBER = 4
 """The bytes of a number."""
@@ -85,12 +85,6 @@ def arrival_rows(scale: Scale) -> Rows:
         lowest = min(row[2] for run in runs for row in run)
         rows.append((name, *cells, f"{len(came)} of {len(runs)}", f"{lowest:.3g}"))
     return header, rows
-
-
-def markdown(rows: Rows) -> str:
-    """The first line is the head."""
-    lines = ["| " + " | ".join(cells) + " |" for cells in (rows[0], *rows[1])]
-    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 
 
 def page(scale: Scale) -> str:

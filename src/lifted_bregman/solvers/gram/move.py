@@ -25,9 +25,9 @@ those over all ranks, in place: every rank then has the same move.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -40,6 +40,9 @@ Left = Callable[[Tensor], Tensor]
 Place = Callable[[Tensor], Mapping[str, Tensor]]
 """A matrix (units, n) ↦ its parts by name, in the shapes of the parameters."""
 AllSum = Callable[..., None]
+AnyFailed = Callable[[bool], bool] | None
+"""Whether something failed on any rank, from whether it failed here; None where no rank has other rows."""
+Key = TypeVar("Key", bound=Hashable)
 
 
 def sum_alone(*sums: Tensor) -> None:
@@ -128,14 +131,12 @@ class Metric(NamedTuple):
     """Whether a multiple of the identity replaced an inverse of the stack, () of bool."""
 
 
-def metrics(
-    layers: Sequence[Rows], block: int, damping: float, anywhere: Callable[[bool], bool] | None = None
-) -> list[Metric]:
+def metrics(layers: Sequence[Rows], block: int, damping: float, any_failed: AnyFailed = None) -> list[Metric]:
     """The metrics of layers with equally many rows, in one call for all; `can_stack` says which layers fit.
 
-    block     b >= 1
-    damping   τ > 0
-    anywhere  whether a factorisation failed on any rank, from whether it failed here
+    block       b >= 1
+    damping     τ > 0
+    any_failed  whether a factorisation failed on any rank
     """
     first = layers[0]
     count, weighted = -(-len(first) // block), first.root is not None
@@ -151,9 +152,22 @@ def metrics(
             part.add_(column * column.mT)
     if first.ones is not None and not (filled or weighted):
         K.add_(1.0)
-    inverse, t, fallback = damped_inverse(K.div_(block), damping, anywhere)
+    inverse, t, fallback = damped_inverse(K.div_(block), damping, any_failed)
     parts = zip(inverse.split(count), t.split(count), strict=True)
     return [Metric(M, own, fallback) for M, own in parts]
+
+
+def stacked_metrics(layers: Mapping[Key, tuple[Rows, int, AnyFailed]], damping: float) -> dict[Key, Metric]:
+    """The metrics of layers by key, from their rows and the size b of their blocks; equal ones are solved together."""
+    alike: dict[tuple[int | bool, ...], list[Key]] = {}
+    for key, (rows, block, _) in layers.items():
+        alike.setdefault(can_stack(rows, block), []).append(key)
+    found: dict[Key, Metric] = {}
+    for group in alike.values():
+        _, block, any_failed = layers[group[0]]
+        made = metrics([layers[key][0] for key in group], block, damping, any_failed)
+        found.update(zip(group, made, strict=True))
+    return found
 
 
 def can_stack(rows: Rows, block: int) -> tuple[int | bool, ...]:
@@ -276,3 +290,16 @@ def gradient_move(gradient: Mapping[str, Tensor], together: bool = False) -> Mov
     squares = {name: g.square() if g.ndim < 2 else g.flatten(1).square().mean(1) for name, g in gradient.items()}
     change = {name: s * (gradient[name].numel() / (s.numel() * count)) for name, s in squares.items()}
     return GradientMove(squares, change, None, gradient)
+
+
+def embedding_move(gradient: Tensor, counts: Tensor, places: int, damping: float) -> Move:
+    """∇ (AᵀA/m + tI)⁻¹ of an embedding, whose rows A are unit vectors: AᵀA/m = diag(counts/m).
+
+    gradient  ∇ = AᵀE/m, (entries, features)
+    counts    how often each entry was looked up, (entries,)
+    places    m, the sum of the counts
+    """
+    share = counts / places
+    delta = gradient / (share + damping / len(counts))[:, None]  # the mean eigenvalue is 1/entries
+    squares = delta.square().mean(1)
+    return UnitMove({"unit": squares}, {"unit": share * squares}, None, delta, lambda matrix: {"weight": matrix})

@@ -7,7 +7,7 @@ up from rank to rank in the forward pass, and Σ J_xᵀ E comes down.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.shard import Shard, join_norms, sum_numbers
-from lifted_bregman.solvers.gram.move import AllSum, Left, sum_alone
+from lifted_bregman.solvers.gram.move import AllSum, AnyFailed, Left, sum_alone
 
 # Samples
 
@@ -57,27 +57,26 @@ class SharedRows:
         return lambda H: self.shard.all_rows(left(self.shard.own_rows(H)))
 
     @property
-    def any_failed(self) -> Callable[[bool], bool] | None:
+    def any_failed(self) -> AnyFailed:
         """Whether something failed on any rank, from whether it failed here; None where no rank has other rows."""
         if self.all_sum is sum_alone:
             return None
         return lambda failed: sum_numbers(self.shard, float(failed)) != (0.0,)
 
 
-def root_mean_squares(values: Sequence[Tensor], weights: Tensor | None, shard: Shard) -> list[Tensor]:
-    """Root mean squares () over all entries on all ranks, samples counting by their weights."""
-    values = list(values)
+def root_mean_squares(
+    norms: Sequence[Tensor], features: Sequence[int], weights: Tensor | None, shard: Shard
+) -> list[Tensor]:
+    """Root mean squares () over all entries on all ranks, from the norms (samples,) of samples with so many entries."""
     if weights is not None:
         root = weights.sqrt()
-        values = [value * root.view(-1, *[1] * (value.ndim - 1)) for value in values]
-    norms = list(torch._foreach_norm(values))
-    if shard.whole:
-        counts = [value.numel() for value in values]
-    else:
-        counts = [shard.samples(len(value)) * math.prod(value.shape[1:]) for value in values]
-        norms = [values[0].new_full((), norm) for norm in join_norms(shard, *map(float, norms))]
-    torch._foreach_div_(norms, [math.sqrt(count) for count in counts])
-    return norms
+        norms = [norm * root for norm in norms]
+    totals = list(torch._foreach_norm(list(norms)))
+    if not shard.whole:
+        totals = [norms[0].new_full((), norm) for norm in join_norms(shard, *map(float, totals))]
+    samples = shard.samples(len(norms[0]))
+    torch._foreach_div_(totals, [math.sqrt(samples * count) for count in features])
+    return totals
 
 
 # Terms

@@ -92,7 +92,7 @@ class ReferenceSweep:
             # x_{l-1}⁺ = prox(z_{l-1} - (ν/λ) g) with g = E_l W_l, and E_{l-1} = (λ/ν) (x_{l-1} - x_{l-1}⁺)
             if l > 1:
                 g = E @ self.theta[l - 1][:, :-1]
-                nudge = self.nudge(l - 1, z[l - 1], g, w)
+                nudge = self.nudge(l - 1, z[l - 1], g)
                 v = z[l - 1] - nudge * g
                 target = self.proxes[l - 1](v, nudge) if l - 1 in self.proxes else self.activations[l - 2](v)
                 E = (x[l - 1] - target) / nudge
@@ -110,16 +110,15 @@ class ReferenceSweep:
             squares = [float((self.fast[l] - self.origin[l]).square().sum()) / len(self.origin[l]) for l in layers]
             self.distance = max(self.distance, math.sqrt(sum(squares) / len(squares)))
 
-    def nudge(self, l: int, z: Tensor, g: Tensor, w: Tensor) -> Tensor:
-        """ν_l/λ_l of each sample: shared by the hidden layers, and so that νg has at most 0.3 of the size of z_l."""
-        own = self.settings
-        wanted = own.penalised_nudge if l in self.proxes else own.nudge / (len(self.linears) - 1)
-        parts, count = [], min(own.micro_batches, len(z))
-        for number in range(count):
-            rows = slice(len(z) * number // count, len(z) * (number + 1) // count)
-            longest = 0.3 * root_mean_square(z, w) / root_mean_square(g[rows], w[rows])
-            parts.append(z.new_full((len(z[rows]),), min(longest, wanted / self.weights[l - 1])))
-        return per_sample(torch.cat(parts), z)
+    def nudge(self, l: int, z: Tensor, g: Tensor) -> Tensor:
+        """ν_l/λ_l of each sample: a share of ν, with ‖νg_i‖ <= 0.3 ‖z_i‖; that of a penalty is fixed."""
+        own, weight = self.settings, self.weights[l - 1]
+        if l in self.proxes:
+            return per_sample(z.new_full((len(z),), own.penalised_nudge / weight), z)
+        least = math.sqrt(torch.finfo(z.dtype).eps * math.prod(z.shape[1:]))
+        longest = [0.3 * max(float(z[i].norm()), least) / float(g[i].norm()) for i in range(len(z))]
+        share = own.nudge / (len(self.linears) - 1) / weight
+        return per_sample(z.new_tensor([min(share, nu) for nu in longest]), z)
 
     def move(self, l: int, x: Tensor, z: Tensor, E: Tensor, target: Tensor, nudge: Tensor, w: Tensor) -> LayerMove:
         """Δ_l from the layer's inputs and its signal; a sequence is as many rows as it has places."""

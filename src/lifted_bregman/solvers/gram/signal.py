@@ -6,75 +6,96 @@ x⁺ minimises (λ/ν) B(x, z) + R(x) + <x, g>: the lifted energy in x, in which
 tangents and the terms below weigh 1/ν times more.  ν → 0 gives back-propagation, E → σ'(z) g.  A larger ν also tells
 units that are switched off which way to move.  No activation is differentiated.
 
-These are functions of tensors.  `nudge` is ν/λ: a number, or a tensor that multiplies z by broadcasting.
+ν is limited for each sample i by itself, so that its signal depends on no other sample:
+
+    ν_i = min(ν, 0.3 ‖z_i‖/‖g_i‖)          norms over all features, ‖z_i‖ at least √(eps features)
+
+These are functions of tensors.  `nudge` is ν/λ.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-TINY = 1e-30  # stands for 0 where something is divided by
+from lifted_bregman.activations import Activation
+from lifted_bregman.activations.differences import quotient
 
-Prox = Callable[[Tensor], Tensor]
-"""v ↦ prox(v)."""
+TINY = 1e-30  # stands for 0 where something is divided by
+LARGEST_NUDGE = 0.3  # of the norm of z_i
+
+Function = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
 class Signal:
-    """E of a term, with what it was computed from."""
+    """E of a term."""
 
     E: Tensor
     """(samples, ...), so that J_Θᵀ E/m is the gradient in the term's parameters."""
-    target: Tensor
-    """x⁺, of the shape of E; y for the output."""
-    nudge: Tensor | float
-    """ν/λ; 1/λ for the output."""
+    left: Function
+    """H ↦ E(H) = (λ/ν) (σ(z - (ν/λ) H) - x⁺), what is left of E once the parameters have changed z by -(ν/λ) H."""
 
 
-def output_signal(x: Tensor, y: Tensor, weight: float) -> Signal:
-    """E_L = λ (σ(z) - y), for x = σ(z)."""
-    nudge = 1.0 / weight
-    return Signal(torch.sub(x, y).div_(nudge), y, nudge)
+def output_signal(x: Tensor, z: Tensor, y: Tensor, weight: float, activate: Function) -> Signal:
+    """E = λ (σ(z) - y) of the output, for x = σ(z)."""
+    return Signal(torch.sub(x, y).mul_(weight), lambda H: (activate(z - H / weight) - y).mul_(weight))
 
 
-def lifted_signal(x: Tensor, z: Tensor, g: Tensor, nudge: Tensor | float, prox: Prox) -> Signal:
-    """E = (x - x⁺)/ν with x⁺ = prox(z - νg), for x = σ(z)."""
-    target = prox(shifted(z, g, nudge))
-    return Signal(torch.sub(x, target).div_(nudge), target, nudge)
+def linear_signal(g: Tensor) -> Signal:
+    """E = g, for σ = identity without a penalty."""
+    return Signal(g, lambda H: g - H)
 
 
-def linear_signal(z: Tensor, g: Tensor, nudge: Tensor | float) -> Signal:
-    """The same for σ = identity without a penalty, where E = g: without the rounding of the quotient."""
-    return Signal(g, shifted(z, g, nudge), nudge)
+def lifted_signal(activation: Activation, activate: Function, dim: int, z: Tensor, g: Tensor, nudge: Tensor) -> Signal:
+    """E = (σ(z) - σ(z - νg))/ν with all its digits, however small ν is.
 
-
-def remaining_signal(signal: Signal, z: Tensor, activate: Prox, H: Tensor) -> Tensor:
-    """E(H) = (σ(z - νH) - x⁺)/ν, what is left of a signal when the parameters have changed z by -νH."""
-    return activate(shifted(z, H, signal.nudge)).sub(signal.target).div_(signal.nudge)
-
-
-def limit_nudge(reach: Tensor, size: Tensor, nudge: float) -> Tensor:
-    """min(ν, reach/size): so that νg, for g of that size, is no longer than `reach` > 0.
-
-    It is above 0 also where a signal has overflowed, which the loop notices after the step.
+    activate  computes σ, a joint one along `dim`
+    nudge     (samples, 1, ..)
     """
-    return (reach / size).clamp_(TINY, nudge)
+    difference = partial(quotient, activation, dim=dim, function=activate)
+    # σ(z - νH) - σ(z - νg) is the same difference at z - νH, for g - H
+    return Signal(difference(z, g, nudge), lambda H: difference(torch.addcmul(z, H, nudge, value=-1.0), g - H, nudge))
 
 
-def shifted(z: Tensor, g: Tensor, nudge: Tensor | float) -> Tensor:
-    """z - νg."""
-    return torch.addcmul(z, g, nudge, value=-1.0) if isinstance(nudge, Tensor) else torch.sub(z, g, alpha=nudge)
+def penalised_signal(x: Tensor, z: Tensor, g: Tensor, nudge: float, activate: Function, prox: Function) -> Signal:
+    """E = (x - x⁺)/ν with x⁺ = prox(z - νg), for x = σ(z) and prox = prox_{Ψ + νR}."""
+    target = prox(torch.sub(z, g, alpha=nudge))
+    return Signal(
+        torch.sub(x, target).div_(nudge), lambda H: activate(torch.sub(z, H, alpha=nudge)).sub_(target).div_(nudge)
+    )
+
+
+def limit_nudge(z_norms: Tensor, g: Tensor, nudge: float) -> Tensor:
+    """ν_i = min(ν, 0.3 ‖z_i‖/‖g_i‖), (samples, 1, ..).
+
+    z_norms  ‖z_i‖, (samples,).  A sample with z_i = 0 has no size: it gets that of numbers of √eps.
+    """
+    least = math.sqrt(torch.finfo(z_norms.dtype).eps * max(math.prod(g.shape[1:]), 1))
+    nudges = z_norms.clamp(min=least).mul_(LARGEST_NUDGE).div_(sample_norms(g)).clamp_(max=nudge)
+    return nudges.view(-1, *[1] * (g.ndim - 1))
+
+
+def sample_norms(t: Tensor) -> Tensor:
+    """‖t_i‖ of each sample, (samples,)."""
+    if t.ndim == 1:
+        return t.abs()
+    norms: Tensor = torch.linalg.vector_norm(t, dim=tuple(range(1, t.ndim)))
+    return norms
 
 
 def joined(parts: Sequence[Signal]) -> Signal:
     """The signal of a batch from those of its parts, in order."""
     if len(parts) == 1:
         return parts[0]
-    E, target = (torch.cat([getattr(part, name) for part in parts]) for name in ("E", "target"))
-    nudges = [torch.as_tensor(p.nudge, dtype=E.dtype, device=E.device) for p in parts]
-    one_each = [n.expand(len(p.E)).view(-1, *[1] * (E.ndim - 1)) for n, p in zip(nudges, parts, strict=True)]
-    return Signal(E, target, torch.cat(one_each))
+    sizes = [len(part.E) for part in parts]
+
+    def left(H: Tensor) -> Tensor:
+        return torch.cat([part.left(rows) for part, rows in zip(parts, H.split(sizes), strict=True)])
+
+    return Signal(torch.cat([part.E for part in parts]), left)

@@ -18,7 +18,7 @@ from lifted_bregman.activations import Identity
 from lifted_bregman.errors import SettingError
 from lifted_bregman.maps import Convolution, Dense
 from lifted_bregman.penalties import Nuclear, Penalty
-from lifted_bregman.problem import LiftedProblem, Shard
+from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.blocks import hidden_layers
 from lifted_bregman.problem.composite import composite_prox
 from lifted_bregman.solvers._anchor import Anchor, copied, live
@@ -35,14 +35,14 @@ from lifted_bregman.solvers.gram.length import (
     unit_lengths,
 )
 from lifted_bregman.solvers.gram.move import (
+    AnyFailed,
     Metric,
     Move,
-    can_stack,
     gradient_move,
-    metrics,
     patch_move,
     plain_move,
     sample_move,
+    stacked_metrics,
     weight_move,
 )
 from lifted_bregman.solvers.gram.parallel import (
@@ -63,11 +63,11 @@ from lifted_bregman.solvers.gram.signal import (
     limit_nudge,
     linear_signal,
     output_signal,
-    remaining_signal,
+    penalised_signal,
+    sample_norms,
 )
 
 PATCHES = 512  # rows of a convolution's inputs that its metric is computed from, at most
-LARGEST_NUDGE = 0.3  # of the size of z
 
 
 @dataclass
@@ -112,7 +112,7 @@ class GramSweep(Solver[GramSweepState]):
     the minimiser in x_l of a lifted energy whose lower layers weigh 1/ν_l times more, with the term of the layer above
     replaced by its tangent: x_l⁺ = prox_{Ψ_l + (ν_l/λ_l) R_l}( z_l - (ν_l/λ_l) J_xᵀ E_{l+1} ).  ν → 0 gives
     back-propagation; a larger ν also tells units that are switched off which way to move.  No activation is
-    differentiated.
+    differentiated.  A sample's signal depends on no other sample: ν_l is limited for each by itself.
 
     Moves (`gram.move`).  A dense layer moves by majorise-minimise steps of its implicit problem, in sample space where
     it has more inputs than `block`.  The first is Δ = (AᵀA/m + tI)⁻¹ AᵀE_l/m with A = [x_{l-1} 1].  A convolution moves
@@ -157,14 +157,14 @@ class GramSweep(Solver[GramSweepState]):
                      and inf is the gradient
     narrow_damping   τ > 0 of convolutions, and of layers with no more than `block` inputs, whose AᵀA/m a small batch
                      knows badly
-    nudge            ν > 0, shared by the variables on the longest path, in a chain ν_l = ν/(L-1); less where it would
-                     move z_l by 0.3 of its size
+    nudge            ν > 0, shared by the variables on the longest path, in a chain ν_l = ν/(L-1); less for samples
+                     whose z_l it would move by 0.3 of its norm
     penalised_nudge  ν_l > 0 of layers with a penalty on x_l; a small one keeps their zeros
     average          β in [0, 1), the share of the average in Θ
     power            r >= 0; the larger, the sooner the average forgets
     inner_steps      majorise-minimise steps for each layer and batch, >= 1
     micro_batches    M >= 1, the parts of a batch that follow each other through the layers, so that processes which
-                     share these work at the same time; with several of them ν_l is shortened for each by itself
+                     share these work at the same time
     block            >= 1; batches are cut into blocks of at most so many samples, and half as many as a layer has
                      inputs, whose moves are averaged; layers with no more inputs than that take the metric of the whole
                      batch
@@ -241,13 +241,14 @@ class GramSweep(Solver[GramSweepState]):
             batch.meter.see_forward(problem, batch, passed.x, passed.z[problem.depth])
         # E_L = λ_L (σ_L(z_L) - y), and the sizes of z_l that limit nudges and moves
         output = _output_signal(problem, passed, batch)
-        sizes = _sizes(problem, state, passed, output, batch)
+        norms = {layer: sample_norms(z) for layer, z in passed.z.items()}
+        sizes = _sizes(problem, state, passed, norms, output, batch)
         limits = dict(zip(sizes, torch._foreach_mul(list(sizes.values()), self.trust), strict=True))
         # A = [x_{l-1} 1] and (A Aᵀ/b + tI)⁻¹, once a rank below has got its signals
         systems = {} if problem.partition.borrowed else self._systems(problem, dense, passed, batch)
         gradients = Gradients(problem, batch.weights, batch.samples)
         failed: list[Tensor] = []
-        for layer, signal in self._signals(problem, passed, output, sizes, gradients, batch):
+        for layer, signal in self._signals(problem, passed, output, norms, gradients):
             if dense and not systems:
                 systems = self._systems(problem, dense, passed, batch)
             # Δ_l from A and E_l
@@ -287,31 +288,32 @@ class GramSweep(Solver[GramSweepState]):
         problem: LiftedProblem,
         passed: Forward,
         output: Signal | None,
-        sizes: Mapping[int, Tensor],
+        norms: Mapping[int, Tensor],
         gradients: Gradients,
-        batch: Batch,
     ) -> Iterator[tuple[int, Signal]]:
         """(l, E_l) from the top down; a layer may move as soon as it is yielded, since its pull-back is done."""
         partition, hidden = problem.partition, hidden_layers(problem.depth)
         found: dict[int, list[Signal]] = {layer: [] for layer in partition.terms}
+        if output is not None:
+            found[problem.depth].append(output)
         for number, rows in enumerate(passed.parts):
             pulled: dict[int, Tensor] = {}  # Σ_t J_xᵀ E_t of each variable, over the terms t that were visited
             for layer in reversed(partition.terms):
                 if layer == problem.depth:
                     assert output is not None
-                    signal = Signal(output.E[rows], output.target[rows], output.nudge)
+                    E = output.E[rows]
                 else:
                     x, z = passed.x[layer][rows], passed.z[layer][rows]
                     g = receive_signal(problem, x) if layer in partition.lent else pulled.pop(layer)
-                    weights = None if batch.weights is None else batch.weights[rows]
-                    signal = self._signal(problem, layer, x, z, g, sizes[layer], weights, batch.shard)
-                found[layer].append(signal)
+                    signal = self._signal(problem, layer, x, z, g, norms[layer][rows])
+                    found[layer].append(signal)
+                    E = signal.E
                 # J_xᵀ E_l for the variables that f_l reads, with Θ_l before its move
                 wanted = [v for v in problem.links.inputs[layer] if v in hidden]
                 if layer in passed.pulls:
-                    below = gradients.pull(layer, passed.pulls[layer][number], signal.E, rows, bool(wanted))
+                    below = gradients.pull(layer, passed.pulls[layer][number], E, rows, bool(wanted))
                 elif wanted:
-                    below = core(problem, layer).pull_back_input(passed.read(problem, layer)[rows], signal.E)
+                    below = core(problem, layer).pull_back_input(passed.read(problem, layer)[rows], E)
                 else:
                     below = None
                 if wanted and layer in passed.heads:
@@ -323,29 +325,16 @@ class GramSweep(Solver[GramSweepState]):
         for layer in reversed(list(found)):
             yield layer, joined(found[layer])
 
-    def _signal(
-        self,
-        problem: LiftedProblem,
-        layer: int,
-        x: Tensor,
-        z: Tensor,
-        g: Tensor,
-        size: Tensor,
-        weights: Tensor | None,
-        shard: Shard,
-    ) -> Signal:
-        """E_l from g = Σ J_xᵀ E of the terms that read x_l = σ_l(z_l); z_l has the root mean square `size`."""
-        own, penalty = problem.network[layer], problem.penalties.get(layer)
-        shared = self.nudge / problem.links.longest_path
-        wanted = (shared if penalty is None else self.penalised_nudge) / problem.weight(layer)
-        reach = size * LARGEST_NUDGE + TINY
-        (pulled,) = root_mean_squares([g], weights, shard)
-        nudge = limit_nudge(reach, pulled, wanted)
-        if penalty is not None:
-            return lifted_signal(x, z, g, nudge, partial(_penalised_prox, problem, layer, nudge))
+    def _signal(self, problem: LiftedProblem, layer: int, x: Tensor, z: Tensor, g: Tensor, z_norms: Tensor) -> Signal:
+        """E_l from g = Σ J_xᵀ E of the terms that read x_l = σ_l(z_l); ‖z_i‖ of each sample is known."""
+        own, weight = problem.network[layer], problem.weight(layer)
+        if layer in problem.penalties:
+            nudge = self.penalised_nudge / weight
+            return penalised_signal(x, z, g, nudge, own.activate, partial(_penalised_prox, problem, layer, nudge))
         if isinstance(own.activation, Identity):
-            return linear_signal(z, g, nudge)
-        return lifted_signal(x, z, g, nudge, own.activate)
+            return linear_signal(g)
+        nudges = limit_nudge(z_norms, g, self.nudge / problem.links.longest_path / weight)
+        return lifted_signal(own.activation, own.activate, own.dim, z, g, nudges)
 
     # Moves
 
@@ -355,32 +344,26 @@ class GramSweep(Solver[GramSweepState]):
     ) -> dict[int, _System]:
         """A of the dense layers, and the metrics of those in sample space; layers of one size are solved together."""
         plain, shard = math.isinf(self.damping), batch.shard
-        found: dict[int, _System] = {}
-        alike: dict[tuple[int | bool, ...], list[int]] = {}
+        rows: dict[int, Rows] = {}
+        shared: dict[int, SharedRows] = {}
+        in_samples: dict[int, tuple[Rows, int, AnyFailed]] = {}
         for layer in dense:
             f, x = core(problem, layer), passed.read(problem, layer)
             assert isinstance(f, Dense)
             each = 1 if f.flatten else math.prod(x.shape[1:-1])
             m = batch.samples * each
             block = 0 if plain else block_size(m, f.module.in_features, self.block)
-            shared = SharedRows.of(shard, len(x), each, block)
+            own = shared[layer] = SharedRows.of(shard, len(x), each, block)
             root = None
             if batch.weights is not None:
-                root = shared.gather(batch.weights).sqrt().repeat_interleave(each)[:, None]
+                root = own.gather(batch.weights).sqrt().repeat_interleave(each)[:, None]
             trained = f.parameters
-            X = as_rows(f, shared.gather(x, keep=True))
-            rows = Rows.of(X, root, weight="weight" in trained, bias="bias" in trained, total=m)
-            found[layer] = _System(rows, shared, None)
+            X = as_rows(f, own.gather(x, keep=True))
+            rows[layer] = Rows.of(X, root, weight="weight" in trained, bias="bias" in trained, total=m)
             if block:
-                alike.setdefault(can_stack(rows, block), []).append(layer)
-        for (_, block, *_), group in alike.items():
-            shared = found[group[0]].shared
-            made = metrics([found[layer].rows for layer in group], block, self.damping, shared.any_failed)
-            found |= {
-                layer: _System(found[layer].rows, found[layer].shared, metric)
-                for layer, metric in zip(group, made, strict=True)
-            }
-        return found
+                in_samples[layer] = rows[layer], block, own.any_failed
+        found = stacked_metrics(in_samples, self.damping)
+        return {layer: _System(rows[layer], shared[layer], found.get(layer)) for layer in dense}
 
     @full_precision
     def _move(
@@ -395,7 +378,7 @@ class GramSweep(Solver[GramSweepState]):
     ) -> Move | None:
         """Δ_l; None where a layer has nothing to train."""
         if system is not None:
-            return self._dense_move(problem, layer, signal, system, passed.z[layer])
+            return self._dense_move(layer, signal, system)
         gradient = gradients.take(layer)
         if not gradient:
             return None
@@ -404,14 +387,14 @@ class GramSweep(Solver[GramSweepState]):
         batch.shard.all_sum(*gradient.values())
         return gradient_move(gradient, together=problem.has_parameter_prox(layer))
 
-    def _dense_move(self, problem: LiftedProblem, layer: int, signal: Signal, system: _System, z: Tensor) -> Move:
+    def _dense_move(self, layer: int, signal: Signal, system: _System) -> Move:
         rows, shared, root = system.rows, system.shared, system.rows.root
         E = shared.gather(signal.E)
         shape = E.shape
         E = E.reshape(-1, shape[-1])
         if math.isinf(self.damping):
             return plain_move(rows, E if root is None else E * root, shared.all_sum)
-        left_of = shared.left(partial(remaining_signal, signal, z, problem.network[layer].activate))
+        left_of = shared.left(signal.left)
 
         def left(H: Tensor) -> Tensor:
             G = left_of((H if root is None else H / root).view(shape)).reshape(H.shape)
@@ -497,7 +480,7 @@ def _is_convolution(problem: LiftedProblem, layer: int) -> bool:
     return isinstance(core(problem, layer), Convolution) and alone and not problem.has_parameter_prox(layer)
 
 
-def _penalised_prox(problem: LiftedProblem, layer: int, nudge: Tensor, v: Tensor) -> Tensor:
+def _penalised_prox(problem: LiftedProblem, layer: int, nudge: float, v: Tensor) -> Tensor:
     """prox_{Ψ_l + (ν_l/λ_l) R_l}(v)."""
     own = problem.network[layer]
     return own.restore(composite_prox(own.activation, problem.penalties[layer], own.arrange(v), 1.0, nudge))
@@ -506,16 +489,26 @@ def _penalised_prox(problem: LiftedProblem, layer: int, nudge: Tensor, v: Tensor
 def _output_signal(problem: LiftedProblem, passed: Forward, batch: Batch) -> Signal | None:
     """E_L; None where another rank has the output."""
     top = problem.depth
-    return output_signal(passed.x[top], batch.Y, problem.weight(top)) if top in passed.z else None
+    if top not in passed.z:
+        return None
+    return output_signal(passed.x[top], passed.z[top], batch.Y, problem.weight(top), problem.network[top].activate)
 
 
 def _sizes(
-    problem: LiftedProblem, state: GramSweepState, passed: Forward, output: Signal | None, batch: Batch
+    problem: LiftedProblem,
+    state: GramSweepState,
+    passed: Forward,
+    norms: Mapping[int, Tensor],
+    output: Signal | None,
+    batch: Batch,
 ) -> dict[int, Tensor]:
     """Root mean squares () of z_l, plus that of E_L for the output."""
-    outputs = [] if output is None else [output.E]
-    measured = root_mean_squares([*passed.z.values(), *outputs], batch.weights, batch.shard)
-    sizes = dict(zip(passed.z, measured, strict=False))
+    of_samples, features = list(norms.values()), [math.prod(z.shape[1:]) for z in passed.z.values()]
+    if output is not None:
+        of_samples.append(sample_norms(output.E))
+        features.append(math.prod(output.E.shape[1:]))
+    measured = root_mean_squares(of_samples, features, batch.weights, batch.shard)
+    sizes = dict(zip(norms, measured, strict=False))
     if output is not None:
         state.metrics["output_residual"] = measured[-1]
         sizes[problem.depth] = sizes[problem.depth] + measured[-1]

@@ -10,7 +10,7 @@ import pandas as pd
 from lifted_bregman.reports.charts import Charts, Curve
 from lifted_bregman.reports.page import Block, Text
 from lifted_bregman.reports.strips import Strip, Strips
-from lifted_bregman_lab.race.charts import BandChart
+from lifted_bregman_lab.charts import BandChart
 from lifted_bregman_lab.reproduction import RecipeRun
 from lifted_bregman_lab.reproduction.exhibits import ShownChart, ShownCharts, ShownCodes, ShownCurve, ShownImages
 from lifted_bregman_lab.reproduction.packing import CODE, unpack, unpack_code

@@ -1,11 +1,11 @@
-"""The results of a race: its repetitions, the table of all evaluations, and the JSON file that keeps them."""
+"""A race of the first format: its repetitions, and the table of all evaluations, from the JSON file that keeps them."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypedDict
@@ -13,7 +13,6 @@ from typing import Any, TypedDict
 import pandas as pd
 
 from lifted_bregman.errors import CheckpointError
-from lifted_bregman.experiments._write import write_whole
 from lifted_bregman_lab.decoding import decode
 
 KIND = "lifted race, format 1"
@@ -166,14 +165,6 @@ class Race:
         return tuple(repetition for repetition in self.repetitions if repetition["whole"])
 
 
-def write_race(path: Path, race: Race) -> None:
-    """Write the file, whole or not at all; numbers that JSON does not know become null."""
-    kept = {field.name: getattr(race, field.name) for field in fields(race)}
-    problems, repetitions = [asdict(problem) for problem in kept.pop("problems")], kept.pop("repetitions")
-    entries = finite({"kind": KIND, "problems": problems, "heats": repetitions, **kept})
-    write_whole(path, (json.dumps(entries, indent=1, allow_nan=False) + "\n").encode())
-
-
 def read_race(path: Path) -> Race:
     """The race in a file; CheckpointError if it holds none."""
     try:
@@ -185,17 +176,8 @@ def read_race(path: Path) -> Race:
         return race
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
-            f"{path} holds no race ({error}): give what `lifted bench race --json FILE` wrote."
+            f"{path} holds no race ({error}): give rows of `lifted bench race`, or a race of the first format."
         ) from error
-
-
-def finite(value: Any) -> Any:
-    """The same value as JSON has it: mappings, lists, and null for numbers that are not finite."""
-    if isinstance(value, Mapping):
-        return {key: finite(entry) for key, entry in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [finite(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _require_consistent(race: Race) -> None:

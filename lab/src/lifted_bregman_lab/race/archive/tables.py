@@ -1,27 +1,13 @@
-"""The tables of the race, as header and rows of text: for the console and for the page."""
+"""The tables of a race of the first format, as header and rows of text."""
 
 from __future__ import annotations
 
 import math
 
-import pandas as pd
-
-from lifted_bregman_lab.race import analysis
-from lifted_bregman_lab.race.analysis import SPREAD
-from lifted_bregman_lab.race.results import ProblemRecord, Race
+from lifted_bregman_lab.race.archive import analysis
+from lifted_bregman_lab.race.archive.analysis import SPREAD
+from lifted_bregman_lab.race.archive.results import ProblemRecord, Race
 from lifted_bregman_lab.text import Rows
-
-
-def overview(race: Race) -> Rows:
-    """The result: for every entry the time to each target over that of the reference; "-" where it was not reached."""
-    names = dict.fromkeys(entry.name for problem in race.problems for entry in problem.entries)
-    medians = {
-        f"{problem.name} {target}": analysis.times_to_target(race, problem, target)["ratio", "median"]
-        for problem in race.problems
-        for target in analysis.targets_of(problem)
-    }
-    cells = pd.DataFrame(medians).reindex(names).map(lambda ratio: "" if math.isnan(ratio) else _or_dash(ratio, ".2f"))
-    return ("", *medians), list(cells.itertuples(name=None))
 
 
 def target_rows(race: Race, problem: ProblemRecord, target: str) -> Rows:

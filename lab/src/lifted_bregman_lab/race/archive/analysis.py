@@ -1,18 +1,15 @@
 """From the rows of a race to its results: time and epochs to targets, values at fractions of time, best values.
 
-A run reaches a target at its first row that shows it.  At a time the last row up to it counts.  Only the drawn curves
-are interpolated.
+A run reaches a target at its first row that shows it.  At a time the last row up to it counts.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 
-from lifted_bregman_lab.race.results import ProblemRecord, Race
+from lifted_bregman_lab.race.archive.results import ProblemRecord, Race
 
 FRACTIONS = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5)
 """The fractions of the reference's time at which the frontier is shown."""
@@ -97,13 +94,6 @@ def bests(race: Race, problem: ProblemRecord) -> pd.DataFrame:
     found = last.join(lowest)
     found["diverged", ""] = (ends["outcome"] == "DIVERGED").groupby("entry", sort=False).sum()
     return found
-
-
-def curve(rows: pd.DataFrame, entry: str, name: str, times: Sequence[float]) -> pd.DataFrame:
-    """The spread of a column at `times`, linear between rows and constant after the last row of a run."""
-    runs = rows[rows["entry"] == entry].groupby("seed")
-    at = pd.DataFrame({seed: np.interp(times, run["seconds"], run[name]) for seed, run in runs}, index=times)
-    return at.agg(SPREAD, axis="columns")
 
 
 def _last(rows: pd.DataFrame) -> pd.DataFrame:

@@ -1,0 +1,122 @@
+"""From the rows of a race to its verdicts: who wins where, average ranks, and time to AdamW's final loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import pandas as pd
+
+from lifted_bregman_lab.race.opponents import REFERENCE
+from lifted_bregman_lab.race.problems import Budget
+from lifted_bregman_lab.race.running import CRITERIA, best_rates
+from lifted_bregman_lab.race.store import Row, final
+
+Verdict = Literal["win", "tie", "loss"]
+SIGMAS = 3.09
+"""A difference counts from so many standard errors on: the one-sided 0.1 % point of the normal distribution."""
+JUDGED = (*CRITERIA, "seconds")
+"""What runs are judged by: training loss, error on new samples, and time as a multiple of AdamW's for as many steps."""
+
+
+def chosen_rows(rows: Iterable[Row], budget: Budget) -> dict[str, list[Row]]:
+    """By criterion, the races of each opponent at the rate that its tuning chose by it.
+
+    The rate chosen by the loss counts for the time, too.  Where a rate was not tuned, the rows must have one rate only.
+    """
+    own = [row for row in rows if row["budget"] == budget]
+    rates: dict[tuple[str, str], dict[str, float]] = {}
+    tuned = pd.DataFrame([(row["problem"], row["opponent"]) for row in own if row["part"] == "tune"])
+    for problem, opponent in tuned.drop_duplicates().itertuples(index=False) if len(tuned) else ():
+        group = [r for r in own if (r["part"], r["problem"], r["opponent"]) == ("tune", problem, opponent)]
+        rates[problem, opponent] = best_rates(group)
+    races = [row for row in own if row["part"] == "race"]
+    chosen: dict[str, list[Row]] = {}
+    for criterion in JUDGED:
+        by = "error" if criterion == "error" else "loss"
+        kept = {
+            (row["problem"], row["opponent"], row["seed"]): row  # of several the last one counts
+            for row in races
+            if row["rate"] is None
+            or row["rate"] == rates.get((row["problem"], row["opponent"]), {}).get(by, row["rate"])
+        }
+        chosen[criterion] = list(kept.values())
+    return chosen
+
+
+def finals(rows: Iterable[Row], budget: Budget) -> pd.DataFrame:
+    """One line for each criterion, problem, opponent and seed: the "value" at the end of the run; ∞ if it diverged."""
+    lines = [
+        (criterion, row["problem"], row["opponent"], row["seed"], _value(row, criterion))
+        for criterion, chosen in chosen_rows(rows, budget).items()
+        for row in chosen
+    ]
+    return pd.DataFrame(lines, columns=["criterion", "problem", "opponent", "seed", "value"])
+
+
+def _value(row: Row, criterion: str) -> float:
+    if criterion != "seconds":
+        return final(row, criterion)
+    return math.inf if row["loss"] is None else float(row["seconds"] / row["reference_seconds"])
+
+
+def compare(ours: Sequence[float], rival: Sequence[float]) -> Verdict | None:
+    """Whether we win against a rival, by values of the same seeds of which smaller is better.
+
+    A win needs mean(d) √n >= 3.09 σ > or = 0 for the differences d = rival - ours, with their standard deviation σ
+    (n - 1 degrees of freedom), and a positive mean; a loss the same with the signs exchanged.  Who diverged with some
+    seed loses to whoever did not.  None for a single seed, whose spread is unknown.
+    """
+    if len(ours) != len(rival):
+        raise ValueError(f"{len(ours)} values are compared with {len(rival)}: give those of the same seeds.")
+    if len(ours) < 2:
+        return None
+    failed, failing = (any(map(math.isinf, values)) for values in (ours, rival))
+    if failed or failing:
+        return "tie" if failed and failing else "loss" if failed else "win"
+    differences = pd.Series(rival, dtype=float) - pd.Series(ours, dtype=float)
+    mean, limit = differences.mean(), SIGMAS * differences.std(ddof=1) / math.sqrt(len(ours))
+    if mean == 0.0 or abs(mean) < limit:
+        return "tie"
+    return "win" if mean > 0.0 else "loss"
+
+
+def verdicts(found: pd.DataFrame, ours: str) -> pd.DataFrame:
+    """The verdict of `compare` by "criterion", "problem" and "rival", over the seeds that both have."""
+    lines = []
+    for (criterion, problem), group in found.groupby(["criterion", "problem"], sort=False):
+        table = group.pivot(index="seed", columns="opponent", values="value")
+        for rival in table.columns.drop(ours, errors="ignore") if ours in table else ():
+            both = table[[ours, rival]].dropna()
+            lines.append((criterion, problem, rival, compare(list(both[ours]), list(both[rival]))))
+    return pd.DataFrame(lines, columns=["criterion", "problem", "rival", "verdict"])
+
+
+def average_ranks(found: pd.DataFrame) -> pd.DataFrame:
+    """The average over problems of each opponent's rank by the mean over seeds; equal ones share a rank.
+
+    Columns are the criteria; "problems" is the number of problems on which an opponent ran.
+    """
+    means = found.groupby(["criterion", "problem", "opponent"], sort=False)["value"].mean().reset_index()
+    means["rank"] = means.groupby(["criterion", "problem"])["value"].rank()
+    ranks = means.pivot_table(index="opponent", columns="criterion", values="rank")[list(JUDGED)]
+    return ranks.assign(problems=means.groupby("opponent")["problem"].nunique()).sort_values("loss")
+
+
+def times_to_reference(rows: Iterable[Row], budget: Budget) -> pd.DataFrame:
+    """The median over seeds of the time to AdamW's final loss, as a multiple of AdamW's time for all its steps.
+
+    One line for each problem, one column for each opponent; ∞ where at most half of the seeds reached it.  A run
+    reaches it at the first evaluation that shows it.
+    """
+    runs = chosen_rows(rows, budget)["loss"]
+    aims = {(row["problem"], row["seed"]): final(row, "loss") for row in runs if row["opponent"] == REFERENCE}
+    lines = []
+    for row in runs:
+        if (aim := aims.get((row["problem"], row["seed"]))) is not None:
+            reached = [seconds for _, seconds, loss, _ in row["trace"] if float(f"{loss:.6g}") <= float(f"{aim:.6g}")]
+            ratio = min(reached, default=math.inf) / row["reference_seconds"]
+            lines.append((row["problem"], row["opponent"], ratio))
+    table = pd.DataFrame(lines, columns=["problem", "opponent", "ratio"])
+    return table.pivot_table(index="problem", columns="opponent", values="ratio", aggfunc="median", sort=False)
