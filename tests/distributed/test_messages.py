@@ -65,8 +65,8 @@ def weight_space(s):
 
 
 def sizes():
-    """Root mean squares: of every z_l, of the output's error, of what is pulled back to x_1 and x_2."""
-    return len(layers()) + 1 + 2
+    """Root mean squares: of every z_l, and of the output's error."""
+    return len(layers()) + 1
 
 
 def gram_weight_space(s):
