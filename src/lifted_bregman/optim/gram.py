@@ -74,9 +74,10 @@ class Gram(torch.optim.Optimizer):
     total_steps       the steps of the whole run, for rules that end with it; the present rule needs none
     step_size ..      as of `lb.GramSweep`
 
-    The model is called in training mode, as modules and not inside torch.compile, and nothing is recorded under
-    torch.no_grad.  Several backward passes before a step add up.  Moves have lengths of their own: clipping changes
-    `p.grad` only, and with it those parameters that move along it.  `state_dict` has all that a resumed run needs.
+    The model is called in training mode; nothing is recorded under torch.no_grad.  A model that torch.compile compiles
+    is cut at its layers.  Several backward passes before a step add up.  Moves have lengths of their own: clipping
+    changes `p.grad` only, and with it those parameters that move along it.  `state_dict` has all that a resumed run
+    needs.
     """
 
     def __init__(
@@ -215,7 +216,7 @@ class Gram(torch.optim.Optimizer):
         if known and not calls:
             raise CompatibilityError(
                 f"{known[0].name}: it has a gradient, but Gram's hooks saw no call of it; call the model in training "
-                "mode (model.train()), through its modules and not through torch.compile, and create Gram before."
+                "mode (model.train()), through its modules; an exported copy of it has no hooks."
             )
 
     def _group(self, layer: _Layer) -> dict[str, Any]:
