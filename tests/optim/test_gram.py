@@ -330,7 +330,7 @@ def test_a_grad_scaler_changes_nothing_and_skips_infinities(known, unscale):
     for net in (expected, model):
         net.insert(1, nn.LayerNorm(7))  # which moves along p.grad
     train(expected, lb.optim.Gram(expected), X, Y, [(0, 8)] * 3)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=1)
     optimizer = lb.optim.Gram(model, **({"loss_scale": scaler} if known else {}))
 
     def step(factor=1.0):
