@@ -381,7 +381,7 @@ MUTATIONS = [
     Mutation("graph: a shared parameter counted in one term only", LIFTED, "            self._add_shared(point, user, layer, gradient)\n", "            pass\n", "tests/problem/test_graph_problems.py -k gradients"),
     Mutation("optim: the mean over samples is not undone", "optim/_records.py", "(samples * self.terms_per_sample if self.mean else 1.0)", "1.0", OPTIM + "numbers_of_the_default"),
     Mutation("optim: a layer that is called twice in its metric", "optim/gram.py", "    if len({record.forward for record in done}) < len(done):\n", "    if not done:\n", OPTIM + "called_twice"),
-    Mutation("optim: the first of several backward passes", "optim/gram.py", "E = torch.cat([record.E for record in done if record.E is not None])", "E = torch.cat([done[0].E for record in done if record.E is not None])", OPTIM + "accumulation"),
+    Mutation("optim: the first of several backward passes", "optim/gram.py", "E = _joined([record.E for record in done if record.E is not None])", "E = _joined([done[0].E for record in done if record.E is not None])", OPTIM + "accumulation"),
     Mutation("optim: the output layer without its residual", "optim/_rule.py", "if self.output else size", "if False else size", OPTIM + "numbers_of_the_default"),
     Mutation("optim: rows of one rank", "optim/_ranks.py", "        sizes = [torch.zeros(()", "        return rows\n        sizes = [torch.zeros(()", "tests/distributed/test_optim.py"),
     Mutation("optim: gradients unscaled twice", "optim/gram.py", "return 1.0, self._loss_scale.get_scale() if unscaled else 1.0", "return 1.0, 1.0", OPTIM + "scaler"),

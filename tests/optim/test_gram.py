@@ -9,6 +9,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import lifted_bregman as lb
 from lifted_bregman import solvers
@@ -107,7 +108,6 @@ def test_lifted_signals_give_the_numbers_of_the_default_solver(settings):
     assert optimizer.fallbacks == 0
 
 
-@pytest.mark.skipif("lifted_backward" not in lb.__all__, reason="needs lb.lifted_backward")
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_lifted_backward_gives_the_numbers_of_fit(settings):
     X, Y = data()
@@ -330,7 +330,7 @@ def test_a_grad_scaler_changes_nothing_and_skips_infinities(known, unscale):
     for net in (expected, model):
         net.insert(1, nn.LayerNorm(7))  # which moves along p.grad
     train(expected, lb.optim.Gram(expected), X, Y, [(0, 8)] * 3)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=1)
     optimizer = lb.optim.Gram(model, **({"loss_scale": scaler} if known else {}))
 
     def step(factor=1.0):
@@ -353,6 +353,57 @@ def test_a_grad_scaler_changes_nothing_and_skips_infinities(known, unscale):
     step(math.inf)
     assert all(torch.equal(p, q) for p, q in zip(values(model), before, strict=True))
     assert optimizer.param_groups[0]["steps"] == 3 and not any(optimizer._recorder.records.values())
+
+
+def test_activation_checkpointing_changes_nothing():
+    class Checkpointed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = chain()
+
+        def forward(self, x):
+            return self.layers[2:](checkpoint(self.layers[:2], x, use_reentrant=False))
+
+    X, Y = data()
+    expected, model = chain(), Checkpointed()
+    train(expected, lb.optim.Gram(expected), X, Y)
+    train(model, lb.optim.Gram(model), X, Y)
+    assert all(torch.equal(p, q) for p, q in zip(values(model), values(expected), strict=True))
+
+
+def test_autocast_computes_systems_in_float32():
+    X, Y = (t.float() for t in data())
+    expected, model = chain().float(), chain().float()
+    train(expected, lb.optim.Gram(expected), X, Y)
+    optimizer = lb.optim.Gram(model)
+    for start, stop in BATCHES:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            output = model(X[start:stop])
+        half_squares(output.float(), Y[start:stop]).backward()
+        with torch.autocast("cpu", torch.bfloat16):
+            optimizer.step()
+    for p, q in zip(values(model), values(expected), strict=True):
+        assert p.dtype == torch.float32
+        torch.testing.assert_close(p, q, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # by torch.compile itself
+def test_compiled_models():
+    """The same numbers, whether Gram or the first compiled call was there first."""
+    X, Y = data()
+    expected, model, late = chain(), chain(), chain()
+    train(expected, lb.optim.Gram(expected), X, Y, BATCHES[:3])
+    optimizer = lb.optim.Gram(model)
+    train(torch.compile(model, backend="aot_eager"), optimizer, X, Y, BATCHES[:3])
+    for p, q in zip(values(model), values(expected), strict=True):
+        torch.testing.assert_close(p, q, **TIGHT)
+    compiled = torch.compile(late, backend="aot_eager")
+    compiled(X[:7])
+    train(compiled, lb.optim.Gram(late), X, Y, BATCHES[:3])
+    for p, q in zip(values(late), values(expected), strict=True):
+        torch.testing.assert_close(p, q, **TIGHT)
 
 
 def test_an_optimizer_that_is_dropped_records_nothing():

@@ -59,7 +59,8 @@ class Recorder:
         self._samples: int | None = None
         self._forward = self._place = 0
         self.records: dict[nn.Module, list[Record]] = {layer: [] for layer in layers}
-        # Hooks know the recorder weakly: an optimiser that is no longer used records nothing.
+        # Hooks know the recorder weakly: an optimiser that is no longer used records nothing.  A compiled model calls
+        # them between its parts.
         me = weakref.ref(self)
 
         def begin(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -70,9 +71,9 @@ class Recorder:
             if (recorder := me()) is not None:
                 recorder._note(module, args, output)
 
-        model.register_forward_pre_hook(begin, with_kwargs=True)
+        model.register_forward_pre_hook(torch.compiler.disable(begin), with_kwargs=True)
         for layer in self.records:
-            layer.register_forward_hook(note)
+            layer.register_forward_hook(torch.compiler.disable(note))
 
     def finished(self) -> dict[nn.Module, list[Record]]:
         """The calls of each layer that a backward pass has reached."""

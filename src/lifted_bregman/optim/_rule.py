@@ -78,7 +78,7 @@ class LayerStep:
     parameters: dict[str, Tensor]
     """Those with a gradient, by name; they are changed in place."""
     gradient: dict[str, Tensor]
-    """J_Θᵀ E/samples of all ranks, by name."""
+    """J_Θᵀ E/samples of all ranks, by name; empty for a dense layer, whose move comes from its rows and signals."""
     seen: Seen | None
     """None where the layer has no rule but its gradient."""
     convolution: Convolution | None
@@ -153,7 +153,7 @@ def _systems(
     for layer in layers:
         if layer.seen is None or layer.seen.kind != "dense":
             continue
-        seen, trained = layer.seen, layer.gradient
+        seen, trained = layer.seen, layer.parameters
         X = seen.x.reshape(-1, seen.x.shape[-1])
         block = 0 if math.isinf(settings.damping) else block_size(seen.rows, X.shape[1], settings.block)
         X = ranks.gather(X) if block else X

@@ -74,9 +74,10 @@ class Gram(torch.optim.Optimizer):
     total_steps       the steps of the whole run, for rules that end with it; the present rule needs none
     step_size ..      as of `lb.GramSweep`
 
-    The model is called in training mode, as modules and not inside torch.compile, and nothing is recorded under
-    torch.no_grad.  Several backward passes before a step add up.  Moves have lengths of their own: clipping changes
-    `p.grad` only, and with it those parameters that move along it.  `state_dict` has all that a resumed run needs.
+    The model is called in training mode; nothing is recorded under torch.no_grad.  A model that torch.compile compiles
+    is cut at its layers.  Several backward passes before a step add up.  Moves have lengths of their own: clipping
+    changes `p.grad` only, and with it those parameters that move along it.  `state_dict` has all that a resumed run
+    needs.
     """
 
     def __init__(
@@ -200,9 +201,10 @@ class Gram(torch.optim.Optimizer):
         scale = factor * of_gradients * self._ranks.count / samples
         output, steps = _last(calls), []
         for layer in active:
-            gradient = {name: g * scale for name, g in layer.gradient().items()}
-            parameters = {name: p.detach() for name, p in layer.parameters.items() if name in gradient}
+            parameters = {name: p.detach() for name, p in layer.parameters.items() if p.grad is not None}
             seen = _seen(layer, calls, of_signals, layer.module is output, self._ranks)
+            wanted = seen is None or seen.kind != "dense"
+            gradient = {name: g * scale for name, g in layer.gradient().items()} if wanted else {}
             lr, state = self._group(layer)["lr"], self.state[layer.first]
             steps.append(LayerStep(parameters, gradient, seen, layer.convolution, lr, state))
         apply_rule(self._settings, steps, run, self._total_steps, self._ranks)
@@ -215,7 +217,7 @@ class Gram(torch.optim.Optimizer):
         if known and not calls:
             raise CompatibilityError(
                 f"{known[0].name}: it has a gradient, but Gram's hooks saw no call of it; call the model in training "
-                "mode (model.train()), through its modules and not through torch.compile, and create Gram before."
+                "mode (model.train()), through its modules; an exported copy of it has no hooks."
             )
 
     def _group(self, layer: _Layer) -> dict[str, Any]:
@@ -233,8 +235,9 @@ def _seen(
     if len({record.forward for record in done}) < len(done):
         return None
     dtype = layer.first.dtype
-    E = torch.cat([record.E for record in done if record.E is not None]).to(dtype) * scale
-    x = torch.cat([record.x for record in done])
+    E = _joined([record.E for record in done if record.E is not None]).to(dtype)
+    E = E if isinstance(scale, float) and scale == 1.0 else E * scale
+    x = _joined([record.x for record in done])
     if isinstance(module, nn.Linear):
         kind, x, E = "dense", x.to(dtype), E.reshape(-1, E.shape[-1])
         rows = len(E)
@@ -248,6 +251,10 @@ def _seen(
     counts = rows, sum(record.samples for record in done), E.numel()
     total_rows, samples, entries = (ranks.total(count, E) for count in counts)
     return Seen(kind, x, E, total_rows, samples, square, residual, entries, output)
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _reduction(calls: Mapping[nn.Module, list[Record]], ranks: Ranks) -> tuple[Any, int]:
