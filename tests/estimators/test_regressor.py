@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 import lifted_bregman as lb
 from lifted_bregman.errors import DataError, DomainError, SettingError
 from lifted_bregman.estimators import LiftedRegressor
-from tests.estimators.data import parameters, same_parameters
+from tests.estimators.data import parameters, same_parameters, without_times
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(80, 4))
@@ -93,13 +93,14 @@ def test_several_outputs_are_learned_together() -> None:
     assert model.loss_ == pytest.approx(0.5 * np.square(residual / Y.std(0)).sum(1).mean(), rel=1e-10)
 
 
-def test_the_unit_of_the_targets_does_not_matter() -> None:
-    # Powers of two and their sums are exact, so that nothing is left to rounding.
-    y = np.round(64.0 * Y[:, 0]) / 64.0
-    plain, other = small().fit(X, y), small().fit(X, 2.0**20 * y)
+@pytest.mark.parametrize("early_stopping", [False, True], ids=["all", "held out"])
+def test_the_unit_of_the_targets_does_not_matter(early_stopping: bool) -> None:
+    # A power of two changes no digit, so that nothing is left to rounding.
+    y, settings = Y[:, 0], {"early_stopping": early_stopping, "validation_fraction": 0.3}
+    plain, other = small(**settings).fit(X, y), small(**settings).fit(X, 2.0**20 * y)
     assert same_parameters(plain, other)
     np.testing.assert_array_equal(2.0**20 * plain.predict(X), other.predict(X))
-    assert plain.loss_curve_ == other.loss_curve_
+    assert without_times(plain.history_) == without_times(other.history_)
 
 
 def test_targets_are_standardised_by_weight_with_the_samples_trained_on() -> None:

@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from scipy.sparse import issparse  # type: ignore[import-untyped]
 from sklearn.base import ClassifierMixin  # type: ignore[import-untyped]
 from sklearn.utils.metaestimators import available_if  # type: ignore[import-untyped]
 from sklearn.utils.multiclass import check_classification_targets, type_of_target  # type: ignore[import-untyped]
@@ -256,13 +255,11 @@ class LiftedClassifier(ClassifierMixin, LiftedEstimator):  # type: ignore[misc]
 
 def _is_indicator(y: Any) -> bool:
     """Whether y is a matrix with a column of indicators for each label, rather than one label for each sample."""
-    if not issparse(y):
-        try:
-            if np.ndim(y) != 2:
-                return False
-        except ValueError:  # rows of different lengths, which the checks of y refuse
-            return False
-    return bool(type_of_target(y) == "multilabel-indicator")
+    try:
+        dimensions = y.ndim if hasattr(y, "ndim") else np.asarray(y).ndim
+    except ValueError:  # rows of different lengths, which the checks of y refuse
+        return False
+    return dimensions == 2 and bool(type_of_target(y) == "multilabel-indicator")
 
 
 def _listed(classes: Array) -> str:
