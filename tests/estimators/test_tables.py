@@ -105,6 +105,13 @@ def test_predictions_write_out_a_few_rows_at_a_time(monkeypatch: pytest.MonkeyPa
     np.testing.assert_allclose(predicted, model.predict(X), rtol=1e-12)
 
 
+@every_kind
+def test_a_matrix_larger_than_the_memory_is_refused(kind: type[BaseEstimator]) -> None:
+    huge = sparse.csr_array((1000, 2_000_000_000))
+    with pytest.raises(DataError, match=r"1,000 x 2,000,000,000, which training writes out: 16,000 GB"):
+        made(kind).fit(huge, np.arange(1000) % 2)
+
+
 # Several labels to a sample
 
 INDICATORS = np.stack([X[:, 0] > 0.3, X[:, 1] + X[:, 2] > 0.0, np.arange(len(X)) % 7 == 0], axis=1).astype(int)

@@ -141,7 +141,9 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
     def _training_data(self, X: Any, y: Any = "no_validation", *, goes_on: bool, **checks: Any) -> Any:
         """X, or X and y, as scikit-learn's checks return them; a sparse X is written out for training."""
         found = self._validated(X, y, goes_on=goes_on, **checks)
-        return (settings.dense(found[0]), found[1]) if isinstance(found, tuple) else settings.dense(found)
+        samples = found[0] if isinstance(found, tuple) else found
+        settings.require_memory(samples)
+        return (settings.dense(samples), found[1]) if isinstance(found, tuple) else settings.dense(samples)
 
     def _validated(self, X: Any, y: Any = "no_validation", *, goes_on: bool, **checks: Any) -> Any:
         """X, or X and y, as scikit-learn's checks return them; sparse matrices as CSR."""

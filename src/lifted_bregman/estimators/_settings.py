@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping
 from numbers import Integral
 from typing import Any
@@ -113,6 +114,18 @@ def dense(X: Any) -> NDArray[Any]:
     """X as an array; a sparse matrix is written out."""
     array: NDArray[Any] = X.toarray() if issparse(X) else X
     return array
+
+
+def require_memory(X: Any) -> None:
+    """An error for a sparse matrix that does not fit into this machine's memory when it is written out."""
+    if not issparse(X) or not hasattr(os, "sysconf"):
+        return
+    needed, there = math.prod(X.shape) * X.dtype.itemsize, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > there:
+        raise DataError(
+            f"X is a sparse matrix of {X.shape[0]:,} x {X.shape[1]:,}, which training writes out: {needed / 1e9:,.0f} "
+            f"GB, and this machine has {there / 1e9:,.0f}. Give partial_fit some rows at a time, or fewer features."
+        )
 
 
 def refuse_masked(value: Any, name: str) -> None:
