@@ -55,8 +55,8 @@ class LiftedRegressor(RegressorMixin, MultiOutputMixin, LiftedEstimator):  # typ
 
     Attributes: `model_`, an nn.Sequential without the final activation `out_activation_`; `target_mean_` and
     `target_scale_`, (outputs,), with which it predicts `target_mean_ + target_scale_ * out_activation_(model_(X))`, 0
-    and 1 where targets are not standardised; `n_iter_`, the epochs made; `history_`, one row an epoch; `loss_curve_`, the
-    training objective after each epoch, of standardised targets; `loss_`, that of the parameters that are kept;
+    and 1 where targets are not standardised; `n_iter_`, the epochs made; `history_`, one row an epoch; `loss_curve_`,
+    the training objective after each epoch, of standardised targets; `loss_`, that of the parameters that are kept;
     `outcome_` and `message_`, how training ended; `n_features_in_` and, where X has them, `feature_names_in_`.
     """
 
