@@ -6,6 +6,7 @@ PYTHON ?= python3
 WORKERS ?= 2
 BIN := .venv/bin
 STAMP := .venv/.installed
+TOOLS := .venv/.tools
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 # One thread per process: the suite runs several processes, small tensors gain nothing from more threads, and two threads
@@ -13,12 +14,13 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all mutation-score lint docs bench report figures format clean
+.PHONY: help setup tools demo test test-all mutation-score lint docs bench report figures format clean
 
 help:
 	@echo 'make demo      lifted training against SGD and Adam in about a minute: a table, and a page (out/demo)'
 	@echo 'make test      ruff, mypy, pytest, documentation'
 	@echo 'make test-all  the same, the long tests, the mutation check and a sample of the mutation score'
+	@echo 'make tools     install what the gallery shows beside the library: Lightning, Accelerate, MLflow, W&B'
 	@echo 'make docs      build the documentation (docs/_build/html)'
 	@echo 'make bench     the benchmarks'
 	@echo 'make report    what came of reproducing the paper, from stored rows: a page (out/reproduction), and docs'
@@ -32,13 +34,20 @@ $(STAMP): pyproject.toml lab/pyproject.toml constraints.txt
 	@$(PIP) install -c constraints.txt -e '.[dev,plot,data,sklearn,track,onnx,docs]' -e ./lab
 	@touch $@
 
+# What the pages of the gallery about other tools need; without it these are shown and not run.
+tools: $(TOOLS)
+
+$(TOOLS): $(STAMP)
+	@$(PIP) install -c constraints.txt -e '.[tools]'
+	@touch $@
+
 demo: $(STAMP)
 	@$(BIN)/lifted demo --out out/demo
 
 test: lint docs
 	$(TEST_ENV) $(BIN)/pytest -q -n $(WORKERS)
 
-test-all: lint docs
+test-all: tools lint docs
 	$(TEST_ENV) HYPOTHESIS_PROFILE=whole $(BIN)/pytest -q -n $(WORKERS) -m ''
 	$(TEST_ENV) $(BIN)/python scripts/mutation_check.py --workers $(WORKERS)
 	$(TEST_ENV) $(BIN)/python scripts/mutation_score.py --workers $(WORKERS) --sample 100

@@ -1,5 +1,7 @@
 """Sphinx settings."""
 
+import contextlib
+import importlib
 import logging as python_logging
 import re
 import sys
@@ -48,11 +50,16 @@ autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
 napoleon_numpy_docstring = False
 
-# Every example is run when the pages are built, and one that fails fails the build.
+# Every example is run when the pages are built, and one that fails fails the build.  Those of tools that are not
+# installed are named here, and their pages show the code alone.
+from gallery_order import NEEDS, executed, not_run  # noqa: E402
+
+for skipped in not_run():
+    print(f"gallery: {skipped} is shown and not run, for {NEEDS[skipped]} is not installed.", file=sys.stderr)
 sphinx_gallery_conf = {
     "examples_dirs": "gallery",
     "gallery_dirs": "auto_gallery",
-    "filename_pattern": r"\.py$",
+    "filename_pattern": executed(not_run()),
     "within_subsection_order": "gallery_order.key",
     "abort_on_example_error": True,
     "capture_repr": (),  # what an example prints, and nothing else
@@ -63,8 +70,11 @@ sphinx_gallery_conf = {
     "thumbnail_size": (480, 230),
     "min_reported_time": 3600,  # it would only tell how busy the machine was
 }
-# The theme's colours turn on the log of every package, and the exporter to ONNX has much to say.
-for talkative in ("onnx_ir", "onnxscript", "torch.onnx"):
+# The theme's colours turn on the log of every package, and some have much to say.  Two set their level when imported.
+for package in ("lightning.pytorch", "mlflow"):
+    with contextlib.suppress(ImportError):
+        importlib.import_module(package)
+for talkative in ("onnx_ir", "onnxscript", "torch.onnx", "lightning.pytorch", "mlflow", "accelerate", "tensorboard"):
     python_logging.getLogger(talkative).setLevel(python_logging.ERROR)
 warnings.filterwarnings("ignore", ".*LeafSpec.* is deprecated", FutureWarning)  # which torch's exporter itself uses
 

@@ -6,6 +6,7 @@ The examples assert their own claims.  Here each gets one more check, by other m
 from __future__ import annotations
 
 import os
+import re
 import runpy
 from pathlib import Path
 
@@ -222,11 +223,88 @@ def test_your_own_parts(run):
     assert len(last) == 2 and max(last) < 0.05 <= max(names["movement"].moves[-2])
 
 
+def cross_entropy(model, X, y):
+    """Of a network of two linear maps and a ReLU, in NumPy."""
+    W1, b1, W2, b2 = (p.detach().double().numpy() for p in model.parameters())
+    Z = np.maximum(X.double().numpy() @ W1.T + b1, 0.0) @ W2.T + b2
+    return np.mean(np.log(np.exp(Z).sum(1)) - Z[np.arange(len(Z)), y.numpy()])
+
+
+def of_a_tool(test):
+    """A long test in which the tool may warn of few workers, and of functions of torch and of others that will go."""
+    for allowed in ("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore:.*does not have many workers"):
+        test = pytest.mark.filterwarnings(allowed)(test)
+    return pytest.mark.long(test)
+
+
+@of_a_tool
+def test_with_lightning(run):
+    pytest.importorskip("lightning")
+    names = run("with_lightning")
+    held_out = names["digits"].test
+    by_lifted, by_autograd = names["by_lifted"].net, names["by_autograd"].net
+    assert np.isclose(
+        cross_entropy(names["restored"].net, held_out.X, held_out.y), cross_entropy(by_lifted, held_out.X, held_out.y)
+    )
+    assert cross_entropy(by_lifted, held_out.X, held_out.y) < 0.5
+    assert not torch.equal(by_lifted[0].weight, by_autograd[0].weight), "lifted signals are others"
+    assert [len(losses) for losses in names["rows"].values()] == [8, 8]
+
+
+@of_a_tool
+def test_with_accelerate(run):
+    pytest.importorskip("accelerate")
+    names = run("with_accelerate")
+    model = names["model"]
+    W1, b1, W2, b2 = (p.detach().double().numpy() for p in model.parameters())
+    Z = np.tanh(names["X"].double().numpy() @ W1.T + b1) @ W2.T + b2
+    assert accuracy(Z, names["y"]) == pytest.approx(names["accuracy"], abs=1e-6)
+    assert not torch.equal(model[0].weight, names["by_autograd"][0].weight), "lifted signals are others"
+    assert len(names["lifted_losses"]) == 8 and names["lifted_losses"][-1] < 0.2 * names["lifted_losses"][0]
+
+
+@of_a_tool
+def test_with_tensorboard(run):
+    pytest.importorskip("tensorboard")
+    follows_its_curve(run("with_tensorboard"))
+
+
+@of_a_tool
+def test_with_mlflow(run, monkeypatch):
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # so that it is taken back
+    follows_its_curve(run("with_mlflow"))
+
+
+@of_a_tool
+def test_with_wandb(run):
+    pytest.importorskip("wandb")
+    names = run("with_wandb")
+    follows_its_curve(names | {"curves": {"loop": list(enumerate(names["losses"], start=1))}})
+
+
+def follows_its_curve(names):
+    """The last point of a loop is the cross-entropy of its model."""
+    assert len(names["curves"]["loop"]) == 8
+    assert names["curves"]["loop"][-1][1] == pytest.approx(cross_entropy(names["model"], *names["held_out"]), rel=1e-4)
+
+
+def test_examples_of_tools_that_are_missing_are_not_run():
+    order = runpy.run_path(str(DOCS / "_extensions" / "gallery_order.py"))
+    for name, package in order["NEEDS"].items():
+        assert re.search(rf"^(import|from) {package}\b", (GALLERY / f"{name}.py").read_text(), re.M), name
+    pattern = order["executed"](["with_wandb", "with_mlflow"])
+    run = {path.stem for path in GALLERY.glob("*.py") if re.search(pattern, str(path))}
+    assert run == set(order["ORDER"]) - {"with_wandb", "with_mlflow"}
+    assert all(re.search(order["executed"]([]), str(path)) for path in GALLERY.glob("*.py"))
+
+
 def test_every_example_is_tested_and_has_its_place():
     examples = {path.stem for path in GALLERY.glob("*.py")}
     assert examples == {name.removeprefix("test_") for name in globals() if name.startswith("test_")} - {
         "every_example_is_tested_and_has_its_place",
         "examples_are_readable_on_their_pages",
+        "examples_of_tools_that_are_missing_are_not_run",
     }
     order = runpy.run_path(str(DOCS / "_extensions" / "gallery_order.py"))
     assert set(order["ORDER"]) == examples

@@ -75,7 +75,10 @@ print(json.dumps(rows))
     assert counts["LiftedClassifier"] >= 60
     assert counts["LiftedRegressor"] >= 58
     assert counts["LiftedAutoencoder"] >= 45
-    assert {"check_array_api_input", "check_sample_weight_equivalence_on_dense_data"} <= {row[1] for row in rows}
+    names = {row[1] for row in rows}
+    assert {"check_array_api_input", "check_sample_weight_equivalence_on_dense_data"} <= names
+    assert {"check_sample_weight_equivalence_on_sparse_data", "check_estimator_sparse_matrix"} <= names
+    assert "check_classifiers_multilabel_output_format_predict_proba" in names
 
 
 @pytest.mark.long

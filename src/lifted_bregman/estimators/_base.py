@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator  # type: ignore[import-untyped]
-from sklearn.model_selection import train_test_split  # type: ignore[import-untyped]
 from sklearn.utils import check_random_state  # type: ignore[import-untyped]
 from sklearn.utils.validation import check_is_fitted, validate_data  # type: ignore[import-untyped]
 from torch import Tensor, nn
@@ -21,9 +20,12 @@ from lifted_bregman.errors import SettingError
 from lifted_bregman.estimators import _settings as settings
 from lifted_bregman.estimators._training import (
     Continuation,
+    TargetScale,
+    as_learnt,
     dense_network,
     report_end,
     seeks_lowest_objective,
+    split,
     start_at_mean,
 )
 from lifted_bregman.losses import BregmanLoss, CrossEntropy, SquaredError
@@ -56,6 +58,7 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
     message_: str
     _seed: int
     _left: dict[str, Any] | None
+    _target_scale: TargetScale | None
 
     def __init__(
         self,
@@ -70,7 +73,7 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
         parameter_penalty: Penalty | None = None,
         tol: float | None = 1e-4,
         n_iter_no_change: int = 10,
-        early_stopping: bool = False,
+        early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
         warm_start: bool = False,
         dtype: Any = None,
@@ -130,14 +133,28 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
         """Whether training continues with the network there is."""
         return hasattr(self, "model_") and (incremental or bool(self.warm_start))
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def _training_data(self, X: Any, y: Any = "no_validation", *, goes_on: bool, **checks: Any) -> Any:
+        """X, or X and y, as scikit-learn's checks return them; a sparse X is written out for training."""
+        found = self._validated(X, y, goes_on=goes_on, **checks)
+        samples = found[0] if isinstance(found, tuple) else found
+        settings.require_memory(samples)
+        return (settings.dense(samples), found[1]) if isinstance(found, tuple) else settings.dense(samples)
+
     def _validated(self, X: Any, y: Any = "no_validation", *, goes_on: bool, **checks: Any) -> Any:
-        """X, or X and y, as scikit-learn's checks return them."""
+        """X, or X and y, as scikit-learn's checks return them; sparse matrices as CSR."""
         settings.refuse_masked(X, "X")
         settings.refuse_masked(y, "y")
         dtype = self._model_dtype() if goes_on else settings.float_types(self.dtype)
         if not goes_on:
             self.__dict__.pop("model_", None)  # a fit that fails leaves none, rather than one for other data
-        return validate_data(self, X, y, reset=not goes_on, dtype=dtype, order="C", force_writeable=True, **checks)
+        return validate_data(
+            self, X, y, reset=not goes_on, accept_sparse="csr", dtype=dtype, order="C", force_writeable=True, **checks
+        )
 
     def _train(
         self,
@@ -154,7 +171,9 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
         solver = default_solver() if self.solver is None else settings.solver(self.solver)
         epochs = whole(self.epochs, "epochs")
         batch_size = None if self.batch_size is None else whole(self.batch_size, "batch_size")
-        stopper = None if incremental else self._stopper(solver)
+        holds_out = settings.holds_out(self.early_stopping, len(X)) and not incremental
+        fraction = settings.fraction(self.validation_fraction) if holds_out else 0.0
+        stopper = None if incremental else self._stopper(solver, holds_out)
         progress = [Progress(line_seconds=0.0)] if settings.verbose(self.verbose) else []
         device = resolve_device(self.device)
         if solver.ends_with_run and (goes_on or incremental):
@@ -175,14 +194,19 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
         inputs, targets = self._inputs(torch.from_numpy(X), seed, continuation.epochs), torch.from_numpy(Y)
         w = None if sample_weight is None else torch.from_numpy(sample_weight)
         held_out = w_held_out = None
-        if self.early_stopping and not incremental:
-            train, other = self._split(len(X), labels, seed)
-            held_out = inputs[other].to(device), targets[other].to(device)
+        if holds_out:
+            train, other = split(len(X), fraction, labels, seed)
+            held_out = inputs[other].to(device), targets[other]
             w_held_out = None if w is None else w[other].to(device)
             inputs, targets, w = inputs[train], targets[train], None if w is None else w[train]
-        inputs, targets, w = inputs.to(device), targets.to(device), None if w is None else w.to(device)
-        if not goes_on and labels is None and problem.loss.activation == Identity():
+        # The network learns standardised targets, by the mean and deviation of those that it is trained on.
+        scale = self._target_scale if goes_on else self._find_target_scale(problem, targets, w)
+        if scale is None and not goes_on and targets.is_floating_point() and problem.loss.activation == Identity():
             start_at_mean(model, targets, w)
+        if held_out is not None:
+            held_out = held_out[0], as_learnt(held_out[1], scale, inputs.dtype).to(device)
+        targets = as_learnt(targets, scale, inputs.dtype)
+        inputs, targets, w = inputs.to(device), targets.to(device), None if w is None else w.to(device)
         result = fit(
             problem,
             (inputs, targets),
@@ -209,8 +233,12 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
         self.loss_curve_ = [row["objective"] for row in self.history_]
         self.loss_ = reached["objective"]
         self.outcome_, self.message_ = result.outcome, result.message
-        self._seed, self._left = seed, continuation.left
+        self._seed, self._left, self._target_scale = seed, continuation.left, scale
         return reached
+
+    def _find_target_scale(self, problem: LiftedProblem, Y: Tensor, weights: Tensor | None) -> TargetScale | None:
+        """How targets are standardised; None where the network learns them as they are."""
+        return None
 
     def _require_unchanged(self, problem: LiftedProblem, device: torch.device) -> None:
         """An error unless the network that training goes on with is the one that the settings ask for."""
@@ -229,25 +257,14 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
         """What the network is given in training."""
         return X
 
-    def _split(self, samples: int, labels: Array | None, seed: int) -> tuple[Array, Array]:
-        """The samples to train on and those to validate on, labels in proportion where there are enough of each."""
-        fraction = settings.fraction(self.validation_fraction)
-        if labels is not None:
-            counts = np.bincount(labels)
-            counts = counts[counts > 0]
-            if counts.min() < 2 or min(fraction, 1.0 - fraction) * samples < len(counts):
-                labels = None
-        train, other = train_test_split(np.arange(samples), test_size=fraction, stratify=labels, random_state=seed)
-        return train, other
-
-    def _stopper(self, solver: Solver[Any]) -> EarlyStopping | None:
+    def _stopper(self, solver: Solver[Any], holds_out: bool) -> EarlyStopping | None:
         """Ends a run that no longer improves.
 
         The parameters of the best epoch are put back, unless nothing is held out and the solver is after more than a
         low objective.
         """
         tol, patience = settings.tolerance(self.tol), whole(self.n_iter_no_change, "n_iter_no_change")
-        if self.early_stopping:
+        if holds_out:
             return EarlyStopping("validation", patience, tol or 0.0)
         if tol is None:
             return None
@@ -258,14 +275,14 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
     def _model_dtype(self) -> Any:
         return np.float32 if self.model_[0].weight.dtype == torch.float32 else np.float64
 
-    def _checked(self, X: Any) -> Array:
-        """X as the fitted network takes it."""
+    def _checked(self, X: Any) -> Any:
+        """X as the fitted network takes it: an array, or a sparse matrix as CSR."""
         check_is_fitted(self)
-        checked: Array = self._validated(X, goes_on=True)
-        return checked
+        return self._validated(X, goes_on=True)
 
-    def _forward(self, module: nn.Module, X: Array) -> Tensor:
-        """The module's outputs, a few samples at a time, brought to the CPU."""
-        device = self.model_[0].weight.device
+    def _forward(self, module: nn.Module, X: Any) -> Tensor:
+        """The module's outputs, brought to the CPU; a few samples at a time are moved and, if sparse, written out."""
+        device = self.model_.get_parameter("0.weight").device
+        parts = (settings.dense(X[first : first + _ROWS]) for first in range(0, X.shape[0], _ROWS))
         with torch.no_grad():
-            return torch.cat([module(rows.to(device)).cpu() for rows in torch.from_numpy(X).split(_ROWS)])
+            return torch.cat([module(torch.from_numpy(rows).to(device)).cpu() for rows in parts])

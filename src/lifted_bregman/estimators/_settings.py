@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping
 from numbers import Integral
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import issparse  # type: ignore[import-untyped]
 from sklearn.utils import check_array  # type: ignore[import-untyped]
 from sklearn.utils.class_weight import compute_class_weight  # type: ignore[import-untyped]
 
@@ -17,6 +19,9 @@ from lifted_bregman.activations import Activation, Sigmoid
 from lifted_bregman.errors import DataError, SettingError
 from lifted_bregman.experiments import specs
 from lifted_bregman.solvers import Solver
+
+ENOUGH_TO_HOLD_OUT = 10_000
+"""Samples from which on early_stopping="auto" holds some out: with fewer, training on all of them predicts better."""
 
 _NAMES: dict[str, type[Activation]] = {**specs.ACTIVATIONS, "logistic": Sigmoid}  # as scikit-learn calls it
 
@@ -78,6 +83,20 @@ def fraction(value: Any) -> float:
     return float(value)
 
 
+def holds_out(value: Any, samples: int) -> bool:
+    """Whether `early_stopping` holds samples out; "auto" does so from `ENOUGH_TO_HOLD_OUT` samples on."""
+    if isinstance(value, str) and value == "auto":
+        return samples >= ENOUGH_TO_HOLD_OUT
+    return flag(value, "early_stopping", "True, False or 'auto'")
+
+
+def flag(value: Any, name: str, expected: str = "True or False") -> bool:
+    """A yes or no."""
+    if not isinstance(value, bool | np.bool_):
+        raise SettingError(f"{name} is {value!r}; it must be {expected}.")
+    return bool(value)
+
+
 def float_types(dtype: Any) -> Any:
     """What X is turned into: the given dtype, or for None that of X if it is float32 or float64, else float64."""
     if dtype is None:
@@ -89,6 +108,24 @@ def float_types(dtype: Any) -> Any:
     if given not in (np.float32, np.float64):
         raise SettingError(f"dtype is {dtype!r}; it must be 'float32', 'float64', or None for that of X.")
     return given
+
+
+def dense(X: Any) -> NDArray[Any]:
+    """X as an array; a sparse matrix is written out."""
+    array: NDArray[Any] = X.toarray() if issparse(X) else X
+    return array
+
+
+def require_memory(X: Any) -> None:
+    """An error for a sparse matrix that does not fit into this machine's memory when it is written out."""
+    if not issparse(X) or not hasattr(os, "sysconf"):
+        return
+    needed, there = math.prod(X.shape) * X.dtype.itemsize, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > there:
+        raise DataError(
+            f"X is a sparse matrix of {X.shape[0]:,} x {X.shape[1]:,}, which training writes out: {needed / 1e9:,.0f} "
+            f"GB, and this machine has {there / 1e9:,.0f}. Give partial_fit some rows at a time, or fewer features."
+        )
 
 
 def refuse_masked(value: Any, name: str) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning  # type: ignore[import-untyped]
+from sklearn.model_selection import train_test_split  # type: ignore[import-untyped]
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
@@ -36,9 +39,51 @@ def dense_network(
 
 def start_at_mean(model: nn.Sequential, Y: Tensor, weights: Tensor | None) -> None:
     """The last bias at the mean target, so that targets far from 0 cost no epochs."""
-    mean = Y.mean(0) if weights is None else weights @ Y / weights.sum()
+    mean = Y.mean(0) if weights is None else weights.to(Y.dtype) @ Y / weights.sum()
     with torch.no_grad():
         model.get_parameter(f"{len(model) - 1}.bias").copy_(mean)
+
+
+class TargetScale(NamedTuple):
+    """Standardised targets: (Y - mean) / scale."""
+
+    mean: Tensor
+    """Of each output, (outputs,)."""
+    scale: Tensor
+    """The standard deviation of each output, (outputs,); 1 where all targets are equal."""
+
+    @classmethod
+    def of(cls, Y: Tensor, weights: Tensor | None) -> TargetScale:
+        """Mean and standard deviation of targets (samples, outputs) in float64, each sample counted by its weight."""
+        w = torch.ones(len(Y), dtype=Y.dtype) if weights is None else weights.double()
+        w = w / w.sum()
+        mean = w @ Y
+        deviation = (w @ (Y - mean).square()).sqrt()
+        # The deviation of n equal numbers is 0 but for the rounding of their mean.
+        rounding = len(Y) * torch.finfo(Y.dtype).eps * mean.abs()
+        return cls(mean, torch.where(deviation > rounding, deviation, 1.0))
+
+    def restore(self, Z: Tensor) -> Tensor:
+        """What the network predicts, in the units of the targets and the dtype of Z."""
+        return (self.mean + self.scale * Z.double()).to(Z.dtype)
+
+
+def as_learnt(Y: Tensor, scale: TargetScale | None, dtype: torch.dtype) -> Tensor:
+    """Targets as the network learns them: standardised if there is a scale, numbers in `dtype`, labels as they are."""
+    if not Y.is_floating_point():
+        return Y
+    return (Y if scale is None else (Y - scale.mean) / scale.scale).to(dtype)
+
+
+def split(samples: int, fraction: float, labels: NDArray[Any] | None, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The samples to train on and those to validate on, labels in proportion where there are enough of each."""
+    if labels is not None:
+        counts = np.bincount(labels)
+        counts = counts[counts > 0]
+        if counts.min() < 2 or min(fraction, 1.0 - fraction) * samples < len(counts):
+            labels = None
+    train, other = train_test_split(np.arange(samples), test_size=fraction, stratify=labels, random_state=seed)
+    return train, other
 
 
 class Continuation(Callback):

@@ -47,8 +47,9 @@ class LiftedAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Lifte
         parameter_penalty: on the weights of every layer, such as `penalties.SquaredL2(1e-4)`.
         tol: the least decrease of the objective that counts as an improvement, >= 0; None to make all epochs.
         n_iter_no_change: epochs without an improvement after which training ends.
-        early_stopping: hold out a `validation_fraction` of the samples and stop when the objective on them no longer
-            improves.
+        early_stopping: whether to hold out a `validation_fraction` of the samples, and to stop when the objective on
+            them no longer improves.  "auto" holds out from 10,000 samples on; with fewer it trains on all, and stops
+            when the training objective no longer falls.
         warm_start: whether `fit` goes on with the network of the last `fit`, for `epochs` more.
         dtype: "float32" or "float64"; None for that of X, float64 if X is neither.
         device: that network and samples are trained on, such as "cpu" or "cuda"; None for the CPU.
@@ -83,7 +84,7 @@ class LiftedAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Lifte
         parameter_penalty: Penalty | None = None,
         tol: float | None = 1e-4,
         n_iter_no_change: int = 10,
-        early_stopping: bool = False,
+        early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
         warm_start: bool = False,
         dtype: Any = None,
@@ -154,7 +155,7 @@ class LiftedAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Lifte
         return self._learn(X, goes_on=self._goes_on(incremental=True), incremental=True)
 
     def _learn(self, X: Any, *, goes_on: bool, incremental: bool = False) -> Self:
-        X = self._validated(X, goes_on=goes_on)
+        X = self._training_data(X, goes_on=goes_on)
         reached = self._train(X, X, X.shape[1], goes_on=goes_on, incremental=incremental)
         if reached["sparsity"] == 1.0 and not incremental:
             warnings.warn(
@@ -208,8 +209,8 @@ class LiftedAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Lifte
 
     def score(self, X: Any, y: Any = None) -> float:
         """Minus the mean squared error of the reconstruction, over samples and features; y is ignored."""
-        X = self._checked(X)
+        X = settings.dense(self._checked(X))
         return -float(np.square(self._reconstructed(X) - X).mean())
 
-    def _reconstructed(self, X: Array) -> Array:
+    def _reconstructed(self, X: Any) -> Array:
         return self.out_activation_(self._forward(self.model_, X)).numpy()

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from sklearn.base import ClassifierMixin  # type: ignore[import-untyped]
 from sklearn.utils.metaestimators import available_if  # type: ignore[import-untyped]
-from sklearn.utils.multiclass import check_classification_targets  # type: ignore[import-untyped]
+from sklearn.utils.multiclass import check_classification_targets, type_of_target  # type: ignore[import-untyped]
+from torch.nn.functional import logsigmoid
 
-from lifted_bregman.activations import Activation
+from lifted_bregman.activations import Activation, Sigmoid
 from lifted_bregman.errors import DataError, SettingError
 from lifted_bregman.estimators import _settings as settings
 from lifted_bregman.estimators._base import RELU, Array, LiftedEstimator
@@ -21,7 +22,7 @@ from lifted_bregman.solvers import Callback, Solver
 
 
 def _has_probabilities(estimator: LiftedClassifier) -> bool:
-    if not isinstance(estimator._loss(), CrossEntropy):
+    if isinstance(estimator.loss, SquaredError):
         raise AttributeError("probabilities need loss=CrossEntropy(); with SquaredError() use decision_function.")
     return True
 
@@ -29,15 +30,18 @@ def _has_probabilities(estimator: LiftedClassifier) -> bool:
 class LiftedClassifier(ClassifierMixin, LiftedEstimator):  # type: ignore[misc]
     """A dense network that is trained by a lifted solver to tell classes apart.
 
-    The network has one output for each class and is trained on `loss`; a sample belongs to the largest output.
+    The network has one output for each class and is trained on `loss`; a sample belongs to the largest output.  Where y
+    is an indicator matrix (samples, labels) of zeros and ones, a sample may have any number of labels: each output then
+    is the logit of one label, trained on its binary cross-entropy, the Bregman loss of the sigmoid.
 
     Args:
         hidden: the width of each hidden layer, >= 1; () for none.
         activation: of the hidden layers: one of `lb.activations`, or its name, such as "relu", "tanh", "logistic" or
             "leaky-relu:0.1".
-        loss: `CrossEntropy()`, the default, or `SquaredError()` to one-hot targets, as in the paper.
+        loss: `CrossEntropy()`, the default, or `SquaredError()` to one-hot targets, as in the paper.  For indicator
+            matrices `BregmanLoss(Sigmoid())`, which is the default there.
         class_weight: by which the samples of each class count, beside sample_weight: a dict from classes to weights
-            >= 0, or "balanced" for samples / (classes · samples of the class); None for 1.
+            >= 0, or "balanced" for samples / (classes · samples of the class); None for 1.  Not for indicator matrices.
         solver: any solver or baseline; None for the default of `lifted_bregman.fit`.
         epochs: passes over the samples, >= 1; steps for a solver that takes the whole set.
         batch_size: samples per step; None for min(100, samples).
@@ -45,8 +49,9 @@ class LiftedClassifier(ClassifierMixin, LiftedEstimator):  # type: ignore[misc]
         parameter_penalty: on the weights of every layer, such as `penalties.SquaredL2(1e-4)`.
         tol: the least decrease of the objective that counts as an improvement, >= 0; None to make all epochs.
         n_iter_no_change: epochs without an improvement after which training ends.
-        early_stopping: hold out a `validation_fraction` of the samples, in proportion by class where there are enough
-            of each, and stop when the objective on them no longer improves.
+        early_stopping: whether to hold out a `validation_fraction` of the samples, in proportion by class where there
+            are enough of each, and to stop when the objective on them no longer improves.  "auto" holds out from 10,000
+            samples on; with fewer it trains on all, and stops when the training objective no longer falls.
         warm_start: whether `fit` goes on with the network of the last `fit`, for `epochs` more.
         dtype: "float32" or "float64"; None for that of X, float64 if X is neither.
         device: that network and samples are trained on, such as "cpu" or "cuda"; None for the CPU.
@@ -57,15 +62,17 @@ class LiftedClassifier(ClassifierMixin, LiftedEstimator):  # type: ignore[misc]
     The parameters of the epoch with the lowest (validation) objective are kept.  If training meets NaN or infinity
     `fit` raises `DivergedError`; if Ctrl-C is pressed it warns and keeps what was reached.
 
-    Attributes: `model_`, an nn.Sequential without the final activation `out_activation_`; `classes_`; `n_iter_`, the
-    epochs made; `history_`, one row an epoch; `loss_curve_`, the training objective after each epoch; `loss_`, that of
-    the parameters that are kept; `outcome_` and `message_`, how training ended; `n_features_in_` and, where X has them,
-    `feature_names_in_`.
+    Attributes: `model_`, an nn.Sequential without the final activation `out_activation_`; `classes_`, for an indicator
+    matrix the numbers of its columns; `multilabel_`, whether y was one; `n_iter_`, the epochs made; `history_`, one row
+    an epoch; `loss_curve_`, the training objective after each epoch; `loss_`, that of the parameters that are kept;
+    `outcome_` and `message_`, how training ended; `n_features_in_` and, where X has them, `feature_names_in_`.
     """
 
     default_loss: ClassVar[type[CrossEntropy]] = CrossEntropy
 
     classes_: Array
+    multilabel_: bool
+    _indicators: bool = False
 
     def __init__(
         self,
@@ -81,7 +88,7 @@ class LiftedClassifier(ClassifierMixin, LiftedEstimator):  # type: ignore[misc]
         parameter_penalty: Penalty | None = None,
         tol: float | None = 1e-4,
         n_iter_no_change: int = 10,
-        early_stopping: bool = False,
+        early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
         warm_start: bool = False,
         dtype: Any = None,
@@ -112,52 +119,76 @@ class LiftedClassifier(ClassifierMixin, LiftedEstimator):  # type: ignore[misc]
         )
         self.class_weight = class_weight
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
+
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Trains the network on samples X (samples, features) with labels y, numbers or strings.
+        """Trains the network on samples X (samples, features) with labels y, numbers or strings, or their indicators.
 
         sample_weight multiplies a sample's part of the objective, also of that on samples held out for validation;
         samples of weight 0 are left out.
         """
-        goes_on = self._goes_on()
-        X, y = self._validated(X, y, goes_on=goes_on)
-        check_classification_targets(y)
-        sample_weight, kept = settings.positive_weights(sample_weight, X)
-        return self._learn(X[kept], y[kept], np.unique(y[kept]), goes_on=goes_on, sample_weight=sample_weight)
+        return self._learn(X, y, None, sample_weight, goes_on=self._goes_on())
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """One epoch on these samples, with the network and the solver's state of the last call.
 
-        `classes` lists all there will be, and must be given at the first call.  Early stopping and
-        class_weight="balanced" belong to `fit`.  A solver whose variables belong to samples begins with new ones.
+        `classes` lists all there will be, and must be given at the first call, unless y is an indicator matrix.  Early
+        stopping and class_weight="balanced" belong to `fit`.  A solver whose variables belong to samples begins with
+        new ones.
         """
         if isinstance(self.class_weight, str) and self.class_weight == "balanced":
             raise SettingError(
                 "class_weight is 'balanced', which needs all samples, and partial_fit has some: give a dict from "
                 "classes to weights."
             )
-        goes_on = self._goes_on(incremental=True)
-        X, y = self._validated(X, y, goes_on=goes_on)
+        return self._learn(X, y, classes, sample_weight, goes_on=self._goes_on(incremental=True), incremental=True)
+
+    def _loss(self) -> BregmanLoss:
+        return BregmanLoss(Sigmoid()) if self.loss is None and self._indicators else super()._loss()
+
+    def _learn(
+        self, X: Any, y: Any, classes: Any, sample_weight: Any, *, goes_on: bool, incremental: bool = False
+    ) -> Self:
+        self._indicators = _is_indicator(y)
+        X, y = self._training_data(X, y, goes_on=goes_on, multi_output=self._indicators)
         check_classification_targets(y)
-        if classes is None:
+        sample_weight, kept = settings.positive_weights(sample_weight, X)
+        X, y = X[kept], settings.dense(y)[kept]
+        if incremental and classes is None and not self._indicators:
             if not goes_on:
                 raise SettingError("partial_fit needs classes=, all labels that there will be, at the first call.")
             classes = self.classes_
-        sample_weight, kept = settings.positive_weights(sample_weight, X)
-        return self._learn(
-            X[kept], y[kept], np.unique(classes), goes_on=goes_on, incremental=True, sample_weight=sample_weight
+        found = np.arange(y.shape[1]) if self._indicators else np.unique(y)
+        classes = found if classes is None else np.unique(classes)
+        self._require_classes(found, classes, goes_on)
+        self._require_loss()
+        if self._indicators:
+            labels, Y = None, self._checked_indicators(y, X.dtype)
+        else:
+            labels = Y = np.searchsorted(classes, y)
+        if self.class_weight is not None and labels is not None:
+            by_class = settings.class_weights(self.class_weight, classes, y)[labels]
+            given = by_class if sample_weight is None else by_class * sample_weight
+            sample_weight, kept = settings.positive_weights(given, X)
+            X, labels, Y = X[kept], labels[kept], Y[kept]
+        self._train(
+            X, Y, len(classes), goes_on=goes_on, incremental=incremental, sample_weight=sample_weight, labels=labels
         )
+        self.classes_, self.multilabel_ = classes, self._indicators
+        return self
 
-    def _learn(
-        self,
-        X: Array,
-        y: Array,
-        classes: Array,
-        *,
-        goes_on: bool,
-        sample_weight: Array | None,
-        incremental: bool = False,
-    ) -> Self:
-        unknown = np.setdiff1d(y, classes)
+    def _require_classes(self, found: Array, classes: Array, goes_on: bool) -> None:
+        """An error unless the classes found in y are among those given, and both are those of the fitted network."""
+        if goes_on and self._indicators != self.multilabel_:
+            kinds = "one label for each sample", "a matrix of indicators"
+            before, now = (kinds[kind] for kind in (self.multilabel_, self._indicators))
+            raise DataError(
+                f"training goes on with {before}, but y is {now}: use warm_start=False, or a new estimator."
+            )
+        unknown = np.setdiff1d(found, classes)
         if len(unknown):
             raise DataError(
                 f"y holds the label {_listed(unknown[:1])}, which is not among the classes {_listed(classes)}."
@@ -169,49 +200,66 @@ class LiftedClassifier(ClassifierMixin, LiftedEstimator):  # type: ignore[misc]
             )
         if len(classes) < 2:
             raise DataError(f"y has only one class, {_listed(classes)}: a classifier needs samples of at least two.")
-        if not isinstance(self._loss(), CrossEntropy | SquaredError):
+
+    def _require_loss(self) -> None:
+        """An error unless the loss fits the kind of y."""
+        loss = self._loss()
+        if self._indicators and loss.activation != Sigmoid():
+            raise SettingError(
+                f"loss is {self.loss!r}, and y is a matrix of indicators, which takes BregmanLoss(Sigmoid()): leave "
+                "loss=None."
+            )
+        if not self._indicators and not isinstance(loss, CrossEntropy | SquaredError):
             raise SettingError(f"loss is {self.loss!r}; a classifier takes CrossEntropy() or SquaredError().")
-        labels = np.searchsorted(classes, y)
+
+    def _checked_indicators(self, y: Array, dtype: Any) -> Array:
+        """Targets of the outputs, (samples, labels) of 0 and 1."""
         if self.class_weight is not None:
-            by_class = settings.class_weights(self.class_weight, classes, y)[labels]
-            given = by_class if sample_weight is None else by_class * sample_weight
-            sample_weight, kept = settings.positive_weights(given, X)
-            X, labels = X[kept], labels[kept]
-        self._train(
-            X,
-            labels,
-            len(classes),
-            goes_on=goes_on,
-            incremental=incremental,
-            sample_weight=sample_weight,
-            labels=labels,
-        )
-        self.classes_ = classes
-        return self
+            raise SettingError(
+                f"class_weight is {self.class_weight!r}, and y is a matrix of indicators, whose rows have several "
+                "classes: give sample_weight."
+            )
+        if not np.isin(y, (0, 1)).all():
+            raise DataError(
+                f"y is a matrix with the values {_listed(np.unique(y))}; one of indicators has 0 and 1 only."
+            )
+        return y.astype(dtype)
 
     def decision_function(self, X: Any) -> Array:
         """The outputs before the final activation, (samples, classes); for two classes z_2 - z_1, (samples,)."""
         X = self._checked(X)
         z: Array = self._forward(self.model_, X).numpy()
-        return z[:, 1] - z[:, 0] if len(self.classes_) == 2 else z
+        return z[:, 1] - z[:, 0] if len(self.classes_) == 2 and not self.multilabel_ else z
 
     def predict(self, X: Any) -> Array:
-        """The label of each sample."""
+        """The label of each sample; of a network for indicators, (samples, labels), 1 where the probability is > ½."""
         X = self._checked(X)
-        labels: Array = self.classes_[self._forward(self.model_, X).argmax(1).numpy()]
+        z = self._forward(self.model_, X)
+        labels: Array = (z > 0.0).long().numpy() if self.multilabel_ else self.classes_[z.argmax(1).numpy()]
         return labels
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> Array:
-        """The probability of each class, (samples, classes); with CrossEntropy only."""
+        """The probability of each class or label, (samples, classes); not with SquaredError."""
         X = self._checked(X)
-        return self._forward(self.model_, X).softmax(1).numpy()
+        z = self._forward(self.model_, X)
+        return (z.sigmoid() if self.multilabel_ else z.softmax(1)).numpy()
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_log_proba(self, X: Any) -> Array:
         """The logarithms of `predict_proba`, without its rounding to 0."""
         X = self._checked(X)
-        return self._forward(self.model_, X).log_softmax(1).numpy()
+        z = self._forward(self.model_, X)
+        return (logsigmoid(z) if self.multilabel_ else z.log_softmax(1)).numpy()
+
+
+def _is_indicator(y: Any) -> bool:
+    """Whether y is a matrix with a column of indicators for each label, rather than one label for each sample."""
+    try:
+        dimensions = y.ndim if hasattr(y, "ndim") else np.asarray(y).ndim
+    except ValueError:  # rows of different lengths, which the checks of y refuse
+        return False
+    return dimensions == 2 and bool(type_of_target(y) == "multilabel-indicator")
 
 
 def _listed(classes: Array) -> str:

@@ -14,7 +14,7 @@ from lifted_bregman.cli._errors import ExitCode
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments._write import write_whole
 from lifted_bregman.training.signals import Signals
-from lifted_bregman_lab.commands import bench_scale
+from lifted_bregman_lab.commands import bench_estimators, bench_scale
 from lifted_bregman_lab.commands._bar import bar
 from lifted_bregman_lab.datasets import fetch_missing
 from lifted_bregman_lab.race import opponents as rivals
@@ -27,8 +27,11 @@ from lifted_bregman_lab.race.store import Store
 from lifted_bregman_lab.race.summary import race_markdown, race_tables
 from lifted_bregman_lab.text import Rows, plain_table
 
-app = typer.Typer(name="bench", help="Benchmarks: the race and its tables; several processes.", no_args_is_help=True)
+app = typer.Typer(
+    name="bench", help="Benchmarks: the race and its tables; several processes; estimators.", no_args_is_help=True
+)
 app.command("scale")(bench_scale.run)
+app.command("estimators")(bench_estimators.run)
 
 _QUICK_SEEDS = 3
 
