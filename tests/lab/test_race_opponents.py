@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
 
+from lifted_bregman import lifted_backward
 from lifted_bregman.errors import SettingError
 from lifted_bregman.solvers import Batch
 from lifted_bregman.solvers._batches import epoch_order
@@ -98,6 +99,25 @@ def test_an_average_is_judged_and_put_back() -> None:
         assert not model.training
         calls.append("judged")
     assert calls == ["eval", "judged", "train"] and model.training
+
+
+def test_lifted_signals_with_adamw_are_the_answers_of_lifted_backward() -> None:
+    data = three_clouds()
+    run = BackpropRun(TINY, data, 3, 4, OPPONENTS["lifted-adamw"], 0.03)
+    plain = BackpropRun(TINY, data, 3, 4, OPPONENTS["adamw"], 0.03)
+    model = lifted_backward(TINY.build(4, data))
+    optimiser = torch.optim.AdamW(model.parameters(), lr=0.03, weight_decay=0.01, fused=True)
+    for step in range(4):
+        batch = epoch_order(60, 16, 4, 1)[step]
+        optimiser.param_groups[0]["lr"] = 0.03 * cosine(12).value(step)
+        optimiser.zero_grad()
+        F.cross_entropy(model(data.X[batch]), data.Y[batch]).backward()
+        optimiser.step()
+    run.advance(4)
+    plain.advance(4)
+    assert all(map(torch.equal, run.model.parameters(), model.parameters()))
+    assert not all(map(torch.equal, run.model.parameters(), plain.model.parameters()))
+    assert refusal(PROBLEMS["mnist-1k"], RaceSamples(*[torch.zeros(2, 784)] * 4, 784), OPPONENTS["lifted-adamw"])
 
 
 @pytest.mark.parametrize("name", ["schedule-free", "soap", "shampoo", "locoprop"])

@@ -102,6 +102,7 @@ class GPT(nn.Module):
 
     def __init__(self, tokens: int, context: int = 64, layers: int = 4, heads: int = 4, width: int = 128) -> None:
         super().__init__()
+        self.context = context
         self.token = nn.Embedding(tokens, width)
         self.place = nn.Parameter(0.02 * torch.randn(context, width))
         self.blocks = nn.Sequential(*(_Block(width, heads) for _ in range(layers)))

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lifted_bregman import lifted_backward
 from lifted_bregman.solvers.schedules import Constant, CosineDecay, Schedule
 from lifted_bregman_lab.packages import load_package
 from lifted_bregman_lab.race.problems import RaceProblem, choose
@@ -128,15 +129,14 @@ def _by(
     title: str,
     grid: tuple[float, ...],
     optimisers: Callable[[nn.Module, float, int], Iterable[Any]],
-    scheduled: bool = True,
     needs: tuple[str, ...] = (),
+    otherwise: str = "",
 ) -> Opponent:
     def make(problem: RaceProblem, model: nn.Module, rate: float, steps: int) -> Trainer:
-        schedule = cosine(steps) if scheduled else Constant(1.0)
+        schedule = Constant(1.0) if otherwise else cosine(steps)
         return Trainer(problem, model, list(optimisers(model, rate, steps)), schedule)
 
-    how = "5 % warm-up, cosine to 0" if scheduled else "constant rate"
-    return Opponent(name, f"{title}; {how}", grid, make, needs)
+    return Opponent(name, f"{title}; {otherwise or '5 % warm-up, cosine to 0'}", grid, make, needs)
 
 
 def _muon(model: nn.Module, rate: float, steps: int) -> Iterator[torch.optim.Optimizer]:
@@ -158,6 +158,14 @@ def _schedule_free(model: nn.Module, rate: float, steps: int) -> Iterator[Any]:
     yield optimiser
 
 
+def _lifted_signals(problem: RaceProblem, model: nn.Module, rate: float, steps: int) -> Trainer:
+    """AdamW with the signals of `lb.lifted_backward`; the loss of a GPT is a mean over the places of a window, too."""
+    lifted_backward(model, terms_per_sample=getattr(model, "context", 1))
+    trainer = OPPONENTS[REFERENCE].make
+    assert trainer is not None
+    return trainer(problem, model, rate, steps)
+
+
 def _dense_only(problem: RaceProblem, model: nn.Module) -> bool:
     """Whether LocoProp can train it: dense layers with activations between them, and no penalty of the code."""
     known = (nn.Linear, nn.ReLU, nn.Tanh, nn.Flatten)
@@ -175,12 +183,19 @@ OPPONENTS: dict[str, Opponent] = {
             _ADAPTIVE,
             lambda model, rate, steps: [torch.optim.AdamW(model.parameters(), rate, weight_decay=0.01, fused=True)],
         ),
+        Opponent(
+            "lifted-adamw",
+            "AdamW as above with the signals of lb.lifted_backward; 5 % warm-up, cosine to 0",
+            _ADAPTIVE,
+            _lifted_signals,
+            suits=lambda problem, model: not problem.code_penalty,
+        ),
         _by(
             "adam",
             "Adam, fused",
             _ADAPTIVE,
             lambda model, rate, steps: [torch.optim.Adam(model.parameters(), rate, fused=True)],
-            scheduled=False,
+            otherwise="constant rate",
         ),
         _by(
             "sgd-momentum",
@@ -189,21 +204,20 @@ OPPONENTS: dict[str, Opponent] = {
             lambda model, rate, steps: [torch.optim.SGD(model.parameters(), rate, momentum=0.9, fused=True)],
         ),
         _by("muon", "Muon for matrices, AdamW for the rest, weight decay 0.01", (*_ADAPTIVE[1:], 3e-1), _muon),
-        Opponent(
+        _by(
             "schedule-free",
-            "schedule-free AdamW, weight decay 0.01; 5 % warm-up, then its average",
+            "schedule-free AdamW, weight decay 0.01",
             _ADAPTIVE,
-            lambda problem, model, rate, steps: Trainer(
-                problem, model, list(_schedule_free(model, rate, steps)), Constant(1.0)
-            ),
+            _schedule_free,
             ("schedulefree",),
+            otherwise="5 % warm-up, then its average",
         ),
         _by(
             "soap",
             "SOAP, weight decay 0.01",
             _ADAPTIVE,
             lambda model, rate, steps: [load_package("pytorch_optimizer").SOAP(model.parameters(), lr=rate)],
-            needs=("pytorch_optimizer",),
+            ("pytorch_optimizer",),
         ),
         _by(
             "shampoo",
@@ -214,7 +228,7 @@ OPPONENTS: dict[str, Opponent] = {
                     model.parameters(), lr=rate, preconditioning_compute_steps=10
                 )
             ],
-            needs=("pytorch_optimizer",),
+            ("pytorch_optimizer",),
         ),
         Opponent(
             "locoprop",

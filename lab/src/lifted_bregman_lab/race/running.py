@@ -100,9 +100,8 @@ def run_race(
                     watch(f"{problem.name}: {one.name} is left out: {reason}", number / len(problems))
             own.tune(fitting, lambda what, number=number: watch(what, number / len(problems)))  # type: ignore[misc]
             for seed in [] if tune_only else range(settings.seeds):
-                watch(
-                    f"{problem.name}, {settings.budget}, seed {seed}", (number + seed / settings.seeds) / len(problems)
-                )
+                done = number + seed / settings.seeds
+                watch(f"{problem.name}, {settings.budget}, seed {seed}", done / len(problems))
                 own.race(fitting, seed)
             if signals.received is not None:
                 return False

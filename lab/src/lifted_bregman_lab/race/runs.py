@@ -114,10 +114,8 @@ class BackpropRun(RaceRun):
         if self.done == self.steps and not self.outcome:
             self.outcome = Outcome.FINISHED.name
 
-    @contextmanager
-    def evaluating(self) -> Iterator[None]:
-        with self._trainer.evaluating():
-            yield
+    def evaluating(self) -> AbstractContextManager[None]:
+        return self._trainer.evaluating()
 
 
 class LiftedRun(RaceRun):

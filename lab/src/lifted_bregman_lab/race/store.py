@@ -69,13 +69,20 @@ class Store:
             ) from error
         if cut:
             write_whole(path, "".join(f"{line}\n" for line in lines).encode())
-        return Store(path, {row["hash"]: row for row in rows})
+        store = Store(path, {})
+        for row in rows:
+            store._keep(row)
+        return store
 
     def append(self, row: Row) -> None:
         """Add a row, with its kind and hash, to the file."""
         row = {"kind": KIND, "hash": identify(row)} | row
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, allow_nan=False) + "\n")
+        self._keep(row)
+
+    def _keep(self, row: Row) -> None:
+        self.rows.pop(row["hash"], None)  # so that rows are in the order in which they were run last
         self.rows[row["hash"]] = row
 
     def select(self, **values: Any) -> list[Row]:

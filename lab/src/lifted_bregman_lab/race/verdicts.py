@@ -25,24 +25,22 @@ def chosen_rows(rows: Iterable[Row], budget: Budget) -> dict[str, list[Row]]:
 
     The rate chosen by the loss counts for the time, too.  Where a rate was not tuned, the rows must have one rate only.
     """
-    own = [row for row in rows if row["budget"] == budget]
-    rates: dict[tuple[str, str], dict[str, float]] = {}
-    tuned = pd.DataFrame([(row["problem"], row["opponent"]) for row in own if row["part"] == "tune"])
-    for problem, opponent in tuned.drop_duplicates().itertuples(index=False) if len(tuned) else ():
-        group = [r for r in own if (r["part"], r["problem"], r["opponent"]) == ("tune", problem, opponent)]
-        rates[problem, opponent] = best_rates(group)
-    races = [row for row in own if row["part"] == "race"]
-    chosen: dict[str, list[Row]] = {}
-    for criterion in JUDGED:
-        by = "error" if criterion == "error" else "loss"
-        kept = {
-            (row["problem"], row["opponent"], row["seed"]): row  # of several the last one counts
-            for row in races
-            if row["rate"] is None
-            or row["rate"] == rates.get((row["problem"], row["opponent"]), {}).get(by, row["rate"])
-        }
-        chosen[criterion] = list(kept.values())
-    return chosen
+    tunings: dict[tuple[str, str], list[Row]] = {}
+    races = []
+    for row in (row for row in rows if row["budget"] == budget):
+        if row["part"] == "race":
+            races.append(row)
+        else:
+            tunings.setdefault((row["problem"], row["opponent"]), []).append(row)
+    rates = {run: best_rates(tuned) for run, tuned in tunings.items()}
+    chosen: dict[str, dict[tuple[str, str, int], Row]] = {criterion: {} for criterion in JUDGED}
+    for row in races:
+        run = row["problem"], row["opponent"]
+        for criterion, kept in chosen.items():
+            by = "error" if criterion == "error" else "loss"
+            if run not in rates or row["rate"] == rates[run][by]:
+                kept[*run, row["seed"]] = row  # of several the last one counts
+    return {criterion: list(kept.values()) for criterion, kept in chosen.items()}
 
 
 def finals(rows: Iterable[Row], budget: Budget) -> pd.DataFrame:

@@ -18,7 +18,6 @@ from lifted_bregman_lab.decoding import decode
 KIND = "lifted race, format 1"
 NUMBERS = ("step", "epoch", "seconds", "objective", "validation_error")
 """The numbers that every row has."""
-_PROVENANCE: dict[str, Any] = {"epochs": dict[str, Any], "environment": dict[str, Any], "budget": float}  # of `tune`
 
 
 class RunRecord(TypedDict):
@@ -159,11 +158,6 @@ class Race:
         """The number of repetitions in `rows_of`."""
         return int(self.rows_of(problem)["seed"].nunique())
 
-    @property
-    def whole(self) -> tuple[Repetition, ...]:
-        """The repetitions whose runs all ended."""
-        return tuple(repetition for repetition in self.repetitions if repetition["whole"])
-
 
 def read_race(path: Path) -> Race:
     """The race in a file; CheckpointError if it holds none."""
@@ -182,8 +176,6 @@ def read_race(path: Path) -> Race:
 
 def _require_consistent(race: Race) -> None:
     """ValueError unless problems, entries and repetitions belong together."""
-    for name in _PROVENANCE.keys() & race.provenance.keys():
-        decode(race.provenance[name], _PROVENANCE[name], name)
     for problem in race.problems:
         if problem.reference not in [entry.competitor for entry in problem.entries]:
             raise ValueError(f"the reference of '{problem.name}' is '{problem.reference}', which has no entry")
