@@ -43,8 +43,8 @@ def require_one_input(problem: LiftedProblem) -> None:
     if len(inputs) > 1:
         names = ", ".join(own.name for own in inputs)
         raise CompatibilityError(
-            f"the model takes {len(inputs)} tensors ({names}), and one is found by inversion: wrap the model in a module "
-            "that holds the others."
+            f"the model takes {len(inputs)} tensors ({names}), and inversion finds one: wrap the model in a module that "
+            "holds the others."
         )
     if problem.network.takes_indices():
         raise CompatibilityError(
@@ -67,8 +67,8 @@ def known_shape(problem: LiftedProblem) -> tuple[int, ...]:
     dense = [layer for layer in first if isinstance(layer.map, Dense)]
     if not dense:
         raise SettingError(
-            f"the shape of the model's input is not known from {first[0].path}: give shape=(channels, height, width) or "
-            "whatever one sample has, or start=, a guess of the inputs."
+            f"the shape of the model's input is not known from {first[0].path}: give shape=(channels, height, width), "
+            "or whatever one sample has, or start=, a guess of the inputs."
         )
     module = dense[0].map.module  # type: ignore[attr-defined]
     return (int(module.in_features),)

@@ -55,8 +55,8 @@ class Inversion:
 
         if truth is not None and truth.shape != self.input.shape:
             raise CompatibilityError(
-                f"truth is {tuple(truth.shape)} and the inputs found are {tuple(self.input.shape)}: give one true input "
-                "for each."
+                f"truth is {tuple(truth.shape)} and the inputs found are {tuple(self.input.shape)}: give one true "
+                "input for each."
             )
         rows = [("found", self.input)] if truth is None else [("true", truth), ("found", self.input)]
         count = min(_SHOWN, len(self.input))

@@ -28,7 +28,7 @@ class _Penalty(NamedTuple):
 
     tv: TotalVariation | None
     g: Scalar | None
-    """The rest, a function of each number; None where it is another penalty, whose proximal map is all that is known."""
+    """The rest, a function of each number; None where it is another penalty, known by its proximal map alone."""
 
 
 @dataclass
@@ -62,8 +62,8 @@ class PrimalDualInversion(InversionSolver[PrimalDualState]):
         p⁺ = prox_{σG*}( p + σ(W(2u⁺ - u) + b) ),    prox_{σG*}(v) = prox_{σΨ/(1+σ)}( (v + y)/(1 + σ) ) - y
         q⁺ = P_{|q| <= w}( q + σ' D(2u⁺ - u) ),      τ(σ‖W‖² + σ'‖D‖²) <= 1
 
-    so that the activation enters by its own proximal map alone.  The norms are guaranteed bounds.  After 40, 80, 160, ..
-    steps the ratio of dual to primal steps is set to that of the distances the variables have moved since.
+    so that the activation enters by its own proximal map alone.  The norms are guaranteed bounds.  After 40, 80, 160,
+    .. steps the ratio of dual to primal steps is set to that of the distances the variables have moved since.
 
     Certified: with r = Wᵀp + Dᵀq split into r_in, for which m = min_v <r_in, v> + g(v) is finite, and the rest r_ex,
 
@@ -129,7 +129,7 @@ class PrimalDualInversion(InversionSolver[PrimalDualState]):
 
     @no_graph
     def progress(self, inverse: InverseProblem, state: PrimalDualState) -> Progress:
-        layer, (tv, g) = inverse.problem.network[1], _handled(inverse)
+        layer, g = inverse.problem.network[1], _handled(inverse).g
         u, p, y = state.u, state.p, inverse.y
         energies = layer.bregman(y, state.z) + inverse.penalties(u)
         # G*(p) - <b, p>, where <b, p> = <z, p> - <Wu, p>
