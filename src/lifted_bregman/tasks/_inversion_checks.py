@@ -43,8 +43,8 @@ def require_one_input(problem: LiftedProblem) -> None:
     if len(inputs) > 1:
         names = ", ".join(own.name for own in inputs)
         raise CompatibilityError(
-            f"the model takes {len(inputs)} tensors ({names}), and inversion finds one: wrap the model in a module that "
-            "holds the others."
+            f"the model takes {len(inputs)} tensors ({names}), and inversion finds one: wrap it in a module that holds "
+            "the others."
         )
     if problem.network.takes_indices():
         raise CompatibilityError(
