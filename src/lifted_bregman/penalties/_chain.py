@@ -38,7 +38,7 @@ def chain_prox(x: Tensor, threshold: float) -> Tensor:
         unfinished = cuts.any(1)
         u[left[~unfinished]] = theta[~unfinished]
         rise = torch.zeros_like(jump)
-        rise[:, 1:] = torch.where(v[:, 1:], threshold, -threshold)
+        rise[:, 1:] = threshold * (2.0 * v[:, 1:].to(x.dtype) - 1.0)
         jump = torch.where(cuts, rise, jump)[unfinished]
         starts = (starts | cuts)[unfinished]
         left = left[unfinished]
