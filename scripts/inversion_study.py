@@ -123,7 +123,7 @@ def rates(seed: int = 0, ratio: float = 0.1) -> list[Row]:
     noise = torch.randn(m, generator=generator, dtype=torch.float64) * (y[0] > 0.0)
     rows = []
     for k in range(5):
-        given = (y + 0.0125 * 0.5**k * y.norm() * noise / noise.norm()).clamp(min=0.0)
+        given = (y + 0.00625 * 0.5**k * y.norm() * noise / noise.norm()).clamp(min=0.0)
         delta = float((given - y).norm())
         found = lb.invert(
             model,
@@ -283,6 +283,7 @@ def draw(rows: list[Row], pictures: list[Tensor], digits: dict[str, Tensor], pat
 
 
 def main() -> None:
+    """Runs the studies, stores their rows and draws them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=20.0, help="processor time of each run by depth")
     parser.add_argument("--out", type=Path, default=Path("docs/figures"), help="where the rows and the figure go")
