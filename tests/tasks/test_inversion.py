@@ -242,6 +242,28 @@ def test_maps_that_are_not_affine_are_inverted_with_safe_steps() -> None:
     assert rows[-1] < 0.2 * rows[0] and math.isfinite(float(found.residual.max()))
 
 
+class Residual(nn.Module):
+    """The input is read by two terms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(6, 8), nn.Linear(8, 6), nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.c(x + self.b(torch.relu(self.a(x)))))
+
+
+def test_a_residual_network_is_inverted() -> None:
+    torch.manual_seed(0)
+    model = Residual().double()
+    y = outputs_of(model, 3, 6)
+    found = lb.invert(model, y, penalty=SquaredL2(1e-3), shape=6, steps=400)
+    with torch.no_grad():
+        distances = (model(found.input) - y).norm(dim=1)
+    torch.testing.assert_close(found.residual, distances)
+    assert float(distances.max()) < 0.02
+
+
 def test_nothing_of_the_model_is_changed_and_no_activation_is_differentiated() -> None:
     model = deep()
     before = {name: p.clone() for name, p in model.state_dict().items()}

@@ -29,13 +29,13 @@ class Sum(Penalty):
     With g the sum of `L1`, `SquaredL2`, `NonNegative` and `Box`, each a function of one number:
 
         g alone                    prox_{tg}(x) = clip( soft(x, ta) / (1 + tb), low, high )
-        g + TotalVariation, 1-D    prox_{tg}(prox_{tTV}(x)) [FHHT07]_
+        g + TotalVariation, 1-D    prox_{tg}(prox_{tTV}(x))
         g + TotalVariation, 2-D    the dual problem with prox_{tg} inside, certified as that of `TotalVariation`
         SquaredL2 + any other R    prox_{tR/(1+tb)}( x / (1 + tb) )
 
-    parts  two or more penalties; sums among them are taken apart
+    The second line is due to Friedman, Hastie, Höfling and Tibshirani (2007) for `L1`.
 
-    .. [FHHT07] Friedman, Hastie, Höfling and Tibshirani, Pathwise coordinate optimization, 2007: the case of `L1`.
+    parts  two or more penalties; sums among them are taken apart
     """
 
     parts: tuple[Penalty, ...]
