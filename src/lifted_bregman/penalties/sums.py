@@ -109,11 +109,11 @@ def split(penalty: Penalty) -> Parts:
 def prox_from(
     penalty: Penalty, x: Tensor, scale: float, memory: Any = None, max_steps: int | None = None
 ) -> tuple[Tensor, Any]:
-    """prox_{scale·R}(x), and what the next call with a similar x starts from; arguments as for `prox_with`."""
+    """prox_{scale·R}(x), and what the next call with a similar x starts from; arguments as for `TotalVariation`."""
     base, g = split(penalty)
     if base is None:
         return g.prox(x.clone(), scale), None
     if isinstance(base, TotalVariation):
-        return base.prox_with(x, scale, g, memory, max_steps)
+        return base._prox_with(x, scale, g, memory, max_steps)
     shrink = 1.0 + scale * g.l2
     return base.compute_prox(x if shrink == 1.0 else x / shrink, scale / shrink), None

@@ -61,9 +61,9 @@ class TotalVariation(Penalty):
         return (self.weight * sums).to(x.dtype)
 
     def compute_prox(self, x: Tensor, scale: float) -> Tensor:
-        return self.prox_with(x, scale, Scalar())[0]
+        return self._prox_with(x, scale, Scalar())[0]
 
-    def prox_with(
+    def _prox_with(
         self, x: Tensor, scale: float, g: Scalar, memory: Any = None, max_steps: int | None = None
     ) -> tuple[Tensor, Any]:
         """argmin_u ½‖u - x‖² + scale·(R(u) + g(u)) for a function g of each number, and what a later call starts from.
