@@ -104,6 +104,8 @@ SIGNALS = "tests/solvers/test_gram_signal.py"
 OPTIM = "tests/optim/test_gram.py -k "
 GRAM_FAULTS = "tests/solvers/test_gram_sweep_faults.py"
 ENERGY, PROBLEM, DESCENT = "tests/problem/test_energy.py", "tests/problem", "tests/solvers/test_proximal_gradient.py"
+CHAIN, PLANE, PRIMAL_DUAL = "penalties/_chain.py", "penalties/_plane.py", "tasks/primal_dual.py"
+VARIATION, INVERSION = "tests/problem/test_total_variation.py", "tests/tasks/test_inversion.py"
 
 MUTATIONS = [
     Mutation("relu: drop the ½ of the conjugate", PIECEWISE, "return 0.5 * z.relu().square()", "return z.relu().square()", FORMS),
@@ -411,6 +413,19 @@ MUTATIONS = [
     Mutation("differences: a dead ReLU", "activations/differences.py", "scaled.clamp(max=0.0).neg_()", "scaled.clamp(max=0.0).mul_(0.0)", "tests/activations/test_differences.py"),
     Mutation("differences: softmax shifted without its mean", "activations/differences.py", "torch.expm1((s - d)", "torch.expm1((0.0 - d)", "tests/activations/test_differences.py -k softmax"),
     Mutation("differences: in float32 throughout", "activations/differences.py", "z_, t = z.double(), steps.double()", "z_, t = z, steps", "tests/activations/test_differences.py -k float32"),
+    Mutation("chain: a jump of the wrong sign", CHAIN, "(2.0 * v[:, 1:].to(x.dtype) - 1.0)", "(1.0 - 2.0 * v[:, 1:].to(x.dtype))", VARIATION),
+    Mutation("chain: jumps forgotten in the mean", CHAIN, "(x - before + after).flatten()", "x.flatten()", VARIATION),
+    Mutation("plane: the gap without the dual", PLANE, " - (D * q).sum(0)).flatten(1)", ").flatten(1)", VARIATION),
+    Mutation("plane: the adjoint of one dimension", PLANE, "u[..., 1:, :] += q[1][..., :-1, :]", "pass", VARIATION),
+    Mutation("total variation: scale ignored along a line", "penalties/total_variation.py", "chain_prox(rows, self.weight * scale)", "chain_prox(rows, self.weight)", VARIATION),
+    Mutation("sums: SquaredL2 does not shrink the scale", "penalties/sums.py", "scale / shrink), None", "scale), None", VARIATION),
+    Mutation("scalar: the conjugate forgets the ends", "penalties/_scalar.py", ", *(end for end in (self.low, self.high) if math.isfinite(end))]", "]", VARIATION),
+    Mutation("primal-dual: prox_Ψ for prox_{σΨ/(1+σ)}", PRIMAL_DUAL, "layer.prox(v / (1.0 + sigma), sigma / (1.0 + sigma)) - y", "layer.prox(v / (1.0 + sigma), 1.0) - y", INVERSION),
+    Mutation("primal-dual: the certificate without its radius", PRIMAL_DUAL, "radius * rest.flatten(1).norm(dim=1) - inner_product", "-inner_product", INVERSION),
+    Mutation("primal-dual: the certificate without φ(y)", PRIMAL_DUAL, "layer.phi(p + y) - layer.phi(y)", "layer.phi(p + y)", INVERSION),
+    Mutation("descent: samples that get worse are kept", "tasks/descent.py", "worse = ~(energies <= state.energies + rounding)", "worse = ~energies.isfinite()", INVERSION),
+    Mutation("inversion: the penalty is left out of the energy", "tasks/_inverse_problem.py", " + self.penalties(point.x[0])", "", INVERSION),
+    Mutation("inversion: outputs outside the range are taken", "tasks/_inversion_checks.py", "        _require_domain(problem, y)\n", "", "tests/tasks/test_inversion_mistakes.py"),
 ]  # fmt: skip
 
 

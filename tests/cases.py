@@ -48,7 +48,12 @@ PENALTIES = [
     lb.penalties.GroupL2(0.4),
     lb.penalties.Box(-0.2, 0.6),
 ]
-PARAMETER_PENALTIES = [*PENALTIES, lb.penalties.Nuclear(0.2)]
+PARAMETER_PENALTIES = [
+    *PENALTIES,
+    lb.penalties.Nuclear(0.2),
+    lb.penalties.TotalVariation(0.2, dims=1),
+    lb.penalties.L1(0.1) + lb.penalties.SquaredL2(0.5),
+]
 
 
 def name(case: object) -> str:

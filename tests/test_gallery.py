@@ -158,6 +158,21 @@ def test_sparse_codes(run):
 
 
 @pytest.mark.long
+def test_invert_a_network(run):
+    names = run("invert_a_network")
+    W, y = names["linear"].weight.detach().double().numpy(), names["y"].double().numpy()
+    u = names["found"]["α = 0.015"].input.double().numpy()
+    z = u.reshape(1, -1) @ W.T
+    # ½max(z, 0)² - yz + ½y² summed, and total variation from its definition
+    loss = np.sum(0.5 * np.maximum(z, 0.0) ** 2 - y * z + 0.5 * y**2)
+    across, down = np.zeros_like(u[0]), np.zeros_like(u[0])
+    across[:, :-1], down[:-1] = np.diff(u[0], axis=1), np.diff(u[0], axis=0)
+    energy = loss + 0.015 * np.sum(np.hypot(across, down))
+    assert float(names["found"]["α = 0.015"].energy) == pytest.approx(energy, rel=1e-4)
+    assert float(names["deep"].residual.max()) < 0.2 * float(names["outputs"].flatten(1).norm(dim=1).max())
+
+
+@pytest.mark.long
 def test_save_and_load(run):
     names = run("save_and_load")
     for loaded in (names["by_torch"], names["by_safetensors"]):

@@ -39,6 +39,7 @@ ORDER = (
     "experiments",
     "reports",
     "estimators",
+    "tasks",
     "cli",
 )
 

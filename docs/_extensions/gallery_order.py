@@ -12,6 +12,7 @@ ORDER = (
     "data_loader_augmentation",
     "scikit_learn_pipeline",
     "sparse_codes",
+    "invert_a_network",
     "save_and_load",
     "export_to_onnx",
     "fine_tune",

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         TargetSparsity,
         baselines,
     )
+    from lifted_bregman.tasks import DescentInversion, Inversion, PrimalDualInversion, invert
     from lifted_bregman.training import callbacks
     from lifted_bregman.training.fit import fit
 
@@ -66,9 +67,11 @@ __all__ = [
     "Constrained",
     "CoordinateDescent",
     "CrossEntropy",
+    "DescentInversion",
     "GramSweep",
     "ImplicitParallel",
     "ImplicitSGD",
+    "Inversion",
     "LiftedAutoencoder",
     "LiftedClassifier",
     "LiftedProblem",
@@ -79,6 +82,7 @@ __all__ = [
     "ModelAveraging",
     "Parallel",
     "PipelinedSweep",
+    "PrimalDualInversion",
     "ProximalGradient",
     "QuadraticPenalty",
     "SquaredError",
@@ -100,6 +104,7 @@ __all__ = [
     "fit",
     "forbid_activation_derivatives",
     "gradient_agreement",
+    "invert",
     "lift",
     "lifted_backward",
     "optim",
@@ -121,12 +126,13 @@ _HOMES = {
     "problem": ("LiftedProblem", "LiftedState", "gradient_agreement", "lift"),
     "problem.checks": ("check_penalty",),
     "problem.composite": ("composite_prox",),
+    "tasks": ("DescentInversion", "Inversion", "PrimalDualInversion", "invert"),
     "training": ("callbacks", "fit"),
 }
 """The module of each public name; what is not here is a room itself, or a solver."""
 _ROOMS = (
     *("activations", "losses", "penalties", "maps", "graph", "problem", "solvers", "backward", "data", "distributed"),
-    *("optim", "training", "estimators", "errors"),
+    *("optim", "training", "estimators", "tasks", "errors"),
 )
 """Modules that are attributes of the package without being imported by name."""
 _MODULES = {name: home for home, names in _HOMES.items() for name in names}

@@ -150,6 +150,69 @@ def test_codes_and_reconstructions_are_those_of_the_network(
     np.testing.assert_allclose(np.load("images-reconstructed.npy"), expected, atol=1e-5)
 
 
+def test_inputs_that_a_network_takes_for_given_classes(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    labels = np.array([7, 0, 3])
+    np.save("labels.npy", labels)
+    penalties = ["--penalty", "squared-l2:0.01", "--penalty", "tv:0.01"]
+    said = call(capsys, "invert", world / "a", "labels.npy", *penalties, "--steps", 150, "--picture", "found.png")
+    assert said.code == 0 and "labels-inverted.npy: inputs of shape (3, 8, 8)" in said.out and "residual" in said.out
+    assert Path("found.png").stat().st_size > 1000
+    # the forward pass in NumPy gives these classes
+    stored = {name: value.numpy() for name, value in load_file(world / "a" / "model.safetensors").items()}
+    x = np.load("labels-inverted.npy").reshape(3, 64) - data.load(
+        "digits", data_dir=world / "sets"
+    ).train.X.numpy().mean(0)
+    for layer in ("0", "2", "4"):
+        x = x @ stored[f"{layer}.weight"].T + stored[f"{layer}.bias"]
+        x = x if layer == "4" else np.maximum(x, 0.0)
+    assert x.argmax(1).tolist() == labels.tolist()
+
+
+def test_outputs_of_regressions_and_autoencoders_are_in_their_own_units(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("prices.npy", np.array([5000.0, 6000.0]))
+    assert call(capsys, "invert", world / "houses", "prices.npy", "--penalty", "squared-l2:0.0001").code == 0
+    assert call(capsys, "predict", world / "houses", "prices-inverted.npy", "--out", "again.npy").code == 0
+    np.testing.assert_allclose(np.load("again.npy"), [5000.0, 6000.0], rtol=0.02)
+    np.save("few.npy", np.load(world / "images.npy")[:2])
+    assert call(capsys, "invert", world / "ae", "few.npy", "--steps", 20, "--out", "made.npy").code == 0
+    assert np.load("made.npy").shape == (2, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("--penalty", "tv:-1"), 2, "weight is -1.0"),
+        (("--penalty", "tvv:1"), 2, "did you mean 'tv'"),
+        (("--out", "found.txt"), 2, ".npy or .csv"),
+        (("--picture", "found.gif"), 2, ".png, .pdf, .svg"),
+        (("--steps", "0"), 2, "steps is 0"),
+    ],
+    ids=str,
+)
+def test_mistakes_of_an_inversion(
+    world: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+    arguments: tuple[str, ...],
+    code: int,
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("outputs.npy", np.zeros((2, 10)))
+    told = call(capsys, "invert", world / "a", "outputs.npy", *arguments)
+    assert told.code == code and said in told.err
+    np.save("outputs.npy", np.zeros((2, 9)))
+    told = call(capsys, "invert", world / "a", "outputs.npy")
+    assert told.code == 3 and "9 numbers for each sample; expected 10" in told.err
+
+
 @pytest.mark.parametrize(("command", "run"), [("predict", "a"), ("encode", "ae"), ("reconstruct", "ae")])
 def test_a_csv_file_has_the_numbers_of_the_npy_file(
     command: str, run: str, world: Path, tmp_path: Path, capsys: Capture

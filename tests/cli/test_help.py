@@ -12,7 +12,18 @@ from lifted_bregman.experiments.settings import names
 from tests.cli.program import call
 
 Capture = pytest.CaptureFixture[str]
-COMMANDS = ["train", "resume", "predict", "encode", "reconstruct", "checkpoint verify", "doctor", "data list", "report"]
+COMMANDS = [
+    "train",
+    "resume",
+    "predict",
+    "encode",
+    "reconstruct",
+    "invert",
+    "checkpoint verify",
+    "doctor",
+    "data list",
+    "report",
+]
 COMMANDS += ["reproduce"]
 
 

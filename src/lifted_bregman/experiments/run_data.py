@@ -131,6 +131,31 @@ class NewInputs:
             self._preparation.warn_of_another_scale(array)
         return self._preparation(array)
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of one sample, as the set has it."""
+        return tuple(self._preparation.shape)
+
+    def read_outputs(self, path: Path) -> Tensor:
+        """Outputs in a file as the network returns them: (samples, outputs), or labels (samples,) of classes.
+
+        Those of a regression are in the targets' own units, as `targets` gives them.
+        """
+        array = tables.read_inputs(path)
+        if self.classes is not None and array.dtype.kind in "bui" and array.ndim == 1:
+            return torch.from_numpy(array.astype(np.int64))
+        if array.dtype.kind not in "buif":
+            raise DataError(f"{path} holds text; outputs are numbers.")
+        numbers = array.reshape(len(array), -1) if array.ndim > 1 else array.reshape(-1, 1)
+        if numbers.shape[1] != self.outputs:
+            raise DataError(
+                f"{path} holds {numbers.shape[1]} numbers for each sample; expected {self.outputs}, the outputs of the "
+                "network."
+            )
+        if self._target is not None:
+            return self._target(numbers)
+        return torch.from_numpy(numbers.astype(np.float64))
+
     def images(self, X: Tensor) -> NDArray[Any]:
         """Outputs of an autoencoder in the shape and on the scale of the inputs."""
         return self._preparation.undo(X).numpy()

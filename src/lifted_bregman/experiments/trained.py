@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from lifted_bregman._device import resolve_device
 from lifted_bregman.errors import CheckpointError, CompatibilityError
@@ -40,6 +40,11 @@ class TrainedRun:
         """What could not be verified, and which damaged checkpoints were passed over; None for neither."""
 
     @property
+    def model(self) -> nn.Module:
+        """The network, on the device, without the activation that belongs to its loss."""
+        return self._problem.model
+
+    @property
     def classes(self) -> tuple[str, ...] | None:
         """The names of the classes, for a classifier."""
         return self.inputs.classes
@@ -63,6 +68,12 @@ class TrainedRun:
         """Each sample as the autoencoder gives it back, in the shape and on the scale of the set's inputs."""
         self._require(("autoencode", "denoise"), "reconstruct")
         return self.inputs.images(self._apply(self._problem.model, path))
+
+    def outputs(self, path: Path) -> Tensor:
+        """Outputs in a file as the network returns them, or labels (samples,) of a classifier's classes."""
+        if self.stored.settings.autoencoder:
+            return self.inputs.read(path)
+        return self.inputs.read_outputs(path)
 
     def _apply(self, function: Callable[[Tensor], Tensor], path: Path) -> Tensor:
         X = self.inputs.read(path)

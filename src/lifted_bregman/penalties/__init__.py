@@ -2,6 +2,19 @@
 
 from lifted_bregman.penalties.matrices import Nuclear
 from lifted_bregman.penalties.registry import register_prox
+from lifted_bregman.penalties.sums import Sum
+from lifted_bregman.penalties.total_variation import TotalVariation
 from lifted_bregman.penalties.vectors import L1, Box, GroupL2, NonNegative, Penalty, SquaredL2
 
-__all__ = ["L1", "Box", "GroupL2", "NonNegative", "Nuclear", "Penalty", "SquaredL2", "register_prox"]
+__all__ = [
+    "L1",
+    "Box",
+    "GroupL2",
+    "NonNegative",
+    "Nuclear",
+    "Penalty",
+    "SquaredL2",
+    "Sum",
+    "TotalVariation",
+    "register_prox",
+]

@@ -65,6 +65,14 @@ class Penalty(ABC):
     def compute_prox(self, x: Tensor, scale: float) -> Tensor:
         """prox_{scale·R}(x), in the shape and dtype of x, for scale > 0."""
 
+    def __add__(self, other: Penalty) -> Penalty:
+        """R + other, a `Sum`; refused where the proximal map of the sum is not known."""
+        if not isinstance(other, Penalty):
+            return NotImplemented
+        from lifted_bregman.penalties.sums import Sum
+
+        return Sum(self, other)
+
     def _require(self, x: Tensor) -> None:
         if not isinstance(x, Tensor) or x.dtype not in SUPPORTED_DTYPES or x.ndim == 0:
             given = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__

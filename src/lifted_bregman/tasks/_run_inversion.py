@@ -1,0 +1,97 @@
+"""The loop of an inversion: steps, rows of the history, and the outcome."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from lifted_bregman.solvers._loop import Stalled
+from lifted_bregman.solvers.outcome import Outcome
+from lifted_bregman.tasks._inverse_problem import InverseProblem
+from lifted_bregman.tasks.inversion_result import Inversion
+from lifted_bregman.tasks.inversion_solver import InversionSolver, Progress
+
+Row = dict[str, float]
+
+
+def run_inversion(
+    inverse: InverseProblem,
+    solver: InversionSolver[Any],
+    start: Tensor,
+    steps: int,
+    tolerance: float,
+    record_every: int,
+    callback: Callable[[Row], bool | None] | None,
+) -> Inversion:
+    """Steps until every sample's distance is at most the tolerance, or `steps` are done; how it ended is an outcome.
+
+    Where an energy is not finite, the state of the last row is returned.
+    """
+    state = solver.init(inverse, start)
+    good, reached = state, solver.progress(inverse, state)
+    history: list[Row] = []
+    seconds, outcome, detail = 0.0, Outcome.FINISHED, ""
+    try:
+        for step in range(1, steps + 1):
+            began = time.perf_counter()
+            state = solver.step(inverse, state)
+            seconds += time.perf_counter() - began
+            if step % record_every and step != steps:
+                continue
+            found = solver.progress(inverse, state)
+            if not bool(found.energies.isfinite().all()):
+                worst = int((~found.energies.isfinite()).nonzero()[0])
+                outcome, detail = Outcome.DIVERGED, f" The energy of sample {worst} is not finite after step {step}."
+                break
+            good, reached = state, found
+            history.append(_row(inverse, step, seconds, good.u, reached))
+            distance = history[-1]["distance"]
+            if distance <= tolerance:
+                what = "distance" if reached.gap is None else "relative gap"
+                outcome, detail = Outcome.CONVERGED, f" The largest {what} is {distance:.3g} after {step} steps."
+                break
+            if callback is not None and callback(dict(history[-1])):
+                outcome, detail = Outcome.STOPPED, f" It asked for it after step {step}."
+                break
+    except Stalled as stalled:
+        outcome, detail = Outcome.STALLED, f" {stalled}"
+    except KeyboardInterrupt:
+        outcome = Outcome.INTERRUPTED
+    if outcome is Outcome.FINISHED:
+        detail = f" The largest distance is {history[-1]['distance']:.3g}, the tolerance {tolerance:g}."
+    message = _SENTENCES.get(outcome, outcome.value) + detail
+    return Inversion(
+        input=good.u,
+        hidden=tuple(good.hidden),
+        energy=reached.energies,
+        residual=inverse.residuals(good.u),
+        gap=reached.gap,
+        radius=reached.radius,
+        outcome=outcome,
+        message=message,
+        history=history,
+    )
+
+
+_SENTENCES = {
+    Outcome.CONVERGED: "The inversion converged.",
+    Outcome.DIVERGED: "The inversion diverged; the last good input was kept.",
+}
+"""Where the outcome's own sentence is about the parameters of a model."""
+
+
+def _row(inverse: InverseProblem, step: int, seconds: float, u: Tensor, reached: Progress) -> Row:
+    row = {
+        "step": float(step),
+        "seconds": seconds,
+        "energy": float(reached.energies.mean()),
+        "residual": float(inverse.residuals(u).mean()),
+        "distance": float(reached.distance.max()),
+    }
+    if reached.gap is not None:
+        row["gap"] = float(reached.gap.max())
+    return {name: value if not math.isnan(value) else math.inf for name, value in row.items()}

@@ -1,0 +1,153 @@
+"""Inversion of deep networks: proximal gradient steps on the input and the hidden variables, block by block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from lifted_bregman._no_graph import no_graph
+from lifted_bregman.errors import SettingError
+from lifted_bregman.problem import Point
+from lifted_bregman.solvers._loop import Stalled
+from lifted_bregman.tasks._inverse_problem import InverseProblem, per_sample
+from lifted_bregman.tasks.inversion_solver import InversionSolver, InversionState, Progress
+
+_FLOOR = 1e-8  # of the factor of step sizes
+_MARGIN = 1.05  # on curvatures that are estimated
+
+
+@dataclass
+class DescentState(InversionState):
+    """The variables, with what acceleration and step sizes need."""
+
+    point: Point
+    """The variables with the z_l and d_l that belong to them."""
+    energies: Tensor
+    """E at the point, (samples,)."""
+    curvatures: list[float]
+    """A Lipschitz constant of each block's gradient."""
+    factor: float
+    """Step sizes are factor / curvature."""
+    before: list[Tensor] | None = None
+    """All blocks one step earlier; None at the start."""
+    momentum: Tensor = field(default_factory=lambda: torch.ones(0))
+    """Nesterov's t_k of each sample."""
+    moved: Tensor = field(default_factory=lambda: torch.zeros(0))
+    """max over blocks of ‖x - x⁺‖ / max(1, ‖x‖) in the last step, (samples,)."""
+
+
+@dataclass(frozen=True)
+class DescentInversion(InversionSolver[DescentState]):
+    """min over u and X of E(u, X) by proximal gradient steps on the blocks x_{L-1}, .., x_1, u.
+
+        x_l ← prox_{tG_l}( x_l - t ∇_{x_l} H )        u ← prox_{tJ}( u - t λ_1 J_xᵀ(σ_1(z_1) - x_1) )
+
+    One step is one sweep from the top to the input, each block after the ones above it (block-coordinate descent), or
+    all blocks from one point (`simultaneous`).  Step sizes are 1/L with a guaranteed Lipschitz constant L of the
+    block's gradient where all maps are affine, so that a sweep does not increase E.  Elsewhere L is an estimate, and
+    the step sizes are halved after a step that would increase the energy of a sample; that sample stays where it was.
+
+    accelerate  extrapolates each sample by Nesterov's rule before the sweep; a sample whose energy would increase is
+                put back and starts without momentum
+    step_size   in (0, 1], the factor of 1/L at the start; by default 1, or ½ for simultaneous steps
+
+    Each block's problem is convex for affine maps, the whole is not: what is found is a stationary point, and depends
+    on the start.  The tolerance bounds ‖x - x⁺‖ / max(1, ‖x‖) of every block and sample in one step.
+    """
+
+    simultaneous: bool = False
+    accelerate: bool = True
+    step_size: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.step_size is not None and not 0.0 < self.step_size <= 1.0:
+            raise SettingError(f"step_size is {self.step_size!r}; it must be a number in (0, 1], or None.")
+
+    @no_graph
+    def init(self, inverse: InverseProblem, start: Tensor) -> DescentState:
+        point = inverse.forward_point(start)
+        factor = self.step_size or (0.5 if self.simultaneous else 1.0)
+        energies, curvatures = inverse.energies(point), _curvatures(inverse, point)
+        ones = torch.ones_like(energies)
+        return DescentState(start, list(point.state), point, energies, curvatures, factor, None, ones, ones)
+
+    @no_graph
+    def step(self, inverse: InverseProblem, state: DescentState) -> DescentState:
+        old = [state.point.x[block] for block in inverse.blocks]
+        # t_{k+1} = (1 + √(1 + 4t_k²))/2, and the blocks ahead x + (t_k - 1)/t_{k+1} (x - x_before)
+        following = 0.5 * (1.0 + (1.0 + 4.0 * state.momentum.square()).sqrt())
+        weight = (state.momentum - 1.0) / following
+        point = state.point
+        accelerated = self.accelerate and state.before is not None and bool((weight > 0.0).any())
+        if accelerated:
+            assert state.before is not None
+            ahead = [x + per_sample(weight, x) * (x - x_) for x, x_ in zip(old, state.before, strict=True)]
+            point = inverse.point(ahead[0], ahead[1:])
+        point = self._moved(inverse, point, state)
+        energies = inverse.energies(point)
+        # Samples whose energy would increase stay; a plain sweep over affine maps is a descent up to its proximal maps.
+        rounding = 8.0 * torch.finfo(energies.dtype).eps * state.energies.abs()
+        worse = ~(energies <= state.energies + rounding)
+        plain = worse & ((weight == 0.0) if accelerated else torch.ones_like(worse))
+        factor, curvatures = state.factor, state.curvatures
+        if inverse.affine and not self.simultaneous:
+            worse = worse & (~plain | ~energies.isfinite())
+        elif bool(plain.any()):
+            factor *= 0.5
+            if factor < _FLOOR:
+                raise Stalled(f"The factor of the step sizes is {factor:.3g}.")
+            if not inverse.affine:
+                curvatures = _curvatures(inverse, state.point)
+        moved = _movement(inverse, old, point)
+        if bool(worse.any()):
+            kept = [
+                torch.where(per_sample(worse, x), x, point.x[block])
+                for block, x in zip(inverse.blocks, old, strict=True)
+            ]
+            point = inverse.point(kept[0], kept[1:])
+            energies = torch.where(worse, state.energies, energies)
+            moved = torch.where(worse, torch.inf, moved)
+        momentum = torch.where(worse, 1.0, following)
+        return DescentState(point.x[0], list(point.state), point, energies, curvatures, factor, old, momentum, moved)
+
+    def _moved(self, inverse: InverseProblem, start: Point, state: DescentState) -> Point:
+        """The point after one proximal gradient step on each block; `start` is not changed."""
+        point = inverse.point(start.x[0], start.state)
+        blocks = list(reversed(inverse.blocks))
+        steps = [state.factor / curvature for curvature in state.curvatures]
+        if self.simultaneous:
+            ahead = [torch.sub(start.x[b], inverse.gradient(start, b), alpha=steps[b]) for b in blocks]
+            for block, v in zip(blocks, ahead, strict=True):
+                point.set_variable(block, inverse.prox(block, v, steps[block]))
+            return point
+        for block in blocks:
+            v = torch.sub(point.x[block], inverse.gradient(point, block), alpha=steps[block])
+            point.set_variable(block, inverse.prox(block, v, steps[block]))
+        return point
+
+    def progress(self, inverse: InverseProblem, state: DescentState) -> Progress:
+        return Progress(state.energies, state.moved)
+
+
+def _curvatures(inverse: InverseProblem, point: Point) -> list[float]:
+    """A Lipschitz constant of every block's gradient: guaranteed for affine maps, else an estimate and a margin."""
+    problem = inverse.problem
+    found = []
+    for block in inverse.blocks:
+        if inverse.affine:
+            curvature = inverse.curvature(point, block)
+        else:
+            curvature = _MARGIN * problem.variable_curvature(point, block)
+        found.append(max(curvature, 1e-12))
+    return found
+
+
+def _movement(inverse: InverseProblem, old: list[Tensor], point: Point) -> Tensor:
+    """max over blocks of ‖x⁺ - x‖ / max(1, ‖x‖), (samples,)."""
+    relative = []
+    for block, x in zip(inverse.blocks, old, strict=True):
+        lengths = x.flatten(1).norm(dim=1).clamp(min=1.0)
+        relative.append((point.x[block] - x).flatten(1).norm(dim=1) / lengths)
+    return torch.stack(relative).amax(0)

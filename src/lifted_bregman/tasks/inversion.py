@@ -1,0 +1,112 @@
+"""`invert`: inputs of a fixed network whose outputs are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lifted_bregman._arguments import whole
+from lifted_bregman.errors import SettingError, TensorError
+from lifted_bregman.losses import BregmanLoss
+from lifted_bregman.penalties import Penalty
+from lifted_bregman.problem import LiftedProblem
+from lifted_bregman.problem.settings import Weights
+from lifted_bregman.tasks import _inversion_checks as checks
+from lifted_bregman.tasks._inverse_problem import InverseProblem
+from lifted_bregman.tasks._run_inversion import Row, run_inversion
+from lifted_bregman.tasks.descent import DescentInversion
+from lifted_bregman.tasks.inversion_result import Inversion
+from lifted_bregman.tasks.inversion_solver import InversionSolver
+from lifted_bregman.tasks.primal_dual import PrimalDualInversion
+
+
+def invert(
+    model: nn.Module | LiftedProblem,
+    y: Tensor,
+    *,
+    penalty: Penalty | None = None,
+    loss: BregmanLoss | None = None,
+    weights: Weights | None = None,
+    shape: tuple[int, ...] | int | None = None,
+    example: Tensor | None = None,
+    start: Tensor | None = None,
+    solver: InversionSolver[Any] | None = None,
+    steps: int = 2000,
+    tolerance: float = 1e-6,
+    record_every: int = 10,
+    callback: Callable[[Row], bool | None] | None = None,
+) -> Inversion:
+    """Finds inputs u whose outputs are close to y, with the model's parameters fixed and its activations proximal maps.
+
+        min over u and x_1 .. x_{L-1} of  Σ_v λ_v B_v(x_v, f_v(...)) + J(u),    x_0 = u, x_L = y
+
+    One layer with an affine map is a convex problem: `PrimalDualInversion` solves it and certifies the gap.  Deeper
+    networks are not convex: `DescentInversion` finds a stationary point.  Samples are independent of each other.
+
+    Args:
+        model: a network in evaluation mode, or a problem that `lift` has made of it.  Nothing of it is changed.
+        y: outputs, (samples, ...), in the range of the last activation; labels where the loss takes them.
+        penalty: J, its weight α included, such as `TotalVariation(0.015)`; sums are written with +.  None for no
+            penalty: then the input is not unique in general, and depends on the start.
+        loss: B_L; by default that of the model's last activation, or `SquaredError()` after a map.
+        weights: λ_1 .. λ_{L-1} > 0, as for `lift`.
+        shape: that of one input, such as (1, 28, 28); needed where the first map does not tell it.
+        example: inputs that `lift` may run the model on, where its code reads shapes; the shape is then theirs.
+        start: a guess of the inputs, (samples, ...); 0 by default.  The hidden variables start from its forward pass.
+        solver: `PrimalDualInversion()` or `DescentInversion()`; by default the first where the problem is convex.
+        steps: the most steps that are taken.
+        tolerance: where to stop: for `PrimalDualInversion` at gap <= tolerance·(1 + E), for `DescentInversion` at
+            ‖x - x⁺‖ <= tolerance·max(1, ‖x‖), of every sample.
+        record_every: steps between rows of the history, at which the tolerance is looked at.
+        callback: called with each new row; a true value ends the inversion.
+    """
+    steps, record_every = whole(steps, "steps"), whole(record_every, "record_every")
+    tolerance = checks.require_tolerance(tolerance)
+    if solver is not None and not isinstance(solver, InversionSolver):
+        raise SettingError(f"solver is {solver!r}; it must be PrimalDualInversion() or DescentInversion().")
+    given_shape = None if shape is None else checks.sample_shape(shape)
+    # the lifted problem, whose parameters stay as they are
+    if isinstance(model, LiftedProblem):
+        if loss is not None or weights is not None:
+            raise SettingError("a lifted problem has its loss and weights already: give them to lb.lift.")
+        problem = model
+    else:
+        like = next((p for p in model.parameters()), None) if isinstance(model, nn.Module) else None
+        if example is None and start is not None and isinstance(start, Tensor):
+            example = start
+        if example is None and given_shape is not None and like is not None:
+            example = torch.zeros((2, *given_shape), dtype=like.dtype, device=like.device)
+        problem = checks.lifted_model(model, loss, weights, example)
+    checks.require_one_input(problem)
+    # the start, and with it the shape of an input
+    u = _start(problem, y, given_shape, example, start)
+    problem.forward_state(u)  # checks the start, and that the model is in evaluation mode
+    checks.require_penalty(penalty, tuple(u.shape[1:]))
+    inverse = InverseProblem(problem, checks.outputs(problem, y, u), penalty)
+    if solver is None:
+        solver = PrimalDualInversion() if inverse.convex else DescentInversion()
+    solver.require(inverse)
+    if penalty is not None:
+        u = inverse.prox(0, u, 1e-9)  # into the constraints
+    return run_inversion(inverse, solver, u, steps, tolerance, record_every, callback)
+
+
+def _start(
+    problem: LiftedProblem, y: Any, shape: tuple[int, ...] | None, example: Tensor | None, start: Tensor | None
+) -> Tensor:
+    """The guess, or zeros in the shape that is given or known, one for each output."""
+    samples = len(y) if isinstance(y, Tensor) and y.ndim else 1
+    if start is not None:
+        if not isinstance(start, Tensor) or start.ndim == 0 or len(start) != samples:
+            given = tuple(start.shape) if isinstance(start, Tensor) else type(start).__name__
+            raise TensorError(f"start is {given} and y has {samples} samples: give one guess for each output.")
+        if shape is not None and tuple(start.shape[1:]) != shape:
+            raise TensorError(f"start is {tuple(start.shape)} and shape is {shape}: leave one of the two out.")
+        return start.detach().clone()
+    if shape is None:
+        shape = tuple(example.shape[1:]) if isinstance(example, Tensor) else checks.known_shape(problem)
+    like = next(problem.model.parameters())
+    return torch.zeros((samples, *shape), dtype=like.dtype, device=like.device)

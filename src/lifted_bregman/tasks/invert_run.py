@@ -1,0 +1,56 @@
+"""Inversion of the network in a run's folder, with penalties named in text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from lifted_bregman.errors import SettingError
+from lifted_bregman.experiments import TrainedRun
+from lifted_bregman.experiments.specs import make
+from lifted_bregman.losses import CrossEntropy
+from lifted_bregman.penalties import L1, Box, NonNegative, Penalty, SquaredL2, Sum, TotalVariation
+from lifted_bregman.tasks.inversion import invert
+from lifted_bregman.tasks.inversion_result import Inversion
+
+PENALTIES: dict[str, type[Penalty]] = {
+    "tv": TotalVariation,
+    "l1": L1,
+    "squared-l2": SquaredL2,
+    "box": Box,
+    "non-negative": NonNegative,
+}
+"""Penalties by the names that a command takes."""
+_PICTURES = (".png", ".pdf", ".svg")
+
+
+def invert_run(
+    trained: TrainedRun, outputs: Path, penalties: Sequence[str], steps: int = 2000, tolerance: float = 1e-6
+) -> Inversion:
+    """Inputs of a run's network for the outputs in a file, in the shape of the set's samples.
+
+    penalties  "tv:0.015", "box:0:1" and the like; their sum is J
+    """
+    parts = [make(spec, PENALTIES, "penalty") for spec in penalties]
+    penalty = None if not parts else parts[0] if len(parts) == 1 else Sum(*parts)
+    like = next(trained.model.parameters())
+    y: Tensor = trained.outputs(outputs)
+    loss = None if y.is_floating_point() else CrossEntropy()
+    model = nn.Sequential(nn.Flatten(), trained.model).eval()
+    y = y.to(like.device, like.dtype) if y.is_floating_point() else y.to(like.device)
+    shape = trained.inputs.shape
+    with torch.no_grad():
+        return invert(model, y, penalty=penalty, loss=loss, shape=shape, steps=steps, tolerance=tolerance)
+
+
+def require_picture(path: Path) -> None:
+    """SettingError unless a picture can be written to `path`."""
+    if path.suffix.lower() not in _PICTURES:
+        raise SettingError(
+            f"{path} is no picture that can be written: name a file that ends in {', '.join(_PICTURES)}."
+        )
+    if not path.parent.is_dir():
+        raise SettingError(f"{path} cannot be written, for there is no folder {path.parent}: choose another place.")
