@@ -35,7 +35,7 @@ class InverseProblem:
 
     @property
     def convex(self) -> bool:
-        """Whether E is convex in all its variables: one term, with an affine map."""
+        """Whether E is convex in all its variables, as with one term and an affine map."""
         return self.problem.depth == 1 and self.problem.network[1].map.affine
 
     @property
