@@ -255,6 +255,7 @@ def depth(seconds: float) -> tuple[list[Row], dict[str, Tensor]]:
 def draw(rows: list[Row], pictures: list[Tensor], digits: dict[str, Tensor], path: Path) -> None:
     """All three studies in one figure."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter
 
     figure = Figure(figsize=(11, 8), layout="constrained")
     top, middle, bottom = figure.subfigures(3, 1, height_ratios=[1.3, 1.2, 1.3])
@@ -267,6 +268,7 @@ def draw(rows: list[Row], pictures: list[Tensor], digits: dict[str, Tensor], pat
         own = [row for row in rows if row["study"] == "rates" and row["seed"] == seed]
         left.loglog([r["noise"] for r in own], [r["bregman_distance"] for r in own], "o-", label=f"seed {seed}")
     left.set(xlabel="noise δ", ylabel="D_J(u_α, u†)", title="α proportional to δ")
+    left.xaxis.set_minor_formatter(NullFormatter())
     left.legend()
     own = [row for row in rows if row["study"] == "depth"]
     for method in dict.fromkeys(row["method"] for row in own):
