@@ -21,7 +21,7 @@ digits = data.load("digits")
 
 
 class Network(nn.Module):
-    """Two residual blocks with layer normalisation; activations as functions and as a module."""
+    """Two residual blocks with layer normalisation; functions and a module as activations."""
 
     def __init__(self, width=48):
         super().__init__()
