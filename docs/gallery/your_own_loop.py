@@ -21,7 +21,7 @@ digits = data.load("digits")
 
 
 class Network(nn.Module):
-    """Two residual blocks with layer normalisation; functions and a module as activations."""
+    """Two residual blocks; functions and a module as activations."""
 
     def __init__(self, width=48):
         super().__init__()
@@ -39,11 +39,12 @@ class Network(nn.Module):
 
 def train(model, epochs=8):
     """A loop as any other; returns the mean loss of each epoch."""
-    loader = DataLoader(
-        TensorDataset(digits.train.X, digits.train.y), 64, shuffle=True, generator=torch.Generator().manual_seed(0)
-    )
+    samples = TensorDataset(digits.train.X, digits.train.y)
+    order = torch.Generator().manual_seed(0)
+    loader = DataLoader(samples, 64, shuffle=True, generator=order)
     optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, total_steps=epochs * len(loader))
+    steps = epochs * len(loader)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, total_steps=steps)
     losses = []
     for _ in range(epochs):
         total = 0.0
@@ -78,8 +79,10 @@ model = lb.plain_backward(model)
 accuracies = {}
 for name, network in (("autograd", plain), ("lifted", model)):
     with torch.no_grad():
-        accuracies[name] = float((network(digits.test.X).argmax(1) == digits.test.y).float().mean())
-    print(f"{name}: loss {histories[name][-1]:.4f}, {100 * accuracies[name]:.1f} % of the held-out digits")
+        right = network(digits.test.X).argmax(1) == digits.test.y
+        accuracies[name] = float(right.float().mean())
+    loss, accuracy = histories[name][-1], 100 * accuracies[name]
+    print(f"{name}: loss {loss:.4f}, {accuracy:.1f} % of the held-out digits")
 
 assert type(model) is Network and plain_keys == lifted_keys
 assert histories["lifted"][-1] < 0.1 * histories["lifted"][0]
