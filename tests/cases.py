@@ -92,6 +92,7 @@ def solver_cases() -> list[solvers.Solver]:
         solvers.ImplicitSGD(prox_weight=1.0, inner_steps=2, solver=solvers.ProximalGradient()),
         solvers.ImplicitSGD(prox_weight=5.0, inner_steps=3, parameters=solvers.ParameterUpdate.EXPLICIT),
         solvers.GramSweep(step_size=0.02),
+        solvers.KroneckerSweep(step_size=0.2, total_steps=40),
         solvers.GramSweep(step_size=0.02, block=3, inner_steps=2, average=0.0),
         solvers.StochasticProximalGradient(step_parameter=0.05),
         solvers.ModelAveraging(workers=2, local_steps=3),

@@ -34,6 +34,7 @@ SOLVERS = {
     "pipelined": PIPELINED,
     "pipelined, fixed": solvers.PipelinedSweep(0.03, 0.05, micro_batches=3),
     "Gram": solvers.GramSweep(step_size=0.02),
+    "Kronecker": solvers.KroneckerSweep(step_size=0.2, total_steps=40, micro_batches=3),
     "Gram, pipelined": GRAM,
     "Gram, all settings": solvers.GramSweep(0.02, nudge=30.0, average=0.0, inner_steps=2, block=2, micro_batches=2),
 }

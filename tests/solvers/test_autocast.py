@@ -15,6 +15,7 @@ U = 2.0**-8
 """The unit of rounding of bfloat16: half the distance of 1 and the next number, which has 8 bits."""
 SOLVERS = [
     lb.GramSweep(),
+    lb.KroneckerSweep(),
     lb.GramSweep(block=3, inner_steps=2),
     lb.baselines.SGD(learning_rate=0.02, momentum=0.5),
     lb.baselines.Adam(),

@@ -15,8 +15,19 @@ from tests.problem.test_graph_problems import CASES
 from tests.solvers.pretend_device import ELSEWHERE, PretendDevice, move_model
 from tests.solvers.problems import NAMES, Case, make
 
-SOLVERS = [lb.GramSweep(), lb.ImplicitSGD(prox_weight=5.0, inner_steps=2), lb.SAGA(), *solver_cases()]
-GRAPH_SOLVERS = [lb.GramSweep(), lb.ImplicitSGD(prox_weight=5.0, inner_steps=1), lb.baselines.Adam()]
+SOLVERS = [
+    lb.GramSweep(),
+    lb.KroneckerSweep(),
+    lb.ImplicitSGD(prox_weight=5.0, inner_steps=2),
+    lb.SAGA(),
+    *solver_cases(),
+]
+GRAPH_SOLVERS = [
+    lb.GramSweep(),
+    lb.KroneckerSweep(),
+    lb.ImplicitSGD(prox_weight=5.0, inner_steps=1),
+    lb.baselines.Adam(),
+]
 # torch has another second derivative of group and instance normalisation for tensors of a subclass, which fails.
 NORMALISED = ("post-activation residual, group norm", "normalisations")
 GRAPHS = [(kind, solver) for kind in CASES if len(MODELS[kind]()[1]) == 1 for solver in GRAPH_SOLVERS]

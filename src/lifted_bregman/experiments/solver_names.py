@@ -25,6 +25,7 @@ from lifted_bregman.training import default_solver
 
 SOLVERS: dict[str, type[Solver[Any]]] = {
     "gram-sweep": solvers.GramSweep,
+    "kronecker-sweep": solvers.KroneckerSweep,
     "implicit-sgd": solvers.ImplicitSGD,
     "proximal-gradient": solvers.ProximalGradient,
     "pipelined-sweep": solvers.PipelinedSweep,

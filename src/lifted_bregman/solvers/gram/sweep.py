@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,18 +12,15 @@ from torch import Tensor
 from lifted_bregman._arguments import positive, require_count
 from lifted_bregman._autocast import full_precision
 from lifted_bregman._no_graph import no_graph
-from lifted_bregman.activations import Identity
 from lifted_bregman.errors import SettingError
 from lifted_bregman.maps import Convolution, Dense
 from lifted_bregman.penalties import Nuclear, Penalty
 from lifted_bregman.problem import LiftedProblem
-from lifted_bregman.problem.blocks import hidden_layers
-from lifted_bregman.problem.composite import composite_prox
 from lifted_bregman.solvers._anchor import Anchor, copied, live
-from lifted_bregman.solvers._interface import Batch, Solver, SolverState
+from lifted_bregman.solvers._interface import Batch, SolverState
 from lifted_bregman.solvers._micro_batches import micro_batches
 from lifted_bregman.solvers._packing import rows as as_rows
-from lifted_bregman.solvers.gram.forward import Forward, Gradients, add_pulled, core, forward
+from lifted_bregman.solvers.gram.forward import Forward, Gradients, core, forward
 from lifted_bregman.solvers.gram.length import (
     add_squares,
     distance_squared,
@@ -48,9 +43,7 @@ from lifted_bregman.solvers.gram.move import (
 from lifted_bregman.solvers.gram.parallel import (
     SharedRows,
     all_terms,
-    receive_signal,
     root_mean_squares,
-    send_signals,
     spread_parameters,
 )
 from lifted_bregman.solvers.gram.rows import Rows, block_size, by_row
@@ -58,14 +51,9 @@ from lifted_bregman.solvers.gram.schedule import average_share, from_average, to
 from lifted_bregman.solvers.gram.signal import (
     TINY,
     Signal,
-    joined,
-    lifted_signal,
-    limit_nudge,
-    linear_signal,
-    output_signal,
-    penalised_signal,
     sample_norms,
 )
+from lifted_bregman.solvers.gram.top_down import TopDownSweep, is_convolution, is_dense, output_of
 
 PATCHES = 512  # rows of a convolution's inputs that its metric is computed from, at most
 
@@ -97,7 +85,7 @@ class _System:
 
 
 @dataclass(frozen=True)
-class GramSweep(Solver[GramSweepState]):
+class GramSweep(TopDownSweep[GramSweepState]):
     """One implicit move of each layer for each batch, in the metric of its inputs, around an average of the past.
 
     A step has five stages, each a module of `lifted_bregman.solvers.gram` with functions of tensors.  `gram.reference`
@@ -170,13 +158,6 @@ class GramSweep(Solver[GramSweepState]):
                      batch
     """
 
-    minibatch: ClassVar[bool] = True
-    shared_parameters: ClassVar[bool] = True
-    training_mode: ClassVar[bool] = True
-    weighted: ClassVar[bool] = True
-    autocast: ClassVar[bool] = True
-    counts: ClassVar[tuple[str, ...]] = ("fallbacks",)
-
     step_size: float = 0.3
     trust: float = 0.15
     damping: float = 0.15
@@ -188,16 +169,6 @@ class GramSweep(Solver[GramSweepState]):
     inner_steps: int = 1
     block: int = 100
     micro_batches: int = 1
-
-    @property
-    def data_parallel(self) -> bool:  # type: ignore[override]
-        """Where a batch is in one part."""
-        return self.micro_batches == 1
-
-    @property
-    def layer_parallel(self) -> bool:
-        """Always."""
-        return True
 
     def __post_init__(self) -> None:
         for name in ("step_size", "trust", "narrow_damping", "nudge", "penalised_nudge"):
@@ -234,13 +205,13 @@ class GramSweep(Solver[GramSweepState]):
         if updates_distance(state.steps):
             _update_distance(problem, state)
         # z_l = f_l(x_{l-1}), x_l = σ_l(z_l)
-        dense = [layer for layer in problem.partition.terms if _is_dense(problem, layer)]
+        dense = [layer for layer in problem.partition.terms if is_dense(problem, layer)]
         parts = micro_batches(len(batch), self.micro_batches)
         passed = forward(problem, batch.X, parts, set(problem.partition.terms) - set(dense))
         if batch.meter is not None:
             batch.meter.see_forward(problem, batch, passed.x, passed.z[problem.depth])
         # E_L = λ_L (σ_L(z_L) - y), and the sizes of z_l that limit nudges and moves
-        output = _output_signal(problem, passed, batch)
+        output = output_of(problem, passed, batch)
         norms = {layer: sample_norms(z) for layer, z in passed.z.items()}
         sizes = _sizes(problem, state, passed, norms, output, batch)
         limits = dict(zip(sizes, torch._foreach_mul(list(sizes.values()), self.trust), strict=True))
@@ -280,61 +251,6 @@ class GramSweep(Solver[GramSweepState]):
                     W, penalty = f.parameters[name], problem.parameter_penalties[layer]
                     W.copy_(f.from_unit_rows(_with_zeros(f.unit_rows(W), f.unit_rows(V), penalty), W))
         spread_parameters(problem)
-
-    # Signals
-
-    def _signals(
-        self,
-        problem: LiftedProblem,
-        passed: Forward,
-        output: Signal | None,
-        norms: Mapping[int, Tensor],
-        gradients: Gradients,
-    ) -> Iterator[tuple[int, Signal]]:
-        """(l, E_l) from the top down; a layer may move as soon as it is yielded, since its pull-back is done."""
-        partition, hidden = problem.partition, hidden_layers(problem.depth)
-        found: dict[int, list[Signal]] = {layer: [] for layer in partition.terms}
-        if output is not None:
-            found[problem.depth].append(output)
-        for number, rows in enumerate(passed.parts):
-            pulled: dict[int, Tensor] = {}  # Σ_t J_xᵀ E_t of each variable, over the terms t that were visited
-            for layer in reversed(partition.terms):
-                if layer == problem.depth:
-                    assert output is not None
-                    E = output.E[rows]
-                else:
-                    x, z = passed.x[layer][rows], passed.z[layer][rows]
-                    g = receive_signal(problem, x) if layer in partition.lent else pulled.pop(layer)
-                    signal = self._signal(problem, layer, x, z, g, norms[layer][rows])
-                    found[layer].append(signal)
-                    E = signal.E
-                # J_xᵀ E_l for the variables that f_l reads, with Θ_l before its move
-                wanted = [v for v in problem.links.inputs[layer] if v in hidden]
-                if layer in passed.pulls:
-                    below = gradients.pull(layer, passed.pulls[layer][number], E, rows, bool(wanted))
-                elif wanted:
-                    below = core(problem, layer).pull_back_input(passed.read(problem, layer)[rows], E)
-                else:
-                    below = None
-                if wanted and layer in passed.heads:
-                    below, _ = passed.heads[layer][number](below)
-                add_pulled(pulled, problem.links.inputs[layer], below, wanted)
-                if rows is passed.parts[-1] and not partition.borrowed:
-                    yield layer, joined(found.pop(layer))
-            send_signals(problem, pulled)
-        for layer in reversed(list(found)):
-            yield layer, joined(found[layer])
-
-    def _signal(self, problem: LiftedProblem, layer: int, x: Tensor, z: Tensor, g: Tensor, z_norms: Tensor) -> Signal:
-        """E_l from g = Σ J_xᵀ E of the terms that read x_l = σ_l(z_l); ‖z_i‖ of each sample is known."""
-        own, weight = problem.network[layer], problem.weight(layer)
-        if layer in problem.penalties:
-            nudge = self.penalised_nudge / weight
-            return penalised_signal(x, z, g, nudge, own.activate, partial(_penalised_prox, problem, layer, nudge))
-        if isinstance(own.activation, Identity):
-            return linear_signal(g)
-        nudges = limit_nudge(z_norms, g, self.nudge / problem.links.longest_path / weight)
-        return lifted_signal(own.activation, own.activate, own.dim, z, g, nudges)
 
     # Moves
 
@@ -382,7 +298,7 @@ class GramSweep(Solver[GramSweepState]):
         gradient = gradients.take(layer)
         if not gradient:
             return None
-        if not math.isinf(self.damping) and _is_convolution(problem, layer):
+        if not math.isinf(self.damping) and is_convolution(problem, layer):
             return self._patch_move(problem, layer, signal.E, gradient, passed.read(problem, layer), batch)
         batch.shard.all_sum(*gradient.values())
         return gradient_move(gradient, together=problem.has_parameter_prox(layer))
@@ -466,32 +382,6 @@ class GramSweep(Solver[GramSweepState]):
         work.adjoints += sum(layer > 1 for layer in problem.partition.terms)
         work.parameter_gradients += own
         state.metrics["fallbacks"] = state.fallbacks
-
-
-def _is_dense(problem: LiftedProblem, layer: int) -> bool:
-    """Whether a layer moves in the metric of its inputs: dense, with parameters of its own and without a penalty."""
-    f, alone = core(problem, layer), len(problem.links.users[layer]) == 1
-    return isinstance(f, Dense) and alone and not problem.has_parameter_prox(layer) and bool(f.parameters)
-
-
-def _is_convolution(problem: LiftedProblem, layer: int) -> bool:
-    """Whether a layer moves in the metric of its patches: a convolution that shares nothing and has no penalty."""
-    alone = len(problem.links.users[layer]) == 1
-    return isinstance(core(problem, layer), Convolution) and alone and not problem.has_parameter_prox(layer)
-
-
-def _penalised_prox(problem: LiftedProblem, layer: int, nudge: float, v: Tensor) -> Tensor:
-    """prox_{Ψ_l + (ν_l/λ_l) R_l}(v)."""
-    own = problem.network[layer]
-    return own.restore(composite_prox(own.activation, problem.penalties[layer], own.arrange(v), 1.0, nudge))
-
-
-def _output_signal(problem: LiftedProblem, passed: Forward, batch: Batch) -> Signal | None:
-    """E_L; None where another rank has the output."""
-    top = problem.depth
-    if top not in passed.z:
-        return None
-    return output_signal(passed.x[top], passed.z[top], batch.Y, problem.weight(top), problem.network[top].activate)
 
 
 def _sizes(

@@ -1,0 +1,198 @@
+"""The move of one layer: a Kronecker-factored metric, momentum, second moments, and a rate that ends at 0.
+
+A layer computes z = A Θᵀ from the rows A = [x 1], (m, n), and its error signal is E, (m, units), so that the gradient
+is EᵀA/m.  k counts steps from 1, and K is the number of steps of the run.
+
+    Gram matrices   R_A = running mean of AᵀA/m           R_E = running mean of EᵀE/m
+    metric          P_A = (R_A + τ t_A I)⁻¹ t_A (1 + τ)   P_E = (R_E + τ t_E I)⁻¹ t_E (1 + τ)    t the mean eigenvalue
+    direction       G = P_E (EᵀA/m) P_A
+    memory          M ← β₁ M + (1 - β₁) G                 V ← β₂ V + (1 - β₂) G²
+    move            Θ ← Θ - η U,   U = M/(1 - β₁ᵏ) / √(V/(1 - β₂ᵏ))
+    length          η = s(k/K) min( c/√(K n), κ/L ‖Θ‖/‖U‖ )
+    schedule        s rises to 1 in the first 20th of the run, and falls to 0 like a cosine
+
+The rate c/√(K n) makes the sum of all moves, √K of them if they were random, independent of the length of the run, and
+the change of a unit's output independent of the number n of its inputs.  The metric is that of K-FAC, with lifted
+signals; the moments are Adam's, with a short memory.
+
+A layer of more than `NARROW` inputs takes the metric of the batch alone, in sample space,
+
+    G = Cᵀ A/m          C = (AAᵀ/m + τtI)⁻¹ E P_E t (1 + τ) ,   t the mean eigenvalue of AAᵀ/m ,
+
+and one second moment for each unit.  Layers of more than `NARROW` units, and the output layer, have P_E = I.
+
+These are functions of tensors; `memory` holds a layer's tensors by name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from lifted_bregman._linalg import damped_inverse
+
+NARROW = 128
+"""Inputs or units up to which a Gram matrix is kept."""
+WIDE_DAMPING = 0.15
+"""τ in sample space."""
+MOMENTUM = 0.9
+"""β₁."""
+SECOND = 0.95
+"""β₂."""
+GRAM_MEMORY = 0.95
+"""Share of the past in a running Gram matrix, for each time it is updated."""
+WARM_UP = 0.05
+"""Share of the run in which the rate rises."""
+OPEN_ENDED = 400
+"""Where K is unknown, the rate is that of a run of max(k, 400) steps."""
+_UPDATE_EVERY = 3
+_INVERT_EVERY = 10
+_LEAST_NORM = 0.1  # of a unit, where a layer begins at 0
+_TINY = 1e-12  # beside roots of second moments, and norms, that are divided by
+_LEAST_STEP = 1e-30
+
+METRICS = {"inputs": "input_metric", "signals": "signal_metric"}
+"""The metric of each Gram matrix, by name."""
+Memory = dict[str, Tensor]
+"""The tensors of one layer: "momentum", "squares", "inputs", "signals", "input_metric", "signal_metric"."""
+AllSum = Callable[..., None]
+
+
+def schedule(k: int, total: int | None) -> float:
+    """s(k/K) for step k >= 1; for an unknown K it only rises."""
+    if total is None:
+        return min(1.0, k / (WARM_UP * OPEN_ENDED))
+    warm = max(1.0, WARM_UP * total)
+    left = max(0.0, k - warm) / max(1.0, total - warm)
+    return min(k / warm, 1.0) * 0.5 * (1.0 + math.cos(math.pi * min(1.0, left)))
+
+
+def rate(k: int, total: int | None, inputs: int, step_size: float) -> float:
+    """s(k/K) c/√(K n)."""
+    steps = max(k, OPEN_ENDED) if total is None else total
+    return schedule(k, total) * step_size / math.sqrt(steps * inputs)
+
+
+def inverts(k: int, last: int) -> bool:
+    """Whether step k computes the metrics again, `last` being the step that did so before: every 10th, sooner early."""
+    return k <= 3 or k - last >= min(_INVERT_EVERY, k // 8)
+
+
+def updates(k: int) -> bool:
+    """Whether step k updates the Gram matrices, besides those that compute the metrics."""
+    return k % _UPDATE_EVERY == 0
+
+
+def update_gram(memory: Memory, name: str, gram: Tensor, times: int) -> None:
+    """R ← (1 - w) R + w (gram), in place; w = 1/times for the first updates, so that R is then their mean.
+
+    name   "inputs" or "signals"
+    gram   AᵀA/m or EᵀE/m of all rows of the batch
+    times  how often R was updated, this time included
+    """
+    share = max(1.0 - GRAM_MEMORY, 1.0 / times)
+    if name in memory:
+        memory[name].lerp_(gram, share)
+    else:
+        memory[name] = gram.clone()
+
+
+def metric(gram: Tensor, damping: float) -> tuple[Tensor, Tensor]:
+    """P = (R + τtI)⁻¹ t(1 + τ), which is I for R = tI, and whether a multiple of I replaces it, () of bool.
+
+    gram  R, (n, n) or a stack (k, n, n); t is the mean of the diagonal of each
+    """
+    stack = gram if gram.ndim == 3 else gram[None]
+    t = stack.diagonal(dim1=1, dim2=2).mean(1)
+    inverse, _, failed = damped_inverse(stack.clone(), damping)
+    P = inverse.mul_((t * (1.0 + damping))[:, None, None])
+    return (P if gram.ndim == 3 else P[0]), failed
+
+
+def direction(A: Tensor, E: Tensor, memory: Mapping[str, Tensor], total: int, all_sum: AllSum) -> Tensor:
+    """G = P_E (EᵀA/m) P_A, (units, n), from the rows of this rank.
+
+    A, E     (rows, n) and (rows, units)
+    total    m, the rows of all ranks
+    all_sum  adds up sums over rows, in place
+    """
+    P_A, P_E = memory.get("input_metric"), memory.get("signal_metric")
+    few = len(A) < max(A.shape[1], E.shape[1])
+    if few:  # the metrics meet the smaller factors first
+        A = A if P_A is None else A @ P_A
+        E = E if P_E is None else E @ P_E
+    G = E.t() @ A
+    all_sum(G)
+    G.div_(total)
+    return G if few else in_metric(G, memory)
+
+
+def in_metric(G: Tensor, memory: Mapping[str, Tensor]) -> Tensor:
+    """P_E G P_A for G (units, n); stacks (groups, ...) of metrics act on the groups of units."""
+    P_A, P_E = memory.get("input_metric"), memory.get("signal_metric")
+    if P_A is not None:
+        G = G @ P_A if P_A.ndim == 2 else (G.view(len(P_A), -1, G.shape[1]) @ P_A).view_as(G)
+    return G if P_E is None else P_E @ G
+
+
+def sample_direction(A: Tensor, E: Tensor, damping: float, block: int) -> tuple[Tensor, Tensor]:
+    """CᵀA/m with C = (AAᵀ/m + τtI)⁻¹ E t(1 + τ), and whether the gradient replaces it, () of bool.
+
+    A, E   (m, n) and (m, units): all rows of the batch
+    block  rows of a system, at most; the directions of the blocks are averaged, by their rows
+    """
+    m = len(A)
+    size = -(-m // -(-m // block))
+    G, failed = E.new_zeros(E.shape[1], A.shape[1]), torch.zeros((), dtype=torch.bool, device=A.device)
+    for a, e in zip(A.split(size), E.split(size), strict=True):
+        P, missed = metric((a @ a.t()).div_(len(a)), damping)
+        G.addmm_((P @ e).t(), a, alpha=1.0 / m)
+        failed = failed | missed
+    return G, failed
+
+
+def remember(memory: Memory, G: Tensor, by_unit: bool) -> None:
+    """M and V take in G, in place.
+
+    by_unit  one second moment for each unit, the mean of its squares
+    """
+    if "momentum" not in memory:
+        memory["momentum"] = torch.zeros_like(G)
+        memory["squares"] = G.new_zeros(len(G), 1) if by_unit else torch.zeros_like(G)
+    memory["momentum"].lerp_(G, 1.0 - MOMENTUM)
+    if by_unit:
+        memory["squares"].lerp_(torch.linalg.vecdot(G, G)[:, None] / G.shape[1], 1.0 - SECOND)
+    else:
+        memory["squares"].mul_(SECOND).addcmul_(G, G, value=1.0 - SECOND)
+
+
+def correction(k: int) -> float:
+    """√(1 - β₂ᵏ)/(1 - β₁ᵏ), which makes M/√V the quotient of means although M and V begin at 0."""
+    return math.sqrt(1.0 - SECOND**k) / (1.0 - MOMENTUM**k)
+
+
+def move(memory: Mapping[str, Tensor]) -> Tensor:
+    """M/√V, without the corrections for the first steps."""
+    return memory["momentum"] / memory["squares"].sqrt().add_(_TINY)
+
+
+def length(parameters: list[Tensor], U: Tensor, rate: float, limit: float) -> Tensor:
+    """η = min( rate, limit ‖Θ‖/‖U‖ ), (); a unit counts with a norm of 0.1 at least, so that a layer may begin at 0.
+
+    limit  s(k/K) κ/L
+    """
+    norms = torch._foreach_norm([*parameters, U])
+    size: Tensor = torch.linalg.vector_norm(torch.stack(norms[:-1]))
+    return size.clamp_(min=_LEAST_NORM * math.sqrt(len(U))).mul_(limit).div_(norms[-1] + _TINY).clamp_(max=rate)
+
+
+def prox_step(memory: Mapping[str, Tensor], eta: Tensor, k: int) -> Tensor:
+    """η (1 - β₁ᵏ)/√V, (): with a constant gradient g, M is (1 - β₁ᵏ) g, and η M/√V is this step along it.
+
+    memory  of a layer with one second moment
+    """
+    step = eta.mul(1.0 - MOMENTUM**k).div_(memory["squares"].sqrt().view(()).add_(_TINY))
+    return step.clamp_(min=_LEAST_STEP)

@@ -1,0 +1,174 @@
+"""`KroneckerSweep` against its slow reference, and its parts against closed forms."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import lifted_bregman as lb
+from lifted_bregman.errors import SettingError
+from lifted_bregman.solvers import Batch
+from lifted_bregman.solvers.kronecker import rule, sweep
+from lifted_bregman.solvers.kronecker.reference import Layer, Reference
+
+F64 = torch.float64
+
+
+def chain(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    layers = (nn.Linear(5, 9), nn.ReLU(), nn.Linear(9, 4), nn.Tanh(), nn.Linear(4, 6), nn.Sigmoid(), nn.Linear(6, 3))
+    return nn.Sequential(*layers).double()
+
+
+def data(samples: int = 40):
+    generator = torch.Generator().manual_seed(1)
+    X = torch.randn(samples, 5, generator=generator, dtype=F64)
+    return X, torch.randn(samples, 3, generator=generator, dtype=F64)
+
+
+def packed(model: nn.Sequential) -> list[torch.Tensor]:
+    return [torch.cat((f.weight, f.bias[:, None]), 1).detach().clone() for f in model if isinstance(f, nn.Linear)]
+
+
+def reference_of(model: nn.Sequential, total: int, **settings) -> Reference:
+    sigma = [f.forward for f in model if not isinstance(f, nn.Linear)] + [lambda z: z]
+    return Reference([Layer(t, s) for t, s in zip(packed(model), sigma, strict=True)], total, **settings)
+
+
+CASES = {
+    "narrow": {},
+    "wide from 5 inputs": {"narrow": 4},
+    "wide, in blocks": {"narrow": 5, "block": 3},
+    "other settings": {"step_size": 0.7, "nudge": 0.05, "damping": 3.0, "trust": 0.02},
+    "a nudge that z limits": {"nudge": 50.0},
+}
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_every_step_is_that_of_the_reference(name, weighted, monkeypatch):
+    settings = CASES[name]
+    monkeypatch.setattr(rule, "NARROW", settings.get("narrow", 128))
+    monkeypatch.setattr(sweep, "LARGEST_BLOCK", settings.get("block", 256))
+    (X, Y), model, steps = data(), chain(), 30
+    w = torch.linspace(0.5, 1.5, len(X), dtype=F64) if weighted else None
+    expected = reference_of(model, steps, **settings)
+    own = {key: value for key, value in settings.items() if key not in ("narrow", "block")}
+    solver, problem = lb.KroneckerSweep(total_steps=steps, **own), lb.lift(model, loss=lb.SquaredError())
+    whole = Batch.whole(problem, X, Y, w)
+    state = solver.init(problem, whole)
+    for k in range(steps):
+        first = 7 * k % 30
+        state = solver.step(problem, state, whole.slice(first, first + 10))
+        expected.step(X[first : first + 10], Y[first : first + 10], None if w is None else w[first : first + 10])
+        for ours, layer in zip(packed(model), expected.layers, strict=True):
+            torch.testing.assert_close(ours, layer.theta, rtol=1e-9, atol=1e-10)
+    assert int(state.fallbacks) == 0
+
+
+def test_the_metric_inverts_the_damped_gram_matrix_and_is_the_identity_for_multiples_of_it():
+    B = torch.randn(7, 4, generator=torch.Generator().manual_seed(0), dtype=F64)
+    R, tau = B.T @ B, 0.3
+    P, failed = rule.metric(R, tau)
+    t = R.trace() / 4
+    torch.testing.assert_close((R + tau * t * torch.eye(4, dtype=F64)) @ P, t * (1 + tau) * torch.eye(4, dtype=F64))
+    assert not failed
+    P, _ = rule.metric(5.0 * torch.eye(3, dtype=F64), tau)
+    torch.testing.assert_close(P, torch.eye(3, dtype=F64))
+
+
+def test_the_schedule_rises_to_1_and_ends_at_0():
+    K = 200
+    values = [rule.schedule(k, K) for k in range(1, K + 1)]
+    assert values[9] == 1.0 == max(values)
+    assert values[4] == 0.5
+    assert values[-1] == pytest.approx(0.0, abs=1e-12)
+    assert values[9 + 95] == pytest.approx(0.5)
+    assert values[10:] == sorted(values[10:], reverse=True)
+    assert rule.schedule(1, 1) <= 1.0
+
+
+def test_without_an_end_the_rate_decays_like_one_over_the_root_of_the_steps():
+    assert rule.rate(100_000, None, 4, 2.0) == pytest.approx(2.0 / math.sqrt(100_000 * 4))
+    assert rule.rate(50, None, 1, 2.0) == pytest.approx(2.0 / math.sqrt(400))
+
+
+@pytest.mark.parametrize("rows", [3, 20])
+def test_few_and_many_rows_have_the_same_direction(rows):
+    generator = torch.Generator().manual_seed(0)
+    A, E = (torch.randn(rows, n, generator=generator, dtype=F64) for n in (6, 5))
+    P_A, P_E = (rule.metric(torch.eye(n, dtype=F64) + torch.ones(n, n, dtype=F64), 0.5)[0] for n in (6, 5))
+    memory = {"input_metric": P_A, "signal_metric": P_E}
+    G = rule.direction(A, E, memory, rows, lambda *sums: None)
+    torch.testing.assert_close(G, P_E @ (E.T @ A / rows) @ P_A)
+
+
+def test_a_layer_that_begins_at_zero_moves():
+    U = torch.ones(4, 9, dtype=F64)
+    eta = rule.length([torch.zeros(4, 8, dtype=F64), torch.zeros(4, dtype=F64)], U, 10.0, 0.5)
+    assert float(eta) == pytest.approx(0.5 * 0.1 * 2.0 / 6.0)
+    model = chain()
+    with torch.no_grad():
+        model[-1].weight.zero_()
+        model[-1].bias.zero_()
+    X, Y = data()
+    lb.fit(lb.lift(model, loss=lb.SquaredError()), (X, Y), lb.KroneckerSweep(), epochs=2, batch_size=10)
+    assert float(model[-1].weight.detach().abs().min()) > 0.0
+
+
+def test_a_convolution_moves_in_the_metric_of_its_patches_and_signals():
+    torch.manual_seed(0)
+    conv, head = nn.Conv2d(2, 3, 2), nn.Linear(12, 4)
+    model = nn.Sequential(conv, nn.Tanh(), nn.Flatten(), head).double()
+    X, Y = torch.randn(6, 2, 3, 3, dtype=F64), torch.randn(6, 4, dtype=F64)
+    problem, before = lb.lift(model, loss=lb.SquaredError()), conv.weight.detach().clone()
+    solver, batch = lb.KroneckerSweep(total_steps=10, nudge=1e-7), Batch.whole(problem, X, Y)
+    z = conv(X)
+    out = head(torch.tanh(z).flatten(1))
+    (E,) = torch.autograd.grad(((out - Y) ** 2).sum() / 2, z)
+    solver.step(problem, solver.init(problem, batch), batch)
+    # Rows of patches with a column of ones, in the order of samples and places
+    A = F.unfold(X, 2).transpose(1, 2).reshape(-1, 8)
+    A = torch.cat((A, torch.ones(len(A), 1, dtype=F64)), 1)
+    E = E.permute(0, 2, 3, 1).reshape(-1, 3)
+    P_A, P_E = rule.metric(A.T @ A / len(A), 1.0)[0], rule.metric(E.T @ E / len(E), 1.0)[0]
+    G = P_E @ (E.T @ A / len(X)) @ P_A
+    # In the first step M̂/√V̂ is the sign of G, and the rate is that of the first step
+    moved = (before - conv.weight.detach()).flatten(1)
+    torch.testing.assert_close(torch.sign(moved), torch.sign(G[:, :-1]))
+    assert float(moved.abs().max() - moved.abs().min()) < 1e-9
+
+
+def test_a_penalty_on_weights_makes_exact_zeros():
+    X, Y = data(60)
+    model = chain()
+    problem = lb.lift(model, loss=lb.SquaredError(), parameter_penalties={1: lb.penalties.L1(0.004)})
+    result = lb.fit(problem, (X, Y), lb.KroneckerSweep(), epochs=40, batch_size=10, seed=0)
+    assert result.history[-1]["objective"] < result.history[0]["objective"]
+    assert 0 < int((model[0].weight == 0).sum()) < model[0].weight.numel()
+    assert int((model[2].weight == 0).sum()) == 0
+
+
+def test_one_layer_reaches_the_least_squares_solution():
+    X, Y = data(60)
+    model = nn.Sequential(nn.Linear(5, 3)).double()
+    lb.fit(lb.lift(model, loss=lb.SquaredError()), (X, Y), lb.KroneckerSweep(), epochs=300, batch_size=60, seed=0)
+    exact = torch.linalg.lstsq(torch.cat((X, torch.ones(60, 1, dtype=F64)), 1), Y).solution
+    torch.testing.assert_close(model[0].weight.detach().T, exact[:-1], rtol=1e-3, atol=1e-3)
+
+
+def test_fit_plans_the_schedule_and_a_longer_run_has_another():
+    solver = lb.KroneckerSweep()
+    assert solver.planned(50) == replace(solver, total_steps=50)
+    assert replace(solver, total_steps=7).planned(50).total_steps == 7
+
+
+@pytest.mark.parametrize(
+    "settings", [{"step_size": 0.0}, {"nudge": -1.0}, {"damping": math.inf}, {"trust": 0.0}, {"total_steps": 0}]
+)
+def test_settings_outside_their_range_are_refused(settings):
+    with pytest.raises(SettingError, match=next(iter(settings))):
+        lb.KroneckerSweep(**settings)
