@@ -144,7 +144,7 @@ def is_here(path, own) -> bool:
     if path[0] == "step_memory":
         assert path[1] == "power"
         return path[2] in own
-    assert path[0] in ("power", "fast", "origin", "units"), path
+    assert path[0] in ("power", "fast", "origin", "units", "memory"), path
     return path[1] in own
 
 

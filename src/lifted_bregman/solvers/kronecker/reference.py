@@ -103,7 +103,8 @@ class Reference:
                 G = E.T @ a @ layer.P_A / m
                 squares = G * G
             layer.M, layer.V = 0.9 * layer.M + 0.1 * G, 0.95 * layer.V + 0.05 * squares
-            U = layer.M / (layer.V.sqrt() + 1e-12) * math.sqrt(1.0 - 0.95**k) / (1.0 - 0.9**k)
+            root = layer.V.sqrt() + 1e-3 * layer.V.mean().sqrt() + 1e-12
+            U = layer.M / root * math.sqrt(1.0 - 0.95**k) / (1.0 - 0.9**k)
             size_of_theta = max(float(layer.theta.norm()), 0.1 * math.sqrt(units))
             rate = self.step_size / math.sqrt(self.total_steps * n)
             layer.theta = layer.theta - s * min(rate, self.trust / L * size_of_theta / float(U.norm())) * U

@@ -7,7 +7,7 @@ is EᵀA/m.  k counts steps from 1, and K is the number of steps of the run.
     metric          P_A = (R_A + τ t_A I)⁻¹ t_A (1 + τ)   P_E = (R_E + τ t_E I)⁻¹ t_E (1 + τ)    t the mean eigenvalue
     direction       G = P_E (EᵀA/m) P_A
     memory          M ← β₁ M + (1 - β₁) G                 V ← β₂ V + (1 - β₂) G²
-    move            Θ ← Θ - η U,   U = M/(1 - β₁ᵏ) / √(V/(1 - β₂ᵏ))
+    move            Θ ← Θ - η U,   U = M/(1 - β₁ᵏ) / √(V/(1 - β₂ᵏ)), a thousandth of the mean added to the root
     length          η = s(k/K) min( c/√(K n), κ/L ‖Θ‖/‖U‖ )
     schedule        s rises to 1 in the first 20th of the run, and falls to 0 like a cosine
 
@@ -52,6 +52,7 @@ _UPDATE_EVERY = 3
 _INVERT_EVERY = 10
 _LEAST_NORM = 0.1  # of a unit, where a layer begins at 0
 _TINY = 1e-12  # beside roots of second moments, and norms, that are divided by
+_LEAST_SHARE = 1e-3  # of the mean second moment, which is added to each, in roots
 _LEAST_STEP = 1e-30
 
 METRICS = {"inputs": "input_metric", "signals": "signal_metric"}
@@ -120,7 +121,7 @@ def direction(A: Tensor, E: Tensor, memory: Mapping[str, Tensor], total: int, al
     all_sum  adds up sums over rows, in place
     """
     P_A, P_E = memory.get("input_metric"), memory.get("signal_metric")
-    few = len(A) < max(A.shape[1], E.shape[1])
+    few = total < max(A.shape[1], E.shape[1])  # the same on every rank
     if few:  # the metrics meet the smaller factors first
         A = A if P_A is None else A @ P_A
         E = E if P_E is None else E @ P_E
@@ -175,8 +176,12 @@ def correction(k: int) -> float:
 
 
 def move(memory: Mapping[str, Tensor]) -> Tensor:
-    """M/√V, without the corrections for the first steps."""
-    return memory["momentum"] / memory["squares"].sqrt().add_(_TINY)
+    """M/(√V + ε), without the correction for the first steps; ε is a thousandth of the root mean square of √V.
+
+    Without it an entry of G that is 0 but for rounding would move as far as any other.
+    """
+    V = memory["squares"]
+    return memory["momentum"] / V.sqrt().add_(V.mean().sqrt_().mul_(_LEAST_SHARE).add_(_TINY))
 
 
 def length(parameters: list[Tensor], U: Tensor, rate: float, limit: float) -> Tensor:
@@ -194,5 +199,5 @@ def prox_step(memory: Mapping[str, Tensor], eta: Tensor, k: int) -> Tensor:
 
     memory  of a layer with one second moment
     """
-    step = eta.mul(1.0 - MOMENTUM**k).div_(memory["squares"].sqrt().view(()).add_(_TINY))
+    step = eta.mul(1.0 - MOMENTUM**k).div_(memory["squares"].sqrt().view(()).mul_(1.0 + _LEAST_SHARE).add_(_TINY))
     return step.clamp_(min=_LEAST_STEP)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -182,7 +183,7 @@ class KroneckerSweep(TopDownSweep[KroneckerSweepState]):
         wide = f.module.in_features > rule.NARROW
         # A = √w [x 1] and √w E, of all ranks where a system in sample space needs them
         A, E = design(f, x), E.reshape(-1, E.shape[-1])
-        each = len(A) // max(1, len(x))
+        each = 1 if f.flatten else math.prod(x.shape[1:-1])  # rows of a sample
         if wide and not shard.whole:
             A, E = shard.all_rows(A, each), shard.all_rows(E, each)
             weights = None if weights is None else shard.all_rows(weights)
@@ -227,7 +228,7 @@ class KroneckerSweep(TopDownSweep[KroneckerSweepState]):
             if layer != problem.depth and len(G) <= rule.NARROW:
                 places = E.transpose(0, 1).flatten(1).t()
                 if weights is not None:
-                    places = places * weights.sqrt().repeat_interleave(len(places) // len(x))[:, None]
+                    places = places * weights.sqrt().repeat_interleave(math.prod(E.shape[2:]))[:, None]
                 rows["signals"] = places
             self._update_metrics(memory, rows, None, _alone, now)
         # G = P_E ∇ P_A
