@@ -22,8 +22,8 @@ def signal_gradient(problem, batch, nudge, monkeypatch):
             found[id(problem.network[layer].map.parameters[name])] = g
 
     with monkeypatch.context() as patch:
-        patch.setattr(sweep, "_is_dense", lambda problem, layer: False)
-        patch.setattr(sweep, "_is_convolution", lambda problem, layer: False)
+        patch.setattr(sweep, "is_dense", lambda problem, layer: False)
+        patch.setattr(sweep, "is_convolution", lambda problem, layer: False)
         patch.setattr(lb.GramSweep, "_take", keep)
         solver = lb.GramSweep(nudge=nudge)
         solver.step(problem, solver.init(problem, batch), batch)
