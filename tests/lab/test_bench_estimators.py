@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sklearn.dummy import DummyClassifier
+from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import cross_val_score
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.preprocessing import StandardScaler
@@ -101,7 +102,9 @@ def test_competitors_have_their_defaults_and_standardised_numbers() -> None:
 def test_adam_learns() -> None:
     X, y = tables.TABLES[0].load()
     assert AdamClassifier(0).fit(X, y).score(X, y) > 0.95
-    assert AdamRegressor(0).fit(X[:, :2], X[:, 2:]).score(X[:, :2], X[:, 2:]) > 0.9
+    inputs, targets = X[:, :2], X[:, 2:]
+    linear = LinearRegression().fit(inputs, targets).score(inputs, targets)
+    assert AdamRegressor(0).fit(inputs, targets).score(inputs, targets) > linear
     assert AdamRegressor(0).fit(X[:, :2], X[:, 2]).predict(X[:, :2]).shape == (150,)
 
 

@@ -121,7 +121,7 @@ class LiftedClassifier(ClassifierMixin, LiftedEstimator):  # type: ignore[misc]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_label = True
+        tags.classifier_tags.multi_label = self.loss is None  # the losses of classes do not fit indicators
         return tags
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
