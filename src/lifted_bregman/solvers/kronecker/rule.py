@@ -58,7 +58,7 @@ _LEAST_STEP = 1e-30
 METRICS = {"inputs": "input_metric", "signals": "signal_metric"}
 """The metric of each Gram matrix, by name."""
 Memory = dict[str, Tensor]
-"""The tensors of one layer: "momentum", "squares", "inputs", "signals", "input_metric", "signal_metric"."""
+"""The tensors of one layer by name, which are "momentum", "squares", "inputs", "signals" and the two of `METRICS`."""
 AllSum = Callable[..., None]
 
 
