@@ -39,17 +39,6 @@ def test_the_page_about_processes_runs_with_workers_that_import_everything(capsy
     run_page("distributed.md", capsys, tmp_path, monkeypatch)
 
 
-def test_the_python_code_of_the_readme_runs():
-    pytest.importorskip("sklearn")
-    names: dict[str, object] = {}
-    blocks = [
-        block for language, block in BLOCK.findall((DOCS.parent / "README.md").read_text()) if language == "python"
-    ]
-    assert len(blocks) >= 3
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), names)
-
-
 def run_page(page, capsys, tmp_path, monkeypatch):
     pytest.importorskip("sklearn")
     monkeypatch.chdir(tmp_path)
