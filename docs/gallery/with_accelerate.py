@@ -2,7 +2,7 @@
 With Accelerate
 ===============
 
-Accelerate prepares a loop of one's own for several devices and for mixed precision. ``lb.lifted_backward`` comes before
+Accelerate prepares your own loop for several devices and for mixed precision. ``lb.lifted_backward`` comes before
 ``prepare``; ``accelerator.backward`` then carries lifted signals.
 
 Install lifted-bregman with the extra ``tools`` for this example.

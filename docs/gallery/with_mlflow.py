@@ -2,7 +2,7 @@
 With MLflow
 ===========
 
-A callback of six lines sends every row of ``lb.fit`` to MLflow, and a loop of one's own logs beside it. The store is a
+A callback of six lines sends every row of ``lb.fit`` to MLflow, and your own loop logs beside it. The store is a
 file in a folder: no server, no account.
 
 Install lifted-bregman with the extra ``tools`` for this example.
@@ -55,7 +55,7 @@ with mlflow.start_run(run_name="fit") as by_fit:
     result = lb.fit(problem, training, epochs=8, validation=held_out, callbacks=callbacks)
 
 # %%
-# In a loop of one's own
+# In your own loop
 # ----------------------
 
 model = lb.lifted_backward(network(), nudge=0.5, reduction="mean")

@@ -2,7 +2,7 @@
 With TensorBoard
 ================
 
-``lb.fit`` writes its history for TensorBoard by a callback; a loop of one's own writes what it likes. Both kinds of
+``lb.fit`` writes its history for TensorBoard by a callback; your own loop writes what it likes. Both kinds of
 runs are then shown beside each other by ``tensorboard --logdir folder``.
 
 Install lifted-bregman with the extra ``track`` for this example.
@@ -41,7 +41,7 @@ board = lb.callbacks.TensorBoard(folder / "fit")
 result = lb.fit(problem, training, epochs=8, validation=held_out, callbacks=[board])
 
 # %%
-# In a loop of one's own
+# In your own loop
 # ----------------------
 # ``lb.lifted_backward`` gives the activations lifted signals, and the optimiser is torch's.
 

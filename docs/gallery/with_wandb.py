@@ -2,7 +2,7 @@
 With Weights & Biases
 =====================
 
-A callback of six lines sends every row of ``lb.fit`` to Weights & Biases, and a loop of one's own logs beside it. With
+A callback of six lines sends every row of ``lb.fit`` to Weights & Biases, and your own loop logs beside it. With
 ``mode="offline"`` a run stays in a folder, from which ``wandb sync`` sends it later: no account and no network here.
 
 Install lifted-bregman with the extra ``tools`` for this example.
@@ -56,7 +56,7 @@ with wandb.init(name="fit", config={"hidden": 48}, **where) as by_fit:
     reached = by_fit.summary["validation"]
 
 # %%
-# In a loop of one's own
+# In your own loop
 # ----------------------
 
 model = lb.lifted_backward(network(), nudge=0.5, reduction="mean")

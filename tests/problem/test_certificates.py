@@ -230,3 +230,16 @@ def test_the_step_must_be_positive(step):
     case = dense_case()
     with pytest.raises(lb.errors.SettingError, match="step"):
         case.problem().certificates(case.state(), case.X, case.Y, step=step)
+
+
+def test_residuals_go_by_the_names_of_the_summary():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)).double()
+    X, Y = torch.randn(6, 4, dtype=F64), torch.randn(6, 2, dtype=F64)
+    problem = lb.lift(model, loss=lb.SquaredError())
+    found = problem.certificates(problem.forward_state(X), X, Y)
+    shown = [line.split()[1] for line in problem.summary().splitlines()[2:4]]
+    assert list(found.by_name) == list(found.names) == shown
+    first, last = (found.by_name[name] for name in found.names)
+    assert first == {"parameters": found.parameters[0], "variable": found.variables[0]}
+    assert last == {"parameters": found.parameters[1]}

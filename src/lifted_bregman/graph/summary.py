@@ -30,7 +30,7 @@ def summary(network: Network) -> str:
     if len(network.inputs) > 1:
         names = {-place: given.name for place, given in enumerate(network.inputs)}
     for number, layer in enumerate(network, 1):
-        names[number] = layer.names[-1] if layer.names else str(number)
+        names[number] = layer.label(number)
     rows = [("", "name", "map", "activation", "reads", "parameters")]
     for number, layer in enumerate(network, 1):
         last = number == len(network)

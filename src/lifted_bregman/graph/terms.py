@@ -39,6 +39,10 @@ class Layer:
     names: tuple[str, ...] = ()
     """By which a user may call the term: paths of its modules in the model, and the name of its value."""
 
+    def label(self, number: int) -> str:
+        """The name under which the summary shows the term, of which `number` is the place."""
+        return self.names[-1] if self.names else str(number)
+
     def activate(self, z: Tensor) -> Tensor:
         """σ(z) (eq. 9)."""
         return self._undo(self.activation(self._view(z)))

@@ -29,6 +29,16 @@ class Certificates:
 
     parameters: tuple[float, ...]
     variables: tuple[float, ...]
+    names: tuple[str, ...] = ()
+    """The names of the terms, as `problem.summary()` shows them."""
+
+    @property
+    def by_name(self) -> dict[str, dict[str, float]]:
+        """The residuals of each term, "parameters" and "variable", by its name; the output has no variable."""
+        found = {name: {"parameters": residual} for name, residual in zip(self.names, self.parameters, strict=True)}
+        for name, residual in zip(self.names, self.variables, strict=False):
+            found[name]["variable"] = residual
+        return found
 
     @property
     def largest(self) -> float:
@@ -54,6 +64,7 @@ def certificates(problem: LiftedProblem, point: Point, step: float = 1.0) -> Cer
     return Certificates(
         tuple(_parameter_residual(problem, point, layer, step) for layer in problem.partition.terms),
         tuple(_variable_residual(problem, point, layer, step) for layer in problem.partition.hidden),
+        tuple(problem.network[layer].label(layer) for layer in problem.partition.terms),
     )
 
 

@@ -1,6 +1,6 @@
 """What a solver is: frozen settings, a state of its own, `init` and `step`.
 
-A solver never loops, prints or draws random numbers by itself.  A loop of one's own is five lines:
+A solver never loops, prints or draws random numbers by itself.  A loop of your own is five lines:
 
     batch = Batch.whole(problem, X, Y)
     state = solver.init(problem, batch)
