@@ -44,6 +44,7 @@ CASES = {
     "wide, in blocks": {"narrow": 5, "block": 3},
     "other settings": {"step_size": 0.7, "nudge": 0.05, "damping": 3.0, "trust": 0.02},
     "a nudge that z limits": {"nudge": 50.0},
+    "moves that nothing limits": {"trust": 1e3, "step_size": 0.3},
 }
 
 
