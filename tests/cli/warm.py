@@ -26,7 +26,7 @@ PLACES = {
     "step": ("lifted_bregman.solvers.implicit_sgd", "ImplicitSGD", "step"),
     "inner loop": ("lifted_bregman.solvers.readings", None, "descend"),
     "evaluation": ("lifted_bregman.solvers._loop", None, "measured"),
-    "save": ("lifted_bregman.training._atomic", None, "write_file"),
+    "save": ("lifted_bregman.training.files", None, "write_file"),
     "rename": ("os", None, "replace"),
 }
 

@@ -180,7 +180,7 @@ def test_a_run_goes_on_with_other_numbers(name: str, before: int, after: int, tm
     for answer in forked(after, part(after, StopAt(10**6), resume=True)):
         require_close(answer, expected)
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == sorted(
-        ["checkpoints", "history.jsonl", "lock", "model.safetensors", "result.json"]
+        ["checkpoints", "history.jsonl", "lock", "manifest.json", "model.safetensors", "result.json"]
     )
 
 

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from lifted_bregman.cli import main
 from lifted_bregman.errors import CheckpointError, DataError
-from lifted_bregman.experiments import StoredRun, TrainedRun, run_manifest
-from lifted_bregman.experiments._write import write_whole
+from lifted_bregman.experiments import StoredRun, TrainedRun
+from lifted_bregman.training import manifest
+from lifted_bregman.training.files import replace_file
 from tests.cli.program import call
 from tests.training.test_checkpoint_mutations import IN_A_FILE
 
@@ -93,7 +94,7 @@ def test_no_damage_changes_predictions_in_silence(world: Path, task: str) -> Non
                 raise AssertionError(what) from error
         path.write_bytes(sound)
         assert found[f"{name} same"] + found[f"{name} refused"] == rounds * len(mutations)
-    for name in ("data.json", "settings.toml", "model.safetensors"):
+    for name in ("data.json", "settings.toml", "model.safetensors", "result.json"):
         assert found[f"{name} refused"] > 5 * found[f"{name} same"], found  # the others left every byte as it was
     assert np.array_equal(apply(run), expected)
 
@@ -166,10 +167,10 @@ def test_a_deleted_history_does_not_make_a_run_shorter(world: Path, tmp_path: Pa
     assert [row["epoch"] for row in map(json.loads, (run / "history.jsonl").read_text().splitlines())] == [2]
 
 
-def test_the_manifest_lists_size_and_sha256_of_settings_and_record(world: Path) -> None:
+def test_the_manifest_lists_size_and_sha256_of_all_that_predictions_depend_on(world: Path) -> None:
     run = world / "classify"
     listed = json.loads((run / "manifest.json").read_text())["files"]
-    for name in ("data.json", "settings.toml"):
+    for name in ("data.json", "settings.toml", "model.safetensors", "result.json"):
         content = (run / name).read_bytes()
         assert listed.pop(name) == {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     assert not listed
@@ -198,18 +199,39 @@ def test_a_kill_while_the_description_is_written_leaves_a_run_that_loads(
     files = {name: (run / name).read_bytes() for name in ("settings.toml", "data.json")}
     files["settings.toml"] = files["settings.toml"].replace(b"epochs = 1", b"epochs = 2", 1)
     files["data.json"] += b"\n"
-    for written in range(3):
+    for written in range(4):  # the manifest without the two, the two, the manifest with them
         shutil.rmtree(run)
         shutil.copytree(world / "classify", run)
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(run_manifest, "write_whole", _killed_after(written))
-            run_manifest.write_files(run, files)
+            patch.setattr(manifest, "replace_file", _killed_after(written))
+            manifest.update_files(run, files)
         killed = TrainedRun(run)
         assert np.array_equal(killed.predict(world / "images.npz"), before)
-        assert killed.notice is not None and "could not be verified" in killed.notice
-        assert killed.stored.settings.epochs == (1 if written == 0 else 2)
-    run_manifest.write_files(run, files)
+        assert (killed.notice is None) == (written == 0)
+        assert killed.notice is None or "could not be verified" in killed.notice
+        assert killed.stored.settings.epochs == (1 if written < 2 else 2)
+    manifest.update_files(run, files)
     assert TrainedRun(run).notice is None
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_run_of_an_earlier_version_is_read_with_the_hash_in_its_result(
+    world: Path, tmp_path: Path, damaged: bool
+) -> None:
+    """Its manifest lists settings and record only."""
+    run = tmp_path / "run"
+    shutil.copytree(world / "classify", run)
+    model, result = (run / "model.safetensors").read_bytes(), json.loads((run / "result.json").read_text())
+    result["model_sha256"] = hashlib.sha256(model).hexdigest()
+    (run / "result.json").write_text(json.dumps(result))
+    (run / "manifest.json").unlink()
+    manifest.update_files(run, {name: (run / name).read_bytes() for name in ("settings.toml", "data.json")})
+    if damaged:
+        (run / "model.safetensors").write_bytes(model[:-1] + bytes([model[-1] ^ 1]))
+        with pytest.raises(CheckpointError, match=r"model\.safetensors is not what the run wrote"):
+            TrainedRun(run)
+    else:
+        assert TrainedRun(run).notice is None
 
 
 def _killed_after(count: int) -> Callable[[Path, bytes], None]:
@@ -218,6 +240,6 @@ def _killed_after(count: int) -> Callable[[Path, bytes], None]:
     def write(path: Path, content: bytes) -> None:
         if next(left, None) is None:
             raise KeyboardInterrupt
-        write_whole(path, content)
+        replace_file(path, content)
 
     return write

@@ -20,7 +20,7 @@ from lifted_bregman.errors import CheckpointError
 from lifted_bregman.training.checkpoints import Checkpoints, verify
 from tests import fresh
 from tests.training.checkpoint_helpers import memory_folder, snapshot
-from tests.training.hostile_checkpoints import CASES, CASES_OF_NUMBERS, PICKLE
+from tests.training.hostile_checkpoints import CASES, PICKLE
 
 STEP = "step-00000001"
 
@@ -71,7 +71,7 @@ json.dump({"results": results, "suspicious": suspicious, "growth": peak() - befo
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
     with memory_folder() as root:
-        for number, (spoil, _) in enumerate([(lambda path: None, ""), *CASES.values(), *CASES_OF_NUMBERS.values()]):
+        for number, (spoil, _) in enumerate([(lambda path: None, ""), *CASES.values()]):
             parent = root / ("sound" if number == 0 else f"{number:03d}")
             Checkpoints(parent).save(snapshot(1))
             spoil(parent / STEP)
@@ -86,11 +86,11 @@ def report(folder: Path) -> dict[str, Any]:
 
 def test_every_case_is_refused_with_the_reason(report: dict[str, Any]) -> None:
     wrong = []
-    for number, (name, (_, words)) in enumerate((CASES | CASES_OF_NUMBERS).items(), start=1):
+    for number, (name, (_, words)) in enumerate(CASES.items(), start=1):
         loaded, _, verified, _ = report["results"][f"{number:03d}"]
         if words not in loaded:
             wrong.append(f"{name}: load said {loaded[:300]!r}")
-        if name in CASES and words not in verified and not (words == "memory is" and "no JSON" in verified):
+        if words not in verified:
             wrong.append(f"{name}: verify said {verified[:300]!r}")
     assert wrong == []
 
@@ -150,8 +150,7 @@ def test_latest_may_be_anything(tmp_path: Path, make: Callable[[Path], None]) ->
 
 def test_the_modules_do_not_know_of_pickles() -> None:
     training = Path(sys.modules[Checkpoints.__module__].__file__ or "").parent
-    modules = [training / "checkpoints.py", training / "_atomic.py", *training.glob("_checkpoint_*.py")]
-    assert len(modules) >= 6
-    for module in modules:
+    for name in ("checkpoints", "files", "history_file", "manifest", "run_folder", "snapshot"):
+        module = training / f"{name}.py"
         source = module.read_text()
         assert "import pickle" not in source and "torch.load" not in source, module

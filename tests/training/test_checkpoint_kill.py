@@ -11,7 +11,6 @@ import signal
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -19,7 +18,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from lifted_bregman.training._atomic import write_file
 from lifted_bregman.training.checkpoints import Checkpoints, Snapshot, verify
 from tests.training.checkpoint_helpers import bits, content, fork, snapshot
 
@@ -164,17 +162,3 @@ def test_ctrl_c_at_any_instant_leaves_nothing_behind(tmp_path: Path, hits: int) 
             undone += 1
         before = content(tmp_path)
     assert undone > hits / 4
-
-
-def test_an_interrupt_inside_a_lock_is_an_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python's own locks answer an interrupt at one instant of their release with a RuntimeError."""
-
-    def broken(*_: object) -> None:
-        try:
-            raise KeyboardInterrupt
-        finally:
-            raise RuntimeError("release unlocked lock")
-
-    monkeypatch.setattr(ThreadPoolExecutor, "submit", broken)
-    with pytest.raises(KeyboardInterrupt):
-        write_file(tmp_path / "file", [b"content"])

@@ -259,7 +259,7 @@ def test_a_checkpoint_under_another_steps_name_is_refused(tmp_path: Path) -> Non
 def test_a_newer_format_is_refused_with_the_one_that_is_known(tmp_path: Path) -> None:
     checkpoints = saved(tmp_path, 1)
     sign(tmp_path / "step-00000001", format=2, something="new")
-    with pytest.raises(CheckpointError, match="format 2 and this version of the library knows format 1"):
+    with pytest.raises(CheckpointError, match="format 2 and this version of the library reads format 1"):
         checkpoints.load()
 
 
@@ -285,7 +285,7 @@ def test_verify_names_what_it_wants(tmp_path: Path) -> None:
     for path in (tmp_path / "nowhere", tmp_path / "LATEST"):
         with pytest.raises(CheckpointError, match="a checkpoint is a directory such as step-00001234"):
             verify(path)
-    with pytest.raises(CheckpointError, match=r"manifest.json cannot be read: No such file"):
+    with pytest.raises(CheckpointError, match=r"manifest.json cannot be read \(No such file"):
         verify(tmp_path)
 
 

@@ -69,7 +69,7 @@ def test_two_savers_and_a_reader(tmp_path: Path, keep: int, steps: tuple[range, 
     assert reads > 10
     assert temporary(tmp_path) == []
     for step in checkpoints.steps():
-        assert verify(tmp_path / f"step-{step:08d}").step == step
+        assert verify(checkpoints.path(step)).step == step
     assert checkpoints.load().snapshot.step == checkpoints.steps()[-1]
 
 
@@ -117,7 +117,6 @@ def test_a_living_saver_is_left_alone_and_a_dead_one_is_swept_after(tmp_path: Pa
             os.kill(pid, signal.SIGSTOP)
             os.waitpid(pid, os.WUNTRACED)
         assert len(found) == 1
-        assert str(pid) in found[0].name
         before = sorted(found[0].rglob("*"))
         assert checkpoints.sweep() == []
         assert sorted(found[0].rglob("*")) == before

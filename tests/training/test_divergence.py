@@ -41,7 +41,7 @@ def test_bad_weights_never_take_a_step(tmp_path, bad):
     assert result.outcome is Outcome.DIVERGED and "weight of model.2 (Linear)" in result.message
     assert result.state.steps == 0 and result.history == []
     assert_same([p.nan_to_num() for p in parameters(case)], before)
-    assert {path.name for path in (tmp_path / "run").iterdir()} == {"lock", "result.json"}
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"lock", "manifest.json", "result.json"}
     folder = lb.training.RunFolder(tmp_path / "run")
     assert folder.result()["outcome"] == "DIVERGED"
     with pytest.raises(errors.CheckpointError, match="not finite"):

@@ -162,18 +162,18 @@ def run_child(folder: Path, where: str, grace: float, writing: int, waiting: int
 
 def slow_saves() -> None:
     """The first file of a checkpoint waits for a signal."""
-    from lifted_bregman.training import _atomic
+    from lifted_bregman.training import files
 
-    write, saved = _atomic.write_file, []
+    write, saved = files.write_file, []
 
-    def slow(path, pieces):
+    def slow(path, content):
         saved.append(path)
         if len(saved) == 1:
             announce("save")
             pause()
-        return write(path, pieces)
+        return write(path, content)
 
-    _atomic.write_file = slow
+    files.write_file = slow
 
 
 def slow_evaluation() -> None:

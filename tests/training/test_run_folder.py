@@ -16,11 +16,10 @@ import torch
 
 import lifted_bregman as lb
 from lifted_bregman import errors, solvers
-from lifted_bregman.training._atomic import _start_time
 from lifted_bregman.training.checkpoints import Checkpoints
 from lifted_bregman_lab.reproduction.running import _locked
 from tests.training.runs import assert_same, assert_same_end, case_in, scrambled, train
-from tests.training.test_checkpoint_processes import child, dead_pid
+from tests.training.test_checkpoint_processes import child
 
 SOLVER = solvers.ImplicitSGD(inner_steps=2)
 
@@ -54,7 +53,7 @@ def test_an_earlier_end_that_cannot_be_removed_is_told_as_such(tmp_path, monkeyp
     train(case_in(torch.float64), SOLVER, 1, tmp_path / "run")
     (tmp_path / "run" / "result.json").unlink()
     (tmp_path / "run" / "result.json").mkdir()  # which no `unlink` removes
-    with pytest.raises(errors.CheckpointError, match=r"result\.json was not written"):
+    with pytest.raises(errors.CheckpointError, match=r"result\.json is damaged .* no regular file"):
         train(case_in(torch.float64), SOLVER, 2, tmp_path / "run", resume=True)
 
 
@@ -119,7 +118,7 @@ def test_rows_that_no_run_wrote_are_told_by_their_line(tmp_path, line):
 
 
 @pytest.mark.parametrize("epoch", [2, 4], ids=["between rows", "after the last row"])
-@pytest.mark.parametrize("change", ["deleted", "replaced", "cut", "folder deleted"])
+@pytest.mark.parametrize("change", ["deleted", "changed", "cut", "folder deleted"])
 def test_a_history_that_is_deleted_or_cut_under_the_run_is_written_again(tmp_path, change, epoch):
     class Meddling(lb.callbacks.Callback):
         def stepped(self, run):
@@ -139,10 +138,12 @@ def test_a_history_that_is_deleted_or_cut_under_the_run_is_written_again(tmp_pat
             path.unlink()
             if change == "folder deleted":
                 shutil.rmtree(path.parent)
-            elif change == "replaced":
-                path.write_bytes(content)
+            elif change == "changed":
+                path.write_bytes(content.replace(b"1", b"2"))
 
-    with pytest.warns(RuntimeWarning, match=rf"was deleted or cut short .* its {epoch} rows are written again"):
+    with pytest.warns(
+        RuntimeWarning, match=rf"was deleted, cut short or changed .* its {epoch} rows are written again"
+    ):
         result = train(case_in(torch.float64), SOLVER, 4, tmp_path / "run", Meddling())
     assert result.outcome is solvers.Outcome.FINISHED
     assert_same(lb.training.RunFolder(tmp_path / "run").history(), result.history)
@@ -153,8 +154,8 @@ def test_what_a_kill_at_the_end_left_is_swept_by_the_next_start(tmp_path):
     killed = KilledAtTheEnd()
     with child(lambda: train(case_in(torch.float64), SOLVER, 1, tmp_path / "run", killed)) as pid:
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
-    left = [path.name for path in (tmp_path / "run").iterdir() if path.suffix == ".part"]
-    assert len(left) == 1 and left[0].startswith(".model.safetensors.")
+    (left,) = (tmp_path / "run").glob(".tmp-*")
+    assert [path.name for path in left.iterdir()] == ["model.safetensors"]
     train(case_in(torch.float64), SOLVER, 1, tmp_path / "run", KilledAtTheEnd(), resume=True)
     assert not list((tmp_path / "run").glob(".*"))
 
@@ -171,29 +172,24 @@ class KilledAtTheEnd(lb.callbacks.Callback):
 
 
 def test_only_what_dead_processes_left_is_swept_from_the_folder_of_a_run(tmp_path):
-    run, dead, own = tmp_path / "run", dead_pid(), os.getpid()
-    run.mkdir()
-    left = [".model.safetensors.{}-{}-0123abcd.part", ".result.json.{}-{}-0123abcd.part"]
-    names = {name.format(dead, 5) for name in left} | {name.format(own, 5) for name in left}  # a number used again
-    names.add(f".settings.toml.{dead}-0123abcd.part")  # as older versions named it
-    living = {f".page.html.{own}-{_start_time(own)}-0123abcd.part", f".page.html.{own}-0123abcd.part"}
-    others = {".notes.part", "model.safetensors.part", f".a.{dead}-5-xyz.part"}
-    for name in names | living | others:
-        (run / name).write_bytes(b"half")
-    (run / f".a.{dead}-5-00000000.part").symlink_to(tmp_path)
-    train(case_in(torch.float64), SOLVER, 1, run)
-    hidden = {path.name for path in run.iterdir() if ".part" in path.name}
-    assert hidden == living | others | {f".a.{dead}-5-00000000.part"}
-
-
-def test_a_part_that_is_locked_is_not_swept(tmp_path):
-    """The process that writes it lives in another container, where it has a number that is nobody's here."""
+    """The lock tells the living from the dead, also those of another container, whose numbers mean nothing here."""
     run = tmp_path / "run"
-    run.mkdir()
-    part = run / f".model.safetensors.{dead_pid()}-5-0123abcd.part"
-    with part.open("wb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        train(case_in(torch.float64), SOLVER, 1, run)
-        assert part.exists()
+    dead, living = run / ".tmp-0123456789abcdef", run / ".tmp-0123456789abcde0"
+    earlier = run / ".tmp-1-5-0123456789abcdef"  # as an earlier version named it
+    others = {".notes.part", ".tmp-notes", "tmp-0123456789abcdef", ".tmp-0123456789abcde1", ".tmp-0123456789abcde2"}
+    for path in (dead, living, earlier, run / ".tmp-notes", run / "tmp-0123456789abcdef"):
+        path.mkdir(parents=True)
+        (path / "model.safetensors").write_bytes(b"half")
+    (run / ".notes.part").write_bytes(b"half")
+    (run / ".tmp-0123456789abcde1").write_bytes(b"a file")
+    (run / ".tmp-0123456789abcde2").symlink_to(tmp_path)
+    descriptor = os.open(living, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    train(case_in(torch.float64), SOLVER, 1, run)
+    assert {path.name for path in run.iterdir() if "tmp-" in path.name or ".part" in path.name} == others | {
+        living.name
+    }
+    assert (living / "model.safetensors").exists()
+    os.close(descriptor)
     train(case_in(torch.float64), SOLVER, 2, run, resume=True)
-    assert not part.exists()
+    assert not living.exists()

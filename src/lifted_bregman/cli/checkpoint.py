@@ -14,7 +14,6 @@ from lifted_bregman.errors import CheckpointError
 from lifted_bregman.experiments import StoredRun
 from lifted_bregman.experiments.runs import DATA, SETTINGS
 from lifted_bregman.training import RunFolder
-from lifted_bregman.training._checkpoint_directory import step_name
 from lifted_bregman.training.checkpoints import verify as verify_checkpoint
 
 app = typer.Typer(name="checkpoint", help="Checkpoints of a run: verify.", no_args_is_help=True, rich_markup_mode=None)
@@ -40,7 +39,7 @@ def verify(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder o
         )
     console, sound, damaged = _console.output(), {}, {}
     for step in steps:
-        path = folder.checkpoints.folder / step_name(step)
+        path = folder.checkpoints.path(step)
         try:
             sound[path] = verify_checkpoint(path)
         except CheckpointError as error:
@@ -48,7 +47,7 @@ def verify(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder o
     best = max((path for path, found in sound.items() if found.best), default=None)  # it was better than those before
     for path, found in sound.items():
         written = datetime.datetime.fromtimestamp(path.stat().st_mtime).isoformat(" ", "seconds")
-        size = sum(found.files.values())
+        size = sum(file.size for file in found.files.values())
         console.print(f"{path.name}  sound  {size:,} bytes, {written}{', the best' if path == best else ''}")
     for path, reason in damaged.items():
         console.print(f"{path.name}  damaged  {reason}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lifted_bregman.errors import SettingError
-from lifted_bregman.training._atomic import replace_file
+from lifted_bregman.training.files import replace_file
 
 
 def write_whole(path: Path, content: bytes | memoryview) -> None:

@@ -24,13 +24,13 @@ from lifted_bregman.distributed.place import given, restarted
 from lifted_bregman.errors import CheckpointError, DataError, LiftedBregmanError, SettingError
 from lifted_bregman.experiments.build import build_callbacks, build_problem
 from lifted_bregman.experiments.run_data import RunData, load_data
-from lifted_bregman.experiments.run_manifest import MANIFEST, RunFiles, write_files
 from lifted_bregman.experiments.settings import Settings
 from lifted_bregman.experiments.settings_file import as_toml, parse_settings
 from lifted_bregman.solvers import Callback, Outcome, Result, Run
 from lifted_bregman.training import RunFolder, fit
-from lifted_bregman.training._atomic import is_leftover
 from lifted_bregman.training._company import require_parallel
+from lifted_bregman.training.files import is_workspace
+from lifted_bregman.training.manifest import MANIFEST, StoredFiles, update_files
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -116,7 +116,7 @@ def require_free(out: Path) -> None:
     if RunFolder(out).started_before or "result.json" in held:
         command = f"lifted resume {shlex.quote(str(out))}"
         raise SettingError(f"{out} holds a run already: continue it with '{command}', or choose another --out.")
-    others = {name for name in held - _BEGUN if not is_leftover(name)}
+    others = {name for name in held - _BEGUN if not is_workspace(name)}
     if others:
         raise SettingError(f"{out} holds other files, such as {min(others)}: choose a new folder for --out.")
 
@@ -153,10 +153,7 @@ class _Description(Callback):
         self._out = out
 
     def started(self, run: Run) -> None:
-        try:
-            write_files(self._out, {name: text.encode() for name, text in self._files.items()})
-        except SettingError as error:
-            raise CheckpointError(str(error)) from error
+        update_files(self._out, {name: text.encode() for name, text in self._files.items()})
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,7 +185,7 @@ class StoredRun:
             raise CheckpointError(
                 f"{path} holds no run of 'lifted train', for it has no {SETTINGS}: name the folder given as --out."
             )
-        stored = RunFiles.read(path, (SETTINGS, DATA))
+        stored = StoredFiles.read(path, (SETTINGS, DATA))
         try:
             settings = parse_settings(path / SETTINGS, stored.files.get(SETTINGS, b""))
         except LiftedBregmanError as error:

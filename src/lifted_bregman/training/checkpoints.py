@@ -1,4 +1,4 @@
-"""Checkpoints on disk: where a run stands, in a form that survives kills, full disks and damaged files.
+"""Checkpoints on disk: all that a resumed run needs, in a form that survives kills, full disks and damaged files.
 
     checkpoints/
         step-00001234/
@@ -7,8 +7,9 @@
             manifest.json                                 versions, settings hash, size and sha256 of each file
         LATEST                                            the name of the last one
 
-A checkpoint is written beside the others, fsynced, and renamed into place: it is there whole or not at all.  Loading
-verifies every byte, and no pickle is ever read.
+A checkpoint is written in a workspace beside the others, fsynced, and renamed into place: it is there whole or not at
+all.  A directory is never replaced: a step that is saved again is `step-00001234-2` until the first is removed.
+Loading verifies every byte, and no pickle is ever read.
 """
 
 from __future__ import annotations
@@ -18,59 +19,80 @@ import functools
 import importlib.metadata
 import os
 import platform
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import torch
 
 from lifted_bregman.errors import CheckpointError, SettingError
-from lifted_bregman.training import _atomic
-from lifted_bregman.training._checkpoint_directory import (
-    FORMAT,
-    MANIFEST,
-    STATE,
-    SUFFIX,
-    Directory,
-    Manifest,
-    read_pointer,
-    step_name,
-    step_of,
-)
-from lifted_bregman.training._checkpoint_json import as_text, plain, sha256_of
-from lifted_bregman.training._checkpoint_snapshot import Snapshot, check_snapshot, read_snapshot, taken_apart
-from lifted_bregman.training._checkpoint_tensors import pieces
+from lifted_bregman.training import files
+from lifted_bregman.training.manifest import JSON_LIMIT, MANIFEST, FileHash, json_hash, seal, unseal
+from lifted_bregman.training.snapshot import STATE, Snapshot, is_part_file, plain_json
 
-__all__ = ["Checkpoints", "Loaded", "Snapshot", "Verified", "settings_hash", "verify"]
+__all__ = ["CheckpointInfo", "Checkpoints", "Loaded", "Snapshot", "verify"]
 
 LATEST = "LATEST"
+_NAME = re.compile(r"step-(\d{8,18})(?:-(\d{1,9}))?")
+_ENTRIES = {"step": int, "best": bool, "library": str, "torch": str, "python": str, "settings_sha256": str}
+_TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)  # errors of a rename to a name that exists
 _ATTEMPTS = 20  # to load while another process saves
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """A checkpoint read back; `warning` is the sentence that says which damaged ones were passed over, if any."""
+class CheckpointInfo:
+    """What the manifest of a checkpoint says.
 
-    snapshot: Snapshot
-    path: Path
-    warning: str | None = None
+    Args:
+        step: steps taken.
+        best: whether it was the best so far when it was saved.
+        library: the version of lifted-bregman that wrote it.
+        torch: the version of torch.
+        python: the version of Python.
+        settings_sha256: the hash of the settings, see `manifest.json_hash`.
+        files: size and hash of each file, the manifest aside.
+    """
 
-
-@dataclass(frozen=True)
-class Verified:
-    """What a sound checkpoint says of itself; `files` gives the size of each file, the manifest aside."""
-
-    path: Path
     step: int
     best: bool
-    format: int
     library: str
     torch: str
     python: str
     settings_sha256: str
-    files: Mapping[str, int]
+    files: Mapping[str, FileHash]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A checkpoint read back.
+
+    Args:
+        snapshot: its content.
+        path: its directory.
+        info: what its manifest says.
+        warning: which damaged checkpoints were passed over; None for none.
+    """
+
+    snapshot: Snapshot
+    path: Path
+    info: CheckpointInfo
+    warning: str | None = None
+
+
+class _Directory(NamedTuple):
+    """A directory of the folder that has a checkpoint's name."""
+
+    step: int
+    number: int
+    """1, or more where the step was saved again."""
+    path: Path
+    inode: int
+    changed: int
+    """When its entries changed last, in nanoseconds; with the inode it tells a directory from its successor."""
 
 
 class Checkpoints:
@@ -86,18 +108,23 @@ class Checkpoints:
             raise SettingError(f"keep is {keep!r}; it must be a whole number of at least 1.")
         self.folder = Path(folder)
         self.keep = keep
-        self._unsound: set[int] = set()  # passed over by the last load, so that they do not count as kept
+        self._unsound: set[Path] = set()  # passed over by the last load, so that they do not count as kept
 
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, sound or not, in increasing order."""
-        return sorted(self._directories())
+        return list(self._paths())
+
+    def path(self, step: int) -> Path:
+        """The directory of a step's checkpoint."""
+        paths = self._paths()
+        if step not in paths:
+            raise CheckpointError(f"{self.folder} has no checkpoint of step {step}; there are {list(paths)}.")
+        return paths[step]
 
     def sweep(self) -> list[Path]:
-        """Removes the temporary directories that dead processes left, and no living one's; returns them."""
-        try:
-            return _atomic.sweep(self.folder)
-        except OSError as error:
-            raise CheckpointError(f"{self.folder} cannot be read: {error.strerror}.") from error
+        """Removes the workspaces that dead processes left, and none of a living one; returns them."""
+        with files.reading(self.folder):
+            return files.sweep(self.folder)
 
     def save(self, snapshot: Snapshot, *, best: bool = False) -> Path:
         """Writes a checkpoint, then removes those that are no longer wanted.
@@ -109,36 +136,38 @@ class Checkpoints:
             snapshot: what to write.
             best: whether this is the best so far, to be kept until a better one comes.
         """
-        state, tensors = taken_apart(snapshot)
-        name = step_name(snapshot.step)
-        best = best or self._is_best(snapshot.step)
-        with self._changing(f"the checkpoint of step {snapshot.step} was not written to {self.folder}") as work:
-            _atomic.make_folder(self.folder)
-            work.create()
-            new = work.path / name
-            os.mkdir(new)
-            files = {
-                part + SUFFIX: _atomic.write_file(new / (part + SUFFIX), pieces(tensors[part], part))
-                for part in tensors
-            }
-            files[STATE] = _atomic.write_file(new / STATE, [state])
-            manifest = Manifest(snapshot.step, best, *_versions(), settings_hash(snapshot.settings), files)
-            _atomic.write_file(new / MANIFEST, [as_text(manifest.as_json(), "the manifest", indent=1)])
-            _atomic.sync_directory(new)
-            work.publish(name)
-            self._point_to(name, work)
-            self._unsound.discard(snapshot.step)
-            work.finish(self._unwanted(snapshot.step, best))
-        return self.folder / name
+        contents, hashes, step = snapshot.files(), {}, snapshot.step
+        best = best or self._is_best(step)
+        with files.writing(f"the checkpoint of step {step} was not written to {self.folder}, which is untouched"):
+            files.make_folder(self.folder)
+            with files.workspace(self.folder) as work:
+                # Write and fsync every file, the manifest last.
+                new = work / _name(step)
+                os.mkdir(new)
+                for name, content in contents:
+                    files.write_file(new / name, content)
+                    hashes[name] = FileHash.of(content)
+                settings = json_hash(plain_json(snapshot.settings, "settings"))
+                about = {"step": step, "best": best, **_versions(), "settings_sha256": settings}
+                files.write_file(new / MANIFEST, seal(hashes, **about))
+                files.sync_directory(new)
+                # Rename it into place, then remove what it makes superfluous.
+                unwanted = self._unwanted(step, best)
+                path = self._publish(new, step, work)
+                self._retire(unwanted, work)
+                with suppress(OSError):  # it has a number where the step had been saved before
+                    os.rename(path, self.folder / _name(step))
+                    path = self.folder / _name(step)
+                self._unsound.discard(path)
+        return path
 
     def load(self, step: int | None = None) -> Loaded:
         """The newest checkpoint that verifies, or the one of `step`."""
         if step is not None:
-            self._require(step)
-            return _loaded(self.folder / step_name(step), [])
+            return _load(self.path(step), [])
         for _ in range(_ATTEMPTS):
             before = self._directories()
-            loaded, reasons = self._newest(sorted(before))
+            loaded, reasons = self._newest_sound(before)
             if not reasons or before == self._directories():
                 break  # else another process has saved and removed in the meantime
         if loaded is not None:
@@ -150,10 +179,10 @@ class Checkpoints:
     def best(self) -> Loaded | None:
         """The checkpoint last saved as the best, None if none was."""
         reasons: list[str] = []
-        for step in reversed(self.steps()):
+        for path in reversed(self._paths().values()):
             try:
-                if _manifest(self.folder / step_name(step)).best:
-                    return _loaded(self.folder / step_name(step), reasons)
+                if _read_info(path).best:
+                    return _load(path, reasons)
             except CheckpointError as error:
                 reasons.append(str(error))
         if reasons:
@@ -162,139 +191,183 @@ class Checkpoints:
 
     def rewind(self, step: int) -> list[int]:
         """Removes the checkpoints of later steps, for a run that goes back to `step`; returns their steps."""
-        self._require(step)
-        later = [other for other in self.steps() if other > step]
-        with self._changing(f"{self.folder} was not taken back to step {step}") as work:
-            work.create()
-            self._point_to(step_name(step), work)
-            work.finish(step_name(other) for other in later)
-        return later
+        self.path(step)
+        later = [found for found in self._directories() if found.step > step]
+        with files.writing(f"{self.folder} was not taken back to step {step} and is untouched"):
+            with files.workspace(self.folder) as work:
+                self._move_pointer(self._write_pointer(step, work))
+                self._retire([found.path for found in later], work)
+        return sorted({found.step for found in later})
 
-    @contextmanager
-    def _changing(self, failure: str) -> Iterator[_atomic.Workspace]:
-        work = _atomic.Workspace(self.folder)
+    def _publish(self, new: Path, step: int, work: Path) -> Path:
+        """Renames `new` to a free name of the step, then points LATEST to it; undoes the first if the second fails."""
+        pointer, target = self._write_pointer(step, work), new
         try:
-            yield work
-        except OSError as error:
-            work.abandon()
-            raise CheckpointError(
-                f"{failure} ({error.strerror}); what is there is untouched. {remedy(error)}"
-            ) from error
+            for number in count(1):
+                target = self.folder / _name(step, number)
+                try:
+                    os.rename(new, target)
+                    break
+                except OSError as error:
+                    if error.errno not in _TAKEN:
+                        raise
+            files.sync_directory(self.folder)
+            self._move_pointer(pointer)
         except BaseException:
-            work.abandon()
+            # The save counts from the moment when the new LATEST leaves the workspace.
+            if pointer.exists() and not new.exists():
+                with suppress(OSError):
+                    os.rename(target, new)
             raise
+        return target
 
-    def _point_to(self, name: str, work: _atomic.Workspace) -> None:
-        _atomic.write_file(work.path / LATEST, [f"{name}\n".encode()])
-        work.publish(LATEST)
+    def _write_pointer(self, step: int, work: Path) -> Path:
+        files.write_file(work / LATEST, f"{_name(step)}\n".encode())
+        return work / LATEST
 
-    def _directories(self) -> dict[int, tuple[int, int]]:
-        """The directory of each step, by numbers that are others when it has been replaced."""
-        found = {}
+    def _move_pointer(self, pointer: Path) -> None:
+        latest = self.folder / LATEST
+        if latest.is_dir() and not latest.is_symlink():
+            os.rename(latest, pointer.with_name("no-file"))
+        os.replace(pointer, latest)
+
+    def _retire(self, unwanted: Iterable[Path], work: Path) -> None:
+        """Moves directories to the workspace, to be removed with it.  Those that cannot be moved stay, whole."""
+        with suppress(OSError):
+            files.sync_directory(self.folder)  # what makes them superfluous is on the disk
+            for path in unwanted:
+                os.rename(path, work / f"retired-{path.name}")
+
+    def _directories(self) -> list[_Directory]:
+        """The directories that have a checkpoint's name, in the order of step and number."""
+        found = []
         try:
             with os.scandir(self.folder) as entries:
                 for entry in entries:
-                    step = step_of(entry.name)
-                    if step is not None and entry.is_dir(follow_symlinks=False):
+                    name = _NAME.fullmatch(entry.name)
+                    if name and entry.is_dir(follow_symlinks=False):
+                        step, number = int(name[1]), int(name[2] or 1)
                         with suppress(FileNotFoundError):  # removed in this moment
-                            found[step] = (entry.inode(), entry.stat(follow_symlinks=False).st_mtime_ns)
+                            changed = entry.stat(follow_symlinks=False).st_mtime_ns
+                            found.append(_Directory(step, number, Path(entry.path), entry.inode(), changed))
         except (FileNotFoundError, NotADirectoryError):
-            return {}
-        except OSError as error:
-            raise CheckpointError(f"{self.folder} cannot be read: {error.strerror}.") from error
-        return found
-
-    def _newest(self, steps: list[int]) -> tuple[Loaded | None, list[str]]:
-        """The newest of the steps that verifies, and why others were passed over."""
-        reasons = self._missing(steps)
-        self._unsound = set()
-        for step in reversed(steps):
-            try:
-                return _loaded(self.folder / step_name(step), reasons), reasons
-            except CheckpointError as error:
-                reasons.append(str(error))
-                self._unsound.add(step)
-        return None, reasons
-
-    def _missing(self, steps: list[int]) -> list[str]:
-        """The sentence that the last checkpoint is gone, or that it cannot be told."""
-        pointer = self.folder / LATEST
-        try:
-            step = read_pointer(pointer)
-        except FileNotFoundError:
             return []
         except OSError as error:
-            return [f"{pointer} cannot be read: {error.strerror}."]
-        if step is None:
-            return [f"{pointer} is damaged."]
-        return [] if step in steps else [f"{self.folder / step_name(step)}, which {LATEST} names, is missing."]
+            raise CheckpointError(f"{self.folder} cannot be read ({error.strerror}).") from error
+        return sorted(own for own in found if own.path.name == _name(own.step, own.number))
 
-    def _unwanted(self, step: int, best: bool) -> list[str]:
-        """The names of the earlier checkpoints that a save of `step` makes superfluous."""
-        steps = [earlier for earlier in reversed(self.steps()) if earlier < step]
-        unwanted = [step_name(earlier) for earlier in steps if earlier in self._unsound]
-        for number, earlier in enumerate((s for s in steps if s not in self._unsound), start=1):
+    def _paths(self) -> dict[int, Path]:
+        """The directory of each step, that with the highest number; in increasing order of the steps."""
+        return {found.step: found.path for found in self._directories()}
+
+    def _newest_sound(self, directories: list[_Directory]) -> tuple[Loaded | None, list[str]]:
+        """The newest checkpoint that verifies, and why others were passed over."""
+        reasons = self._missing({found.step for found in directories})
+        self._unsound = set()
+        for found in reversed(directories):
             try:
-                is_best = not best and _manifest(self.folder / step_name(earlier)).best
+                return _load(found.path, reasons), reasons
+            except CheckpointError as error:
+                reasons.append(str(error))
+                self._unsound.add(found.path)
+        return None, reasons
+
+    def _missing(self, steps: set[int]) -> list[str]:
+        """The sentence that the last checkpoint is gone, or that LATEST cannot be read; at most one."""
+        pointer = self.folder / LATEST
+        try:
+            with files.open_file(pointer, 64) as file:
+                name = _NAME.fullmatch(file.read().decode("ascii").removesuffix("\n"))
+        except FileNotFoundError:
+            return []
+        except (CheckpointError, UnicodeDecodeError, OSError):
+            name = None
+        if name is None:
+            return [f"{pointer} is damaged."]
+        return [] if int(name[1]) in steps else [f"{self.folder / name[0]}, which {LATEST} names, is missing."]
+
+    def _unwanted(self, step: int, best: bool) -> list[Path]:
+        """The directories that a save of `step` makes superfluous, the best and the last `keep` aside."""
+        paths, plain = self._paths(), self.folder / _name(step)
+        unwanted = [found.path for found in self._directories() if found.step <= step]
+        if os.path.lexists(plain) and plain not in unwanted:
+            unwanted.append(plain)  # a link or a file
+        kept = 1
+        for earlier in reversed([earlier for earlier in paths if earlier < step]):
+            path = paths[earlier]
+            if path in self._unsound:
+                continue
+            try:
+                is_best = not best and _read_info(path).best
                 best = best or is_best
             except CheckpointError:
-                is_best = True  # for all that is known
-            if number >= self.keep and not is_best:
-                unwanted.append(step_name(earlier))
+                is_best = True  # it may be
+            if kept < self.keep or is_best:
+                unwanted.remove(path)
+            kept += 1
         return unwanted
 
     def _is_best(self, step: int) -> bool:
         try:
-            return _manifest(self.folder / step_name(step)).best
+            return _read_info(self.path(step)).best
         except CheckpointError:
             return False
 
-    def _require(self, step: int) -> None:
-        if step not in self.steps():
-            raise CheckpointError(f"{self.folder} has no checkpoint of step {step}; there are {self.steps()}.")
+
+def verify(path: Path) -> CheckpointInfo:
+    """Checks every byte of one checkpoint directory; CheckpointError with the file and the reason if it is damaged."""
+    info = _read_info(Path(path))
+    _read_snapshot(Path(path), info)
+    return info
 
 
-def settings_hash(settings: Mapping[str, Any]) -> str:
-    """sha256 of the canonical JSON of the settings: the order of keys does not matter."""
-    return sha256_of(plain(settings, "settings"))
-
-
-def verify(path: Path) -> Verified:
-    """Checks one checkpoint directory, byte by byte; raises CheckpointError with the file and the reason.
-
-    Only a piece of each file is in memory at a time.
-    """
-    with Directory.open(Path(path)) as directory:
-        manifest = check_snapshot(directory)
-    entries = {**vars(manifest), "files": {name: size for name, (size, _) in manifest.files.items()}}
-    return Verified(path=Path(path), format=FORMAT, **entries)
-
-
-def _loaded(path: Path, reasons: list[str]) -> Loaded:
-    with Directory.open(path) as directory:
-        snapshot = read_snapshot(directory)
+def _load(path: Path, reasons: list[str]) -> Loaded:
+    info = _read_info(path)
+    snapshot = _read_snapshot(path, info)
     warning = f"{path} was taken, because what came after it is not sound. {' '.join(reasons)}" if reasons else None
-    return Loaded(snapshot, path, warning)
+    return Loaded(snapshot, path, info, warning)
 
 
-def _manifest(path: Path) -> Manifest:
-    with Directory.open(path) as directory:
-        return directory.manifest()
+def _read_snapshot(path: Path, info: CheckpointInfo) -> Snapshot:
+    snapshot = Snapshot.read(path, info.step, info.files)
+    if json_hash(snapshot.settings) != info.settings_sha256:
+        raise CheckpointError(f"{path / STATE} is damaged: its settings are not those of the manifest.")
+    return snapshot
 
 
-def remedy(error: OSError) -> str:
-    """What to do about a file that cannot be written."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return "Free some disk space, then resume."
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return "Choose a folder that you may write to, or change its permissions."
-    return "Check the disk, then resume."
+def _read_info(path: Path) -> CheckpointInfo:
+    """The manifest of a directory that may be damaged or hostile; the other files are listed and not read."""
+    if path.is_symlink() or not path.is_dir():
+        reason = "is a link" if path.is_symlink() else "is no directory"
+        raise CheckpointError(f"{path} {reason}; a checkpoint is a directory such as {_name(1234)}.")
+    with files.reading(path / MANIFEST):
+        with files.open_file(path / MANIFEST, JSON_LIMIT) as file:
+            hashes, entries = unseal(file.read())
+        if {name: type(entry) for name, entry in entries.items()} != _ENTRIES or entries["step"] < 0:
+            raise CheckpointError("its entries are not those of a checkpoint")
+        if STATE not in hashes:
+            raise CheckpointError(f"it lists no {STATE}")
+        for name in hashes:
+            if name != STATE and not is_part_file(name):
+                raise CheckpointError(f"it lists {name[:100]!r}, which is no file of a checkpoint")
+        named = _NAME.fullmatch(path.name)
+        if named and int(named[1]) != entries["step"]:
+            raise CheckpointError(f"it belongs to step {entries['step']}")
+        present = {name for name in os.listdir(path) if not name.startswith(".")} - {MANIFEST}
+        for name in sorted(present ^ set(hashes)):
+            raise CheckpointError(f"{name} is {'not listed in it' if name in present else 'listed in it and missing'}")
+    return CheckpointInfo(**entries, files=hashes)
+
+
+def _name(step: int, number: int = 1) -> str:
+    """The name of a checkpoint's directory."""
+    return f"step-{step:08d}" + (f"-{number}" if number > 1 else "")
 
 
 @functools.cache
-def _versions() -> tuple[str, str, str]:
+def _versions() -> dict[str, str]:
     try:
         library = importlib.metadata.version("lifted-bregman")
     except importlib.metadata.PackageNotFoundError:
         library = "unknown"
-    return library, str(torch.__version__), platform.python_version()
+    return {"library": library, "torch": str(torch.__version__), "python": platform.python_version()}

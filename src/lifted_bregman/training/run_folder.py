@@ -1,14 +1,14 @@
 """A run's folder: its history, its checkpoints, how it ended, and the trained model.
 
 history.jsonl         one row an epoch, on disk as soon as it is there
-checkpoints/          what a continuation needs, see `checkpoints`
+checkpoints/          all that a resumed run needs, see `checkpoints`
 model.safetensors     the trained parameters, once the run has ended; none that are not finite
-result.json           outcome, message, position and the hash of the model
+result.json           outcome, message and position
+manifest.json         size and sha256 of the last two, and of the files that describe the run, see `manifest`
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,21 +19,21 @@ from torch import Tensor
 
 from lifted_bregman.errors import CheckpointError
 from lifted_bregman.solvers import Callback, Run
-from lifted_bregman.solvers._finite import finite
-from lifted_bregman.training._atomic import replace_file, sweep_parts, take_lock
-from lifted_bregman.training._history_file import HistoryFile, written
+from lifted_bregman.training import files
 from lifted_bregman.training.checkpoints import Checkpoints, Loaded, Snapshot
+from lifted_bregman.training.history_file import HistoryFile
+from lifted_bregman.training.manifest import FileHash, StoredFiles, parse_json, update_files
+from lifted_bregman.training.snapshot import is_finite, load_tensors, save_tensors
 
-_AT_THE_END = ("model.safetensors", "result.json")
+MODEL, RESULT = "model.safetensors", "result.json"
 _OWN_PARTS = ("variables", "multipliers")  # entries of the solver's state with a file of their own
 _MORE_PARTS = ("kept", "stream")  # the parameters of the last good row, and where a stream goes on
-_OF_EVERY_RUN = ("Signals", "RunFolder", "Checkpoint")  # the callbacks of a run with a folder to which none was given
 
 
 class RunFolder(Callback):
     """The folder `path` as a run uses it; one run at a time.  It is a callback of the run that writes it.
 
-    Where several processes share the run, the first one writes.
+    Where several processes share the run, rank 0 writes.
     """
 
     everywhere = True  # every process learns whether the end was written
@@ -43,13 +43,13 @@ class RunFolder(Callback):
         self.path = Path(path)
         self.checkpoints = Checkpoints(self.path / "checkpoints")
         self.settings: Mapping[str, Any] = {}
-        """What a continuation must agree with; hashed into every checkpoint."""
+        """The settings that a resumed run must share; hashed into every checkpoint."""
         self.notice: str | None = None
-        """What a continuation should know: damaged checkpoints that were passed over, rows of the history that are
-        lost, callbacks that are new.  None for nothing.
+        """What the user of a resumed run or of its model should know: damaged checkpoints that were passed over, rows
+        of the history that are lost, callbacks that are new, files that could not be verified.  None for nothing.
         """
         self.differs = False
-        """Whether a continuation has another history, or other callbacks, than its checkpoint was saved with."""
+        """Whether a resumed run has another history, or other callbacks, than its checkpoint was saved with."""
         self._lock: IO[str] | None = None
         self._history = HistoryFile(self.path / "history.jsonl")
 
@@ -59,38 +59,32 @@ class RunFolder(Callback):
         return bool(self.checkpoints.steps())
 
     def results(self) -> list[str]:
-        """The files here that a run would write anew.  The end of one that could not take a step is none."""
-        found = [name for name in (self._history.path.name, *_AT_THE_END) if (self.path / name).exists()]
-        return [] if found == ["result.json"] and self._never_began() else found
-
-    def _never_began(self) -> bool:
-        try:
-            ending = self.result()
-        except CheckpointError:
-            return False
-        return (ending.get("steps"), ending.get("model_sha256", "")) == (0, None)
+        """The files here that a run would write anew; the end of a run that took no step does not count."""
+        found = [name for name in (self._history.path.name, MODEL, RESULT) if (self.path / name).exists()]
+        if found == [RESULT]:
+            try:
+                return [] if self.result().get("steps") == 0 else found
+            except CheckpointError:
+                pass
+        return found
 
     def open(self) -> None:
-        """Makes the folder, takes it for this process, and sweeps what dead processes left."""
-        try:
+        """Makes the folder, locks it for this process, and removes what dead processes left."""
+        with files.writing(f"{self.path} cannot be written"):
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / "lock").open("a")
-        except OSError as error:
-            raise CheckpointError(
-                f"{self.path} cannot be written ({error.strerror}): choose another folder or change its permissions."
-            ) from error
-        if not take_lock(self._lock):
+        if not files.take_lock(self._lock):
             self.close()
             raise self._used()
         self.checkpoints.sweep()
-        with written(self.path):
-            sweep_parts(self.path)
+        with files.writing(f"{self.path} cannot be read"):
+            files.sweep(self.path)
 
     def require_unused(self) -> None:
         """CheckpointError if another process is training here."""
         try:
             with (self.path / "lock").open() as lock:
-                free = take_lock(lock)
+                free = files.take_lock(lock)
         except OSError:
             return  # there is none, or `open` says what is wrong with it
         if not free:
@@ -100,17 +94,14 @@ class RunFolder(Callback):
         return CheckpointError(f"another process is training in {self.path}: wait for it, or choose another folder.")
 
     def close(self) -> None:
-        self._history.close()
+        """Releases the lock."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
     def started(self, run: Run) -> None:
-        if run.agreement.rank > 0:
-            return
-        for name in _AT_THE_END:  # those of an earlier end are no longer true
-            with written(self.path / name):
-                (self.path / name).unlink(missing_ok=True)
+        if run.agreement.rank == 0:
+            update_files(self.path, {MODEL: None, RESULT: None})  # those of an earlier end are no longer true
 
     def recorded(self, run: Run, row: dict[str, float]) -> None:
         if run.agreement.rank == 0:
@@ -126,19 +117,10 @@ class RunFolder(Callback):
         run.agreement.share_error(failure)
 
     def _write_end(self, run: Run) -> None:
-        from safetensors.torch import save
-
         self._history.repair()
-        parameters = {name: value.detach().clone() for name, value in run.problem.model.state_dict().items()}
-        path, content = self.path / "model.safetensors", None
-        with written(path):
-            if all(finite(value) for value in parameters.values()):
-                content = save(parameters)
-                replace_file(path, content)
-            else:
-                path.unlink(missing_ok=True)
         if run.history and self._history.position()["rows"] == 0:  # that of the start, where a run reached no other
             self._history.append(run.history[0])
+        parameters = run.problem.model.state_dict()
         assert run.outcome is not None
         ending = {
             "outcome": run.outcome.name,
@@ -146,10 +128,9 @@ class RunFolder(Callback):
             "epochs": run.epoch - 1,
             "steps": run.state.steps,
             "seconds": run.seconds,
-            "model_sha256": None if content is None else hashlib.sha256(content).hexdigest(),
         }
-        with written(self.path / "result.json"):
-            replace_file(self.path / "result.json", (json.dumps(ending, indent=1) + "\n").encode())
+        model = save_tensors(parameters) if all(map(is_finite, parameters.values())) else None
+        update_files(self.path, {MODEL: model, RESULT: (json.dumps(ending, indent=1) + "\n").encode()})
 
     def save(self, run: Run, best: bool = False) -> Path:
         """One checkpoint of where the run stands."""
@@ -180,13 +161,15 @@ class RunFolder(Callback):
             more = {name: parts.pop(name, None) for name in _MORE_PARTS}
             solver = {**parts.pop("solver"), **parts}
             _require_same_shapes(parameters, run.problem.model.state_dict())
-            rows, lost = self._history.go_back(snapshot.state["history"], snapshot.step)
-            saved = snapshot.state.get("callbacks", _names(run.callbacks))  # older versions kept no names
+            rows, lost = self._history.rewind(snapshot.state["history"], snapshot.step)
+            saved = snapshot.state["callbacks"]
             new = _load_callbacks(run.callbacks, states, saved, loaded.path)
             run.load_state_dict({**snapshot.state, **more, "solver": solver})
             run.problem.model.load_state_dict(parameters)  # last: a checkpoint that is refused has changed none
         except (KeyError, TypeError, RuntimeError) as error:
-            raise CheckpointError(f"{loaded.path} does not fit this run: {error}") from error
+            raise CheckpointError(
+                f"{loaded.path}, which version {loaded.info.library} wrote, does not fit this run: {error}"
+            ) from error
         torch.set_rng_state(generators["torch"])
         run.history[:] = rows
         self.differs = bool(lost) or _names(run.callbacks) != saved
@@ -210,36 +193,32 @@ class RunFolder(Callback):
 
     def model_parameters(self) -> dict[str, Tensor]:
         """The trained parameters: those of the end, or of the newest sound checkpoint of a run that has not ended."""
-        if not (self.path / "result.json").exists():
+        if not (self.path / RESULT).exists():
             loaded = self.checkpoints.load()
             self.notice = loaded.warning
             return dict(loaded.snapshot.parts["model"])
-        from safetensors import SafetensorError
-        from safetensors.torch import load
-
-        try:
-            expected = self.result()["model_sha256"]
-            if expected is None:
-                raise CheckpointError(
-                    f"{self.path} has no trained model, for its parameters were not finite at the end."
-                )
-            content = (self.path / "model.safetensors").read_bytes()
-            if hashlib.sha256(content).hexdigest() != expected:
-                raise CheckpointError(
-                    f"{self.path / 'model.safetensors'} is damaged: resume the run to write it again."
-                )
-            return load(content)
-        except (OSError, SafetensorError, KeyError) as error:
-            raise CheckpointError(f"{self.path / 'model.safetensors'} cannot be read: {error}") from error
+        stored = StoredFiles.read(self.path, (RESULT, MODEL))
+        self.notice, ending, content = stored.verify(), self.result(), stored.files.get(MODEL)
+        if content is None:
+            raise CheckpointError(
+                f"{self.path} has no {MODEL}, as if its parameters had not been finite at the end: resume the run."
+            )
+        expected = ending.get("model_sha256")  # a run of an earlier version has no other hash of its model
+        if expected is not None:
+            if FileHash.of(content).sha256 != expected:
+                raise CheckpointError(f"{self.path / MODEL} is not what the run wrote (sha256): resume it.")
+            self.notice = None
+        with files.reading(self.path / MODEL):
+            return load_tensors(content)
 
     def result(self) -> dict[str, Any]:
         """How the run ended, as `result.json` has it."""
-        try:
-            entries = json.loads((self.path / "result.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise CheckpointError(f"{self.path / 'result.json'} cannot be read: {error}") from error
-        if not isinstance(entries, dict):
-            raise CheckpointError(f"{self.path / 'result.json'} is not what a run writes: it holds no table.")
+        stored = StoredFiles.read(self.path, (RESULT,))
+        stored.verify()
+        with files.reading(self.path / RESULT):
+            entries = parse_json(stored.files.get(RESULT, b""))
+            if not isinstance(entries, dict):
+                raise CheckpointError("it holds no table")
         return entries
 
     def history(self) -> list[dict[str, float]]:
@@ -278,23 +257,22 @@ def _load_callbacks(
 
     Several of one class take theirs in order.  A state that no callback takes is an error, unless it is empty.
 
-    names  the class of each saved state
+    Args:
+        callbacks: those of this run.
+        states: the saved states.
+        names: the class of each saved state.
+        where: the checkpoint, for errors.
     """
-    if len(states) != len(names):  # the checkpoint is of an older version, and the names are those of this run
-        before, now = (len(given) - len(_OF_EVERY_RUN) for given in (states, names))
-        raise CheckpointError(
-            f"{where} is of an older version, with {before} callbacks beside a Checkpoint, and this run has {now}: "
-            "give it those it was started with."
-        )
-    left = list(zip(names, states, strict=True))
+    left: dict[str, list[Mapping[str, Any]]] = {name: [] for name in names}
+    for name, state in zip(names, states, strict=True):
+        left[name].append(state)
     pairs, new = [], []
     for callback in callbacks:
-        place = next((i for i, (name, _) in enumerate(left) if name == type(callback).__name__), None)
-        if place is None:
-            new.append(callback)
+        if own := left.get(type(callback).__name__):
+            pairs.append((callback, own.pop(0)))
         else:
-            pairs.append((callback, left.pop(place)[1]))
-    dropped = sorted({name for name, state in left if state})
+            new.append(callback)
+    dropped = sorted(name for name, own in left.items() if any(own))
     if dropped:
         raise CheckpointError(
             f"{where} holds the state of {' and '.join(dropped)}, and this run has no such callback: give it one, or "

@@ -19,8 +19,8 @@ from lifted_bregman.experiments.run_data import RunData, load_data
 from lifted_bregman.experiments.settings import Settings
 from lifted_bregman.solvers import Callback, Outcome, Run
 from lifted_bregman.training import fit
-from lifted_bregman.training._atomic import take_lock
 from lifted_bregman.training.callbacks import Checkpoint, Progress
+from lifted_bregman.training.files import take_lock
 from lifted_bregman_lab.reproduction.observing import Observer, final_measures, kept, take_pictures
 from lifted_bregman_lab.reproduction.recipe import Job, Priority, Recipe
 from lifted_bregman_lab.reproduction.store import RecipeRun, ResultStore, job_entries
