@@ -178,7 +178,7 @@ CASES: dict[str, tuple[Callable[[Path], None], str]] = {
     "shape giant": (model(safetensors_file({"a": floats([1 << 40], 0, 1 << 42)})), "file not fully covered"),
     "shape overflowing": (
         model(safetensors_file({"a": floats([1 << 32, 1 << 32], 0, 0)})),
-        "overflow computing buffer size",
+        "overflow computing",
     ),
     "shape of nothing, overflowing": (
         model(safetensors_file({"a": floats([0, 1 << 62, 1 << 62], 0, 0)})),
@@ -225,7 +225,7 @@ CASES: dict[str, tuple[Callable[[Path], None], str]] = {
         "state.json is damaged",
     ),
     "manifest nested": (
-        text("manifest.json", b'{"format": 1, "a": ' + b"[" * 900 + b"]" * 900 + b"}"),
+        text("manifest.json", b'{"a": ' + b"[" * 900 + b"]" * 900 + b"}"),
         "manifest.json is damaged",
     ),
     "manifest of nothing": (text("manifest.json", b"null"), "no manifest"),

@@ -151,11 +151,12 @@ class Checkpoints:
                 about = {"step": step, "best": best, **_versions(), "settings_sha256": settings}
                 files.write_file(new / MANIFEST, seal(hashes, **about))
                 files.sync_directory(new)
-                # Rename it into place, then remove what it makes superfluous.
+                files.write_file(work / LATEST, f"{_name(step)}\n".encode())
                 unwanted = self._unwanted(step, best)
-                path = self._publish(new, step, work)
+                # Rename the directory to a free name: from now on it counts, and what follows is tidying up.
+                path = self._publish(new, step)
                 self._retire(unwanted, work)
-                with suppress(OSError):  # it has a number where the step had been saved before
+                with suppress(OSError):  # a step that was saved before gets its plain name back
                     os.rename(path, self.folder / _name(step))
                     path = self.folder / _name(step)
                 self._unsound.discard(path)
@@ -195,46 +196,38 @@ class Checkpoints:
         later = [found for found in self._directories() if found.step > step]
         with files.writing(f"{self.folder} was not taken back to step {step} and is untouched"):
             with files.workspace(self.folder) as work:
-                self._move_pointer(self._write_pointer(step, work))
+                files.write_file(work / LATEST, f"{_name(step)}\n".encode())
                 self._retire([found.path for found in later], work)
         return sorted({found.step for found in later})
 
-    def _publish(self, new: Path, step: int, work: Path) -> Path:
-        """Renames `new` to a free name of the step, then points LATEST to it; undoes the first if the second fails."""
-        pointer, target = self._write_pointer(step, work), new
+    def _publish(self, new: Path, step: int) -> Path:
+        """Renames `new` to the first free name of the step and fsyncs the folder; undoes the one if the other fails."""
+        for number in count(1):
+            path = self.folder / _name(step, number)
+            try:
+                os.rename(new, path)
+                break
+            except OSError as error:
+                if error.errno not in _TAKEN:
+                    raise
         try:
-            for number in count(1):
-                target = self.folder / _name(step, number)
-                try:
-                    os.rename(new, target)
-                    break
-                except OSError as error:
-                    if error.errno not in _TAKEN:
-                        raise
             files.sync_directory(self.folder)
-            self._move_pointer(pointer)
-        except BaseException:
-            # The save counts from the moment when the new LATEST leaves the workspace.
-            if pointer.exists() and not new.exists():
-                with suppress(OSError):
-                    os.rename(target, new)
+        except OSError:
+            os.rename(path, new)
             raise
-        return target
-
-    def _write_pointer(self, step: int, work: Path) -> Path:
-        files.write_file(work / LATEST, f"{_name(step)}\n".encode())
-        return work / LATEST
-
-    def _move_pointer(self, pointer: Path) -> None:
-        latest = self.folder / LATEST
-        if latest.is_dir() and not latest.is_symlink():
-            os.rename(latest, pointer.with_name("no-file"))
-        os.replace(pointer, latest)
+        return path
 
     def _retire(self, unwanted: Iterable[Path], work: Path) -> None:
-        """Moves directories to the workspace, to be removed with it.  Those that cannot be moved stay, whole."""
+        """Puts LATEST in place, then moves directories to the workspace, to be removed with it.
+
+        An error leaves the rest as it is: every directory is whole, and loading needs no LATEST.
+        """
+        latest = self.folder / LATEST
         with suppress(OSError):
-            files.sync_directory(self.folder)  # what makes them superfluous is on the disk
+            if latest.is_dir() and not latest.is_symlink():
+                os.rename(latest, work / "no-file")
+            os.replace(work / LATEST, latest)
+            files.sync_directory(self.folder)
             for path in unwanted:
                 os.rename(path, work / f"retired-{path.name}")
 
@@ -274,14 +267,14 @@ class Checkpoints:
 
     def _missing(self, steps: set[int]) -> list[str]:
         """The sentence that the last checkpoint is gone, or that LATEST cannot be read; at most one."""
-        pointer = self.folder / LATEST
+        pointer, name = self.folder / LATEST, None
         try:
             with files.open_file(pointer, 64) as file:
-                name = _NAME.fullmatch(file.read().decode("ascii").removesuffix("\n"))
+                name = _NAME.fullmatch(file.read().decode("ascii", "replace").removesuffix("\n"))
         except FileNotFoundError:
             return []
-        except (CheckpointError, UnicodeDecodeError, OSError):
-            name = None
+        except (CheckpointError, OSError):
+            pass
         if name is None:
             return [f"{pointer} is damaged."]
         return [] if int(name[1]) in steps else [f"{self.folder / name[0]}, which {LATEST} names, is missing."]

@@ -175,8 +175,8 @@ class StoredFiles:
                 raise CheckpointError(f"{path} is missing, which {MANIFEST} lists: restore it, or train again.")
             if name in listed and listed[name] != FileHash.of(self.files[name]):
                 raise CheckpointError(
-                    f"{path} is not what the run wrote (sha256): restore it, or train again; if it was changed on "
-                    f"purpose, remove {MANIFEST}."
+                    f"{path} is not what the run wrote (sha256): it is damaged, so restore it, or train again; if it "
+                    f"was changed on purpose, remove {MANIFEST}."
                 )
         unlisted = [name for name in self.files if name not in listed]
         if not unlisted:
