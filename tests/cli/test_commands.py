@@ -397,7 +397,7 @@ def test_a_folder_in_which_another_process_starts_is_told_as_such(
     settings = ["train", "--config", world / "a" / "settings.toml", "--quiet", "--out", run]
     first = warm.start(*settings, pause="rename")
     wait_for(first.folder / "paused")
-    assert [path.name for path in run.glob(".settings.toml.*.part")]
+    assert [path.name for path in run.glob(".tmp-*/*")] == ["settings.toml"]
     second = call(capsys, *settings)
     assert second.code == 4 and f"another process is training in {run}" in second.err
     first.send(signal.SIGKILL)

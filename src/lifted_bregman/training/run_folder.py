@@ -70,9 +70,13 @@ class RunFolder(Callback):
 
     def open(self) -> None:
         """Makes the folder, locks it for this process, and removes what dead processes left."""
-        with files.writing(f"{self.path} cannot be written"):
+        try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / "lock").open("a")
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.path} cannot be written ({error.strerror}): choose another folder or change its permissions."
+            ) from error
         if not files.take_lock(self._lock):
             self.close()
             raise self._used()
@@ -200,9 +204,7 @@ class RunFolder(Callback):
         stored = StoredFiles.read(self.path, (RESULT, MODEL))
         self.notice, ending, content = stored.verify(), self.result(), stored.files.get(MODEL)
         if content is None:
-            raise CheckpointError(
-                f"{self.path} has no {MODEL}, as if its parameters had not been finite at the end: resume the run."
-            )
+            raise CheckpointError(f"{self.path} has no trained model, for its parameters were not finite at the end.")
         expected = ending.get("model_sha256")  # a run of an earlier version has no other hash of its model
         if expected is not None:
             if FileHash.of(content).sha256 != expected:
