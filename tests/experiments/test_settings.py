@@ -19,7 +19,8 @@ from lifted_bregman.errors import LiftedBregmanError, SettingError
 from lifted_bregman.experiments import Settings, as_toml, from_entries, read_settings, to_entries
 from lifted_bregman.experiments.build import build_model
 from lifted_bregman.experiments.settings import names
-from lifted_bregman.experiments.settings_file import from_flag
+
+pass
 from lifted_bregman.training import default_solver
 
 # Each setting with another value than its default, in one consistent set.

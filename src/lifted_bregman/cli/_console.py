@@ -41,14 +41,14 @@ def silent() -> bool:
     return _silent
 
 
-def output() -> Terminal:
-    """Standard output; lines are never wrapped."""
-    return Terminal(highlight=False, markup=False, soft_wrap=True, quiet=_silent)
+def output(wrapped: bool = False) -> Terminal:
+    """Standard output; lines are not wrapped unless asked for."""
+    return Terminal(highlight=False, markup=False, soft_wrap=not wrapped, quiet=_silent)
 
 
-def messages(quiet: bool = False) -> Terminal:
-    """Standard error; lines are never wrapped."""
-    return Terminal(stderr=True, highlight=False, markup=False, soft_wrap=True, quiet=quiet or _silent)
+def messages(quiet: bool = False, wrapped: bool = False) -> Terminal:
+    """Standard error; lines are not wrapped unless asked for."""
+    return Terminal(stderr=True, highlight=False, markup=False, soft_wrap=not wrapped, quiet=quiet or _silent)
 
 
 def say(word: str, sentence: str, style: str = "bold red") -> None:

@@ -209,13 +209,12 @@ class StoredRun:
         settings = self.settings if parallel is None else replace(self.settings, parallel=parallel)
         settings = settings if device is None else replace(settings, device=device)
         if epochs is not None:
-            done = self.epochs_done
+            settings, done = replace(settings, epochs=epochs), self.epochs_done
             if epochs <= done and not started_again(settings):
                 raise SettingError(f"epochs is {epochs} and {self.path} has {done} already: ask for more.")
-            settings = replace(settings, epochs=epochs)
         if time_limit is not None:
             if settings.time_limit is None:
-                raise SettingError(f"time_limit is {time_limit:g}, but {self.path} was started without: leave it out.")
+                raise SettingError(f"time_limit is {time_limit}, but {self.path} was started without: leave it out.")
             settings = replace(settings, time_limit=time_limit)
         return replace(self, settings=settings)
 

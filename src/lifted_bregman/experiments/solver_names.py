@@ -15,10 +15,10 @@ from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
 from lifted_bregman import penalties, solvers
+from lifted_bregman._text import unknown
 from lifted_bregman.distributed import Parallel
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments import specs
-from lifted_bregman.experiments._typed import members, plain, unknown
 from lifted_bregman.solvers import Solver, baselines
 from lifted_bregman.solvers._interface import shown_settings
 from lifted_bregman.training import default_solver
@@ -100,11 +100,11 @@ def solver_settings(solver: Solver[Any]) -> dict[str, Any]:
 
 
 def _value(solver: str, key: str, value: Any, hint: Any) -> Any:
-    options = members(hint)
+    options = specs.members(hint)
     if value in (None, "none") and type(None) in options:
         return None
     for option in options:
-        if (made := plain(value, option, infinite=True)) is not None:
+        if (made := specs.plain(value, option)) is not None:
             return made
         if get_origin(option) is tuple and isinstance(value, list) and len(value) == len(get_args(option)):
             return tuple(value)
