@@ -12,7 +12,7 @@ import pytest
 
 from lifted_bregman.cli._app import make_app
 from lifted_bregman.cli.commands import installed
-from lifted_bregman.experiments.settings import names
+from lifted_bregman.experiments.settings import NAMES
 from tests.cli.program import call
 
 Capture = pytest.CaptureFixture[str]
@@ -101,7 +101,7 @@ def test_a_command_of_a_package_that_cannot_be_imported_is_named(
 
 def test_every_setting_has_a_flag(capsys: Capture) -> None:
     shown = call(capsys, "train", "--help").out
-    for name in names():
+    for name in NAMES:
         assert f"--{name.replace('_', '-')} " in shown, name
 
 

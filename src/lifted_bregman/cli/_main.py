@@ -57,8 +57,8 @@ def _run(arguments: Sequence[str]) -> int:
         )
     app = make_app(commands, called)
     # A group without a command, such as `lifted data`: its help, as an error.
-    *_, chosen = app.parse_commands(arguments)[1]
-    if chosen.default_command is None and not app.parse_commands(arguments)[2]:
+    _, path, left = app.parse_commands(arguments)
+    if path[-1].default_command is None and not left:
         app.help_print(arguments, console=_console.messages(wrapped=True))
         return ExitCode.USAGE
     command, bound, unparsed = app.parse_args(arguments, exit_on_error=False, print_error=False, verbose=False)
@@ -69,9 +69,9 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _told(error: Exception, code: int, sentence: str) -> int:
-    """Says the sentence once, whoever of a parallel run says it; returns the exit code of this process.
+    """Prints the sentence, once for all ranks of a run; returns the exit code of this process.
 
-    One that has lost the others speaks for itself.
+    A rank that lost the others prints it too.
     """
     from lifted_bregman.cli._workers import leave
     from lifted_bregman.distributed.place import LOST, launched
@@ -80,7 +80,7 @@ def _told(error: Exception, code: int, sentence: str) -> int:
         if launched():
             return LOST
     elif _console.silent() and sentence.startswith("rank "):
-        return ExitCode.OK  # that one says it
+        return ExitCode.OK  # that rank prints it
     if not leave(sentence):
         _console.silence(False)
         _console.say("lifted", sentence)
@@ -88,7 +88,7 @@ def _told(error: Exception, code: int, sentence: str) -> int:
 
 
 def _ended(code: int) -> int:
-    """The code; a process that has joined others ends with it whatever the end of the interpreter would do."""
+    """Returns the code; a process that has joined others exits with it, whatever threads of torch are still running."""
     from lifted_bregman.distributed.place import given
 
     if given() is not None:
@@ -125,9 +125,9 @@ def _usage(error: CycloptsError) -> tuple[int, str]:
 
 
 def _is_setting(option: str) -> bool:
-    from lifted_bregman.experiments.settings import names
+    from lifted_bregman.experiments.settings import NAMES
 
-    return option == "--set" or option.removeprefix("--").replace("-", "_") in names()
+    return option == "--set" or option.removeprefix("--").replace("-", "_") in NAMES
 
 
 def _show_warning(message: Warning | str, *ignored: Any, **also_ignored: Any) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lifted_bregman.cli import _console
-from lifted_bregman.distributed import Parallel
 from lifted_bregman.distributed.place import follows, given
 from lifted_bregman.errors import SettingError
 
@@ -25,10 +24,10 @@ def takes_part(settings: Settings, named: bool) -> None:
 
     named: whether the command line names the folder of the run.
     """
-    place = given()
-    if settings.parallel is None or place is None:
+    place, processes = given(), settings.processes
+    if processes is None or place is None:
         return
-    Parallel.parse(settings.parallel).require_world(place.size)
+    processes.require_world(place.size)
     if not named:
         raise SettingError(
             "the processes of torchrun or SLURM cannot choose a folder for the run: name one with --out."
@@ -38,7 +37,7 @@ def takes_part(settings: Settings, named: bool) -> None:
 
 def needs_workers(settings: Settings) -> bool:
     """Whether this process has to start workers for these settings: torchrun and SLURM have started them already."""
-    return settings.parallel is not None and Parallel.parse(settings.parallel).size > 1 and given() is None
+    return settings.processes is not None and settings.processes.size > 1 and given() is None
 
 
 def in_workers(arguments: Sequence[str], settings: Settings, samples: RunData) -> int:

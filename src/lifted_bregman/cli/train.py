@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from lifted_bregman import experiments
 from lifted_bregman._text import from_text
 from lifted_bregman.cli import _console
-from lifted_bregman.cli._ending import guarded, report
+from lifted_bregman.cli._ending import announced_stop, report
 from lifted_bregman.cli._errors import ExitCode
 from lifted_bregman.cli._flags import entries_of, setting_flags
 from lifted_bregman.cli._workers import in_workers, needs_workers, takes_part
@@ -77,7 +77,8 @@ def train(
         samples = load_data(chosen, progress)
     if needs_workers(chosen):
         return in_workers([*arguments, "--out", str(folder)], chosen, samples)
-    result = guarded(folder, lambda: experiments.train(chosen, folder, _console.messages(quiet), samples))
+    with announced_stop(folder):
+        result = experiments.train(chosen, folder, _console.messages(quiet), samples)
     return report(result, folder, chosen, samples)
 
 
@@ -121,7 +122,8 @@ def resume(
         return in_workers(arguments, stored.settings, samples)
     if stored.notice is not None:
         _console.say("warning", stored.notice, "bold yellow")
-    result = guarded(run, lambda: experiments.resume(stored, _console.messages(quiet), samples))
+    with announced_stop(run):
+        result = experiments.resume(stored, _console.messages(quiet), samples)
     return report(result, run, stored.settings, samples)
 
 

@@ -26,7 +26,7 @@ from lifted_bregman.experiments.build import build_callbacks, build_problem
 from lifted_bregman.experiments.run_data import RunData, load_data
 from lifted_bregman.experiments.run_manifest import MANIFEST, RunFiles, write_files
 from lifted_bregman.experiments.settings import Settings
-from lifted_bregman.experiments.settings_file import as_toml, parse_settings
+from lifted_bregman.experiments.settings_file import as_toml, read_settings
 from lifted_bregman.solvers import Callback, Outcome, Result, Run
 from lifted_bregman.training import RunFolder, fit
 from lifted_bregman.training._atomic import is_leftover
@@ -84,7 +84,7 @@ def started_again(settings: Settings) -> bool:
 
 def require_device(settings: Settings) -> torch.device:
     """The device of a run; SettingError unless it can be used here, by one process or by all on the CPU."""
-    shared = settings.parallel is not None and Parallel.parse(settings.parallel).size > 1
+    shared = settings.processes is not None and settings.processes.size > 1
     if shared and settings.device is not None and settings.device.partition(":")[0] != "cpu":
         raise SettingError(
             f"device is '{settings.device}' and parallel is '{settings.parallel}', but several processes of the "
@@ -95,8 +95,8 @@ def require_device(settings: Settings) -> torch.device:
 
 def require_processes(settings: Settings, data: RunData) -> Parallel:
     """The processes that resolved settings ask for; an error unless each of them has something to do."""
-    assert settings.parallel is not None and settings.hidden is not None
-    parallel, samples = Parallel.parse(settings.parallel), len(data.train[0])
+    parallel, samples = settings.processes, len(data.train[0])
+    assert parallel is not None and settings.hidden is not None
     solver = settings.make_solver()
     solver.require(build_problem(settings, data.inputs, data.outputs))
     require_parallel(parallel, len(settings.hidden) + 1, solver, min(settings.batch_size or samples, samples))
@@ -141,7 +141,7 @@ def _fit(settings: Settings, out: Path, data: RunData, console: Console, resume:
         callbacks=[_Description(out, settings, data.record), *build_callbacks(settings, console)],
         out=out,
         resume=resume,
-        parallel=None if settings.parallel is None else Parallel.parse(settings.parallel),
+        parallel=settings.processes,
     )
 
 
@@ -190,7 +190,7 @@ class StoredRun:
             )
         stored = RunFiles.read(path, (SETTINGS, DATA))
         try:
-            settings = parse_settings(path / SETTINGS, stored.files.get(SETTINGS, b""))
+            settings = read_settings(path / SETTINGS, stored.files.get(SETTINGS, b""))
         except LiftedBregmanError as error:
             raise CheckpointError(f"the settings of the run are damaged: {error}") from error
         record = _record(path / DATA, stored.files[DATA]) if DATA in stored.files else None

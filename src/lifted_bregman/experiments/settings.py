@@ -271,9 +271,8 @@ class Settings:
             )
 
 
-def names() -> tuple[str, ...]:
-    """The settings that are flags, and keys at the top of a settings file: all except the solver's."""
-    return tuple(entry.name for entry in fields(Settings) if entry.name != "solver_settings")
+NAMES = tuple(entry.name for entry in fields(Settings) if entry.name != "solver_settings")
+"""The settings that are flags, and keys at the top of a settings file: all except the solver's."""
 
 
 def _whole_path(target: str | None) -> str | None:

@@ -11,25 +11,22 @@ import tomlkit
 
 from lifted_bregman._text import unknown
 from lifted_bregman.errors import SettingError
-from lifted_bregman.experiments.settings import Settings, names
+from lifted_bregman.experiments.settings import NAMES, Settings
 
 _MOST_BYTES = 1 << 20
 _MOST_PARTS = 100  # of a dotted name; settings have one, those of the solver two
 
 
-def read_entries(path: Path) -> dict[str, Any]:
-    """The entries of a settings file.  Their names are checked here, their values when a `Settings` is constructed."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
-    except OSError as error:
-        raise SettingError(f"{path} cannot be read ({error.strerror}): name a TOML file of settings.") from error
-    return _parse(path, content)
+def read_entries(path: Path, content: bytes | None = None) -> dict[str, Any]:
+    """The entries of a settings file.  Their names are checked here, their values when a `Settings` is constructed.
 
-
-def _parse(path: Path, content: bytes) -> dict[str, Any]:
+    content: the bytes of the file, where it has been read before.
+    """
     try:
-        # Bound what a hostile file can cost, then parse.
+        if content is None:
+            with path.open("rb") as file:
+                content = file.read(_MOST_BYTES + 1)
+        # Bound the time that a hostile file can take, then parse.
         if len(content) > _MOST_BYTES:
             raise SettingError(f"it is above {_MOST_BYTES:,} bytes, and no file of settings.")
         text = content.decode("utf-8-sig")
@@ -38,6 +35,8 @@ def _parse(path: Path, content: bytes) -> dict[str, Any]:
         _require_known(entries)
     except SettingError as error:
         raise SettingError(f"{path}: {error}") from error
+    except OSError as error:
+        raise SettingError(f"{path} cannot be read ({error.strerror}): name a TOML file of settings.") from error
     except (ValueError, RecursionError) as error:  # also of text that is no UTF-8, and of thousands of digits
         raise SettingError(f"{path} is no TOML file: {error}; write lines such as epochs = 5.") from error
     return entries
@@ -57,8 +56,8 @@ def _require_known(entries: Mapping[str, Any]) -> None:
     for key in entries:
         if key == "out":
             raise SettingError("out is no setting but where a run is stored: give it on the command line, --out.")
-        if key not in names():
-            raise SettingError(unknown("setting", key, names()))
+        if key not in NAMES:
+            raise SettingError(unknown("setting", key, NAMES))
 
 
 def from_entries(entries: Mapping[str, Any]) -> Settings:
@@ -84,7 +83,7 @@ def solver_table(entries: Mapping[str, Any]) -> dict[str, Any]:
 def to_entries(settings: Settings) -> dict[str, Any]:
     """The entries from which `from_entries` makes the same settings; None is left out."""
     entries: dict[str, Any] = {}
-    for name in names():
+    for name in NAMES:
         value = getattr(settings, name)
         if value is not None and name != "solver":
             entries[name] = list(value) if isinstance(value, tuple) else value
@@ -92,17 +91,9 @@ def to_entries(settings: Settings) -> dict[str, Any]:
     return entries | {"solver": named | dict(settings.solver_settings)}
 
 
-def read_settings(path: Path) -> Settings:
-    """The settings in a TOML file."""
-    return _settings(path, read_entries(path))
-
-
-def parse_settings(path: Path, content: bytes) -> Settings:
-    """The settings in `content`, which was read from `path`."""
-    return _settings(path, _parse(path, content))
-
-
-def _settings(path: Path, entries: Mapping[str, Any]) -> Settings:
+def read_settings(path: Path, content: bytes | None = None) -> Settings:
+    """The settings in a TOML file; `content` are its bytes, where it has been read before."""
+    entries = read_entries(path, content)
     try:
         return from_entries(entries)
     except SettingError as error:

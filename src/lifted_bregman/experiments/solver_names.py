@@ -61,18 +61,13 @@ def default_name(parallel: Parallel | None = None) -> str:
     return next(name for name, known in SOLVERS.items() if known is kind)
 
 
-def solver_class(name: str) -> type[Solver[Any]]:
-    """The class of this name."""
-    if name not in SOLVERS:
-        raise SettingError(unknown("solver", name, SOLVERS))
-    return SOLVERS[name]
-
-
 def make_solver(name: str | None, settings: Mapping[str, Any], parallel: Parallel | None = None) -> Solver[Any]:
     """The solver with these settings and its class's defaults for the others; None for `default_solver`, changed."""
     base = default_solver(parallel) if name is None else None
     name = default_name(parallel) if name is None else name
-    kind = solver_class(name)
+    if name not in SOLVERS:
+        raise SettingError(unknown("solver", name, SOLVERS))
+    kind = SOLVERS[name]
     hints, fields = get_type_hints(kind), {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     given: dict[str, Any] = {}
     for key, value in settings.items():
