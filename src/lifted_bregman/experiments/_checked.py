@@ -19,6 +19,7 @@ _EXPECTED = {
     "string_type": "text",
     "greater_than": "above {gt:g}",
     "greater_than_equal": "at least {ge:g}",
+    "less_than": "below {lt:g}",
     "less_than_equal": "at most {le}",
     "dict_type": "a table",
 }

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Le
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from lifted_bregman.data import Task
 from lifted_bregman.distributed import Parallel
@@ -85,10 +84,10 @@ def _processes(text: str) -> str:
     return str(Parallel.parse(text))
 
 
-Count = Annotated[int, Ge(1)]
-Above0 = Annotated[float, Gt(0.0)]
-AtLeast0 = Annotated[float, Ge(0.0)]
-Widths = Annotated[tuple[Annotated[int, Ge(1), Le(_MOST)], ...], NUMBERS]
+Count = Annotated[int, Field(ge=1)]
+Above0 = Annotated[float, Field(gt=0.0)]
+AtLeast0 = Annotated[float, Field(ge=0.0)]
+Widths = Annotated[tuple[Annotated[int, Field(ge=1, le=_MOST)], ...], NUMBERS]
 Weights = Annotated[tuple[Above0, ...], NUMBERS]
 Activations = Annotated[tuple[str, ...], WORDS, AfterValidator(_activations)]
 Validation = Annotated[str | float, AfterValidator(_validation)]
@@ -139,7 +138,7 @@ class Settings:
     """Passes over the data; steps of a solver that takes the whole set."""
     batch_size: Count | None = None
     """Samples per step."""
-    seed: Annotated[int, Ge(0)] = 0
+    seed: Annotated[int, Field(ge=0)] = 0
     """Fixes initialisation, order of the samples, subsets and noise."""
     dtype: Literal["float32", "float64"] = "float32"
     """float32 or float64."""
@@ -157,7 +156,7 @@ class Settings:
     """Also save a checkpoint after so many steps."""
     checkpoint_seconds: Above0 | None = None
     """Also save a checkpoint after so many seconds."""
-    threads: Annotated[int, Ge(1), Le(_MOST_THREADS)] | None = None
+    threads: Annotated[int, Field(ge=1, le=_MOST_THREADS)] | None = None
     """Threads of torch, on which the last digits depend."""
     device: str | None = None
     """Where the numbers are computed, such as cpu, cuda or cuda:1.  A run may be resumed on another device, with other
