@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 
 
@@ -28,6 +28,16 @@ def is_number(text: str | bytes) -> bool:
     except ValueError:
         return False
     return True
+
+
+def unknown(what: str, given: str, known: Collection[str], unlisted: Collection[str] = ()) -> str:
+    """The sentences for an unknown name: the nearest known name, and all known names.
+
+    unlisted: further known names, which are compared but not listed.
+    """
+    close = get_close_matches(given.lower(), [*known, *unlisted], n=1)
+    meant = f"; did you mean '{close[0]}'?" if close else "."
+    return f"there is no {what} '{given}'{meant} There are {', '.join(known)}."
 
 
 def did_you_mean(text: str, known: Iterable[str]) -> str:

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from lifted_bregman import solvers
 from lifted_bregman._text import from_text
+from lifted_bregman.cli._flags import entries_of
 from lifted_bregman.errors import LiftedBregmanError, SettingError
 from lifted_bregman.experiments import Settings, as_toml, from_entries, read_settings, to_entries
 from lifted_bregman.experiments.build import build_model
-from lifted_bregman.experiments.settings import names
-from lifted_bregman.experiments.settings_file import from_flag
+from lifted_bregman.experiments.settings import NAMES
 from lifted_bregman.training import default_solver
 
 # Each setting with another value than its default, in one consistent set.
@@ -86,7 +86,8 @@ def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
 def test_a_flag_is_the_entry_of_a_file(name: str) -> None:
     value = OTHER[name]
     text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-    assert from_flag(name, text) == (text if name == "validation" else value)
+    others = {key: value for key, value in OTHER.items() if key != name}
+    assert Settings(**others, **entries_of({name: text})) == Settings(**OTHER)
 
 
 @given(st.text(st.characters(codec="utf-8"), min_size=1))
@@ -166,7 +167,7 @@ def test_a_list_may_be_one_value_or_text() -> None:
     )
 
 
-@pytest.mark.parametrize("name", sorted(set(names()) - {"solver"}))
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"solver"}))
 @pytest.mark.parametrize("wrong", [{"a": 1}, [[1]], True], ids=repr)
 def test_no_setting_takes_another_type(name: str, wrong: Any) -> None:
     with pytest.raises(SettingError, match=f"^{name} (is|holds) "):
@@ -221,7 +222,7 @@ def test_a_solver_s_setting_may_be_infinite_and_survives_a_file(written: str, tm
 
 
 @given(
-    st.dictionaries(st.sampled_from([*names(), "solver", "epoch"]), st.integers() | st.text() | st.floats() | st.none())
+    st.dictionaries(st.sampled_from([*NAMES, "solver", "epoch"]), st.integers() | st.text() | st.floats() | st.none())
 )
 def test_entries_are_settings_or_a_named_error(entries: dict[str, Any]) -> None:
     try:

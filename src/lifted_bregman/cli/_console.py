@@ -1,6 +1,6 @@
 """Where the command line writes: results to standard output, everything else to standard error.
 
-Both are plain where they are no terminal, and follow NO_COLOR.  A reader that goes away ends the output, not the run.
+Both are plain text unless they are a terminal, and obey NO_COLOR.  A closed pipe ends the output, not the run.
 """
 
 from __future__ import annotations
@@ -22,42 +22,42 @@ _silent = False
 
 
 class Terminal(Console):
-    """A console that falls silent when nobody reads it any more."""
+    """A console that stops writing when its pipe is closed."""
 
     def on_broken_pipe(self) -> None:
-        """Goes on without output."""
+        """Continues without output."""
         self.quiet = True
         discard(self.file.fileno())
 
 
 def silence(wanted: bool) -> None:
-    """Says nothing from now on, where another process speaks for this one."""
+    """Switches the output of this process off or on; rank 0 writes for the other ranks."""
     global _silent
     _silent = wanted
 
 
 def silent() -> bool:
-    """Whether another process speaks for this one."""
+    """Whether the output of this process is off."""
     return _silent
 
 
-def output() -> Terminal:
-    """Standard output; lines are never wrapped."""
-    return Terminal(highlight=False, markup=False, soft_wrap=True, quiet=_silent)
+def output(wrapped: bool = False) -> Terminal:
+    """Standard output; lines are not wrapped unless asked for."""
+    return Terminal(highlight=False, markup=False, soft_wrap=not wrapped, quiet=_silent)
 
 
-def messages(quiet: bool = False) -> Terminal:
-    """Standard error; lines are never wrapped."""
-    return Terminal(stderr=True, highlight=False, markup=False, soft_wrap=True, quiet=quiet or _silent)
+def messages(quiet: bool = False, wrapped: bool = False) -> Terminal:
+    """Standard error; lines are not wrapped unless asked for."""
+    return Terminal(stderr=True, highlight=False, markup=False, soft_wrap=not wrapped, quiet=quiet or _silent)
 
 
 def say(word: str, sentence: str, style: str = "bold red") -> None:
-    """One sentence on standard error, after a word that says of what kind it is."""
+    """Prints one sentence on standard error, after a word such as "warning"."""
     messages().print(Text.assemble((f"{word}:", style), f" {sentence}"))
 
 
 def show(rows: Mapping[str, str]) -> None:
-    """A small table on standard output: a name and what belongs to it in each line."""
+    """Prints a table on standard output: a name and its value in each line."""
     console, width = output(), max(map(len, rows), default=0)
     for name, value in rows.items():
         console.print(Text.assemble((name.ljust(width), "bold"), f"  {value}"))
@@ -65,7 +65,7 @@ def show(rows: Mapping[str, str]) -> None:
 
 @contextmanager
 def downloads() -> Iterator[Progress]:
-    """A bar for what is downloaded, on a terminal only."""
+    """A progress bar for downloads, on a terminal only."""
     console = messages()
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -78,7 +78,7 @@ def downloads() -> Iterator[Progress]:
 
 
 def discard(descriptor: int) -> None:
-    """Sends whatever is still written to a file descriptor nowhere."""
+    """Redirects a file descriptor to the null device."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
     os.close(nowhere)

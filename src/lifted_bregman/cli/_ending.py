@@ -1,9 +1,10 @@
-"""What is said when a run of `lifted train` or `lifted resume` ends."""
+"""What `lifted train` and `lifted resume` print when a run ends."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from lifted_bregman.cli import _console
@@ -24,10 +25,11 @@ _SHOWN = {
 }
 
 
-def guarded(run: Path, work: Callable[[], Result]) -> Result:
-    """`work`, which SIGTERM and a second Ctrl-C end; then the user is told how to go on."""
+@contextmanager
+def announced_stop(run: Path) -> Iterator[None]:
+    """Prints how to continue the run where SIGTERM or a second Ctrl-C ends it."""
     try:
-        return work()
+        yield
     except (SystemExit, KeyboardInterrupt) as stop:
         if (run / SETTINGS).exists():
             how = "everything is saved" if isinstance(stop, SystemExit) else "the last checkpoint is kept"
@@ -36,7 +38,7 @@ def guarded(run: Path, work: Callable[[], Result]) -> Result:
 
 
 def report(result: Result, run: Path, settings: Settings, samples: RunData) -> int:
-    """Shows what the run has reached and where it is; returns the exit code."""
+    """Prints the last row of the history, the outcome and the folder; returns the exit code."""
     row = result.history[-1] if result.history else {}
     shown = {word: _number(name, row[name]) for name, word in _SHOWN.items() if name in row}
     if row:
@@ -50,7 +52,7 @@ def report(result: Result, run: Path, settings: Settings, samples: RunData) -> i
         shown["use"] = f"lifted {'reconstruct' if settings.autoencoder else 'predict'} {shlex.quote(str(run))} FILE"
     _console.show(shown)
     if settings.parallel is not None and follows():
-        return ExitCode.OK  # the first process tells how it ended
+        return ExitCode.OK  # rank 0 returns the code of the run
     if result.outcome is Outcome.DIVERGED:
         known = ADVICE in result.message
         advice = "" if known else " Take a smaller step, a larger prox_weight, or float64."

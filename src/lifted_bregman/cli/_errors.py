@@ -1,4 +1,4 @@
-"""What an error means to whoever called the program: an exit code and one sentence."""
+"""The exit code and the sentence that the command line gives for an error."""
 
 from __future__ import annotations
 

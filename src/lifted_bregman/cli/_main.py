@@ -1,4 +1,4 @@
-"""`main`: runs a command, and turns whatever comes out of it into an exit code and at most one sentence."""
+"""`main`: runs a command, and turns every error into an exit code and one sentence."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-import typer
-from typer.main import get_command
+from cyclopts import CycloptsError, MissingArgumentError, UnknownCommandError, UnknownOptionError, UnusedCliTokensError
 
+from lifted_bregman._text import did_you_mean
 from lifted_bregman.cli import _console
+from lifted_bregman.cli._app import make_app
 from lifted_bregman.cli._errors import ExitCode, explained
-from lifted_bregman.errors import WorkerError
-
-# click's own exceptions, wherever typer has click from
-_USAGE_ERROR, _CLICK_ERROR = typer.BadParameter.__mro__[1:3]
+from lifted_bregman.cli.commands import ELSEWHERE, installed
+from lifted_bregman.errors import SettingError, WorkerError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,29 +41,37 @@ def main(argv: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt:
             return ExitCode.INTERRUPTED
         except Exception as error:
-            if type(error).__name__ == "NoArgsIsHelpError":
-                _console.messages().print(str(error))
-                return ExitCode.USAGE
             if with_traceback:
                 traceback.print_exc()
-            code, sentence = _usage(error) if isinstance(error, _CLICK_ERROR) else explained(error)
+            code, sentence = _usage(error) if isinstance(error, CycloptsError) else explained(error)
             return _ended(_told(error, code, sentence))
 
 
 def _run(arguments: Sequence[str]) -> int:
-    from lifted_bregman.cli._app import app
-
-    try:
-        returned: Any = get_command(app)(arguments, prog_name="lifted", standalone_mode=False, obj=arguments)
-    except typer.Abort:
-        return ExitCode.INTERRUPTED
+    """Parses the arguments and calls the command; returns its exit code."""
+    commands, called = installed(), next(iter(arguments), None)
+    if called in ELSEWHERE and called not in commands:
+        raise SettingError(
+            f"'lifted {called}' is part of {ELSEWHERE[called]}, which is not installed: in a checkout of the "
+            "repository, 'pip install ./lab' adds it; see 'lifted --help'."
+        )
+    app = make_app(commands, called)
+    # A group without a command, such as `lifted data`: its help, as an error.
+    _, path, left = app.parse_commands(arguments)
+    if path[-1].default_command is None and not left:
+        app.help_print(arguments, console=_console.messages(wrapped=True))
+        return ExitCode.USAGE
+    command, bound, unparsed = app.parse_args(arguments, exit_on_error=False, print_error=False, verbose=False)
+    # What commands take besides parsed parameters: their command line, and the console for help.
+    known = {"arguments": arguments, "console": _console.output(wrapped=True)}
+    returned: Any = command(*bound.args, **bound.kwargs, **{name: known[name] for name in unparsed if name in known})
     return ExitCode.OK if returned is None else int(returned)
 
 
 def _told(error: Exception, code: int, sentence: str) -> int:
-    """Says the sentence once, whoever of a parallel run says it; returns the exit code of this process.
+    """Prints the sentence, once for all ranks of a run; returns the exit code of this process.
 
-    One that has lost the others speaks for itself.
+    A rank that lost the others prints it too.
     """
     from lifted_bregman.cli._workers import leave
     from lifted_bregman.distributed.place import LOST, launched
@@ -73,7 +80,7 @@ def _told(error: Exception, code: int, sentence: str) -> int:
         if launched():
             return LOST
     elif _console.silent() and sentence.startswith("rank "):
-        return ExitCode.OK  # that one says it
+        return ExitCode.OK  # that rank prints it
     if not leave(sentence):
         _console.silence(False)
         _console.say("lifted", sentence)
@@ -81,7 +88,7 @@ def _told(error: Exception, code: int, sentence: str) -> int:
 
 
 def _ended(code: int) -> int:
-    """The code; a process that has joined others ends with it whatever the end of the interpreter would do."""
+    """Returns the code; a process that has joined others exits with it, whatever threads of torch are still running."""
     from lifted_bregman.distributed.place import given
 
     if given() is not None:
@@ -92,19 +99,35 @@ def _ended(code: int) -> int:
     return code
 
 
-def _usage(error: Any) -> tuple[int, str]:
-    """click's message, without its box; --help is where the remedy is."""
-    from lifted_bregman.experiments.settings import names
+def _usage(error: CycloptsError) -> tuple[int, str]:
+    """The exit code and the sentence for a command line that cannot be parsed."""
+    command = " ".join(("lifted", *(error.command_chain or ())))
+    if isinstance(error, UnknownCommandError):
+        given = (error.unused_tokens or [""])[0]
+        sentence = f"there is no command '{given}'{did_you_mean(given, installed() if command == 'lifted' else ())}"
+    elif isinstance(error, UnknownOptionError):
+        option = error.token.keyword or error.token.value
+        if command == "lifted resume" and _is_setting(option):
+            return ExitCode.USAGE, (
+                f"{option} is fixed when a run is started: start a new run with it, 'lifted train --config "
+                f"RUN/settings.toml {option} ... --out FOLDER', or see 'lifted resume --help' for what can be changed."
+            )
+        known = [name for entry in error.argument_collection for name in entry.names if name.startswith("--")]
+        sentence = f"there is no option {option}{did_you_mean(option, known)}"
+    elif isinstance(error, MissingArgumentError) and error.argument is not None:
+        name = error.keyword or error.argument.parameter.metavar or error.argument.name
+        sentence = f"{name} needs a value" if name.startswith("-") else f"Missing argument {name}"
+    elif isinstance(error, UnusedCliTokensError):
+        sentence = f"'{(error.unused_tokens or [''])[0]}' is one argument too many"
+    else:
+        sentence = str(error).rstrip(".")
+    return ExitCode.USAGE, f"{sentence}; see '{command} --help'."
 
-    context = getattr(error, "ctx", None)
-    command = "lifted" if context is None else context.command_path
-    option = str(getattr(error, "option_name", ""))
-    if command == "lifted resume" and (option == "--set" or option.removeprefix("--").replace("-", "_") in names()):
-        return ExitCode.USAGE, (
-            f"{option} is fixed when a run is started: start a new run with it, 'lifted train --config "
-            f"RUN/settings.toml {option} ... --out FOLDER', or see 'lifted resume --help' for what can be changed."
-        )
-    return ExitCode.USAGE, f"{error.format_message().rstrip('.')}; see '{command} --help'."
+
+def _is_setting(option: str) -> bool:
+    from lifted_bregman.experiments.settings import NAMES
+
+    return option == "--set" or option.removeprefix("--").replace("-", "_") in NAMES
 
 
 def _show_warning(message: Warning | str, *ignored: Any, **also_ignored: Any) -> None:

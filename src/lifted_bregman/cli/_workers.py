@@ -1,4 +1,4 @@
-"""`lifted train` and `lifted resume` in several processes: each runs the same command line, and the first speaks."""
+"""`lifted train` and `lifted resume` in several processes: each runs the same command line, and rank 0 writes."""
 
 from __future__ import annotations
 
@@ -6,27 +6,28 @@ import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lifted_bregman.cli import _console
-from lifted_bregman.distributed import Parallel
 from lifted_bregman.distributed.place import follows, given
 from lifted_bregman.errors import SettingError
-from lifted_bregman.experiments import RunData, Settings
-from lifted_bregman.experiments.runs import require_processes
 
-# The folder in which workers leave what they would have said of an error, for the launcher to say it once.
+if TYPE_CHECKING:  # importing them takes torch, which an error in the command line does not need
+    from lifted_bregman.experiments import RunData, Settings
+
 ERRORS = "LIFTED_ERRORS"
+"""The folder in which workers write the sentences of their errors, for the launcher to print one of them."""
 
 
 def takes_part(settings: Settings, named: bool) -> None:
-    """What a process of a world does before the others: one that follows is silent.
+    """Silences this process if it is a rank above 0; SettingError unless the world fits the settings.
 
-    named  whether the command line names the folder of the run
+    named: whether the command line names the folder of the run.
     """
-    place = given()
-    if settings.parallel is None or place is None:
+    place, processes = given(), settings.processes
+    if processes is None or place is None:
         return
-    Parallel.parse(settings.parallel).require_world(place.size)
+    processes.require_world(place.size)
     if not named:
         raise SettingError(
             "the processes of torchrun or SLURM cannot choose a folder for the run: name one with --out."
@@ -35,13 +36,14 @@ def takes_part(settings: Settings, named: bool) -> None:
 
 
 def needs_workers(settings: Settings) -> bool:
-    """Whether workers are to be started for these settings: in a world they are there."""
-    return settings.parallel is not None and Parallel.parse(settings.parallel).size > 1 and given() is None
+    """Whether this process has to start workers for these settings: torchrun and SLURM have started them already."""
+    return settings.processes is not None and settings.processes.size > 1 and given() is None
 
 
 def in_workers(arguments: Sequence[str], settings: Settings, samples: RunData) -> int:
-    """Runs `lifted` with these arguments in each worker, and returns the exit code; an error is said here, once."""
+    """Runs `lifted` with these arguments in each worker, and returns the exit code; prints the first error, once."""
     from lifted_bregman.distributed.launcher import launch
+    from lifted_bregman.experiments.runs import require_processes
 
     parallel = require_processes(settings, samples)
     with tempfile.TemporaryDirectory(prefix="lifted-") as folder:
@@ -53,7 +55,7 @@ def in_workers(arguments: Sequence[str], settings: Settings, samples: RunData) -
 
 
 def leave(sentence: str) -> bool:
-    """Leaves what is to be said of an error to the launcher; False where there is none."""
+    """Writes the sentence of an error for the launcher to print; False where no launcher waits for it."""
     folder = os.environ.get(ERRORS)
     place = None if folder is None else given()
     if place is None or folder is None:

@@ -5,29 +5,29 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from lifted_bregman.cli import _console
+from lifted_bregman.cli.parameters import Parameter, argument
 from lifted_bregman.experiments import TrainedRun
 from lifted_bregman.experiments.array_files import require_array_file, write_array
 
-Folder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of the run.")]
-Samples = Annotated[Path, typer.Argument(metavar="FILE", help="The samples: a .npy, .npz, .csv or .idx file.")]
-Device = Annotated[str, typer.Option(metavar="NAME", help="Where it is computed, such as cpu or cuda.")]
+Folder = Annotated[Path, argument("The folder of the run.", "RUN")]
+Samples = Annotated[Path, argument("The samples: a .npy, .npz, .csv or .idx file.", "FILE")]
+Device = Annotated[str, Parameter(metavar="NAME", help="Where it is computed, such as cpu or cuda.")]
 
 
 def predict(
     run: Folder,
     samples: Samples,
+    /,
+    *,
     out: Annotated[
         Path | None,
-        typer.Option(help="A .npy or .csv file for the classes, numbered from 0, or numbers; else they are shown."),
+        Parameter(help="A .npy or .csv file for the classes, numbered from 0, or numbers; else they are shown."),
     ] = None,
     device: Device = "cpu",
 ) -> None:
     """Show the class, or the number, that a trained network gives to each sample: one line each.
 
-    \b
     lifted predict runs/a images.npy
     lifted predict runs/a images.npy --out predictions.npy
 
@@ -52,14 +52,13 @@ def predict(
 def encode(
     run: Folder,
     samples: Samples,
-    out: Annotated[
-        Path | None, typer.Option(help="A .npy or .csv file for the codes.  [default: FILE-codes.npy]")
-    ] = None,
+    /,
+    *,
+    out: Annotated[Path | None, Parameter(help="A .npy or .csv file for the codes.  [default: FILE-codes.npy]")] = None,
     device: Device = "cpu",
 ) -> None:
     """Write the code that an autoencoder gives to each sample, its middle hidden layer.
 
-    \b
     lifted encode runs/sparse images.npy --out codes.npy
     """
     out = out or Path(f"{samples.stem}-codes.npy")
@@ -71,15 +70,16 @@ def encode(
 def reconstruct(
     run: Folder,
     samples: Samples,
+    /,
+    *,
     out: Annotated[
         Path | None,
-        typer.Option(help="A .npy or .csv file for the reconstructions.  [default: FILE-reconstructed.npy]"),
+        Parameter(help="A .npy or .csv file for the reconstructions.  [default: FILE-reconstructed.npy]"),
     ] = None,
     device: Device = "cpu",
 ) -> None:
     """Write each sample as an autoencoder gives it back, in the shape and on the scale of the inputs.
 
-    \b
     lifted reconstruct runs/denoiser noisy.npy --out clean.npy
 
     A .csv file has one line for each sample.

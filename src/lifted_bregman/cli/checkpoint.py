@@ -6,29 +6,24 @@ import datetime
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from cyclopts import App
 
 from lifted_bregman.cli import _console
 from lifted_bregman.cli._errors import ExitCode
+from lifted_bregman.cli.parameters import argument
 from lifted_bregman.errors import CheckpointError
 from lifted_bregman.experiments import StoredRun
 from lifted_bregman.experiments.runs import DATA, SETTINGS
 from lifted_bregman.training import RunFolder
 from lifted_bregman.training.checkpoints import verify as verify_checkpoint
 
-app = typer.Typer(name="checkpoint", help="Checkpoints of a run: verify.", no_args_is_help=True, rich_markup_mode=None)
+app = App(name="checkpoint", help="Checkpoints of a run: verify.\n\nlifted checkpoint verify runs/a")
 
 
-@app.callback()
-def _checkpoint() -> None:
-    """Checkpoints of a run: verify."""
-
-
-@app.command()
-def verify(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of the run.")]) -> int:
+@app.command
+def verify(run: Annotated[Path, argument("The folder of the run.", "RUN")], /) -> int:
     """Check every byte of every checkpoint of a run, of its model, settings and record; exit code 4 if one is damaged.
 
-    \b
     lifted checkpoint verify runs/a
     """
     folder = RunFolder(run)

@@ -21,7 +21,7 @@ class Command:
     """A command that is not imported yet.
 
     Args:
-        target: "module:name" of a function, or of a `typer.Typer` with commands of its own.
+        target: "module:name" of a function, or of a `cyclopts.App` with commands of its own.
         help: the line about it in `lifted --help`.
     """
 
@@ -29,7 +29,7 @@ class Command:
     help: str
 
     def load(self) -> Any:
-        """The function or the Typer."""
+        """The function or the App."""
         module, _, name = self.target.partition(":")
         return getattr(import_module(module), name)
 

@@ -5,25 +5,30 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from cyclopts import App
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from lifted_bregman import data
 from lifted_bregman.cli import _console
+from lifted_bregman.cli.parameters import Parameter, argument
 
-app = typer.Typer(name="data", help="Data sets and texts by name: list, get, verify.", no_args_is_help=True)
+app = App(
+    name="data", help="Data sets and texts by name: list, get, verify.\n\nlifted data list\nlifted data get mnist"
+)
 
-Name = Annotated[str, typer.Argument(help="The set; 'mnist-1k' means 'mnist', of which it is a part.")]
-Folder = Annotated[
-    Path | None, typer.Option("--data-dir", help="A folder that holds the sets; without it, the cache alone.")
-]
+Name = Annotated[str, argument("The set; 'mnist-1k' means 'mnist', of which it is a part.")]
+Folder = Annotated[Path | None, Parameter(help="A folder that holds the sets; without it, the cache alone.")]
 
 
-@app.command("list")
-def list_sets(data_dir: Folder = None) -> None:
-    """Shows the sets, and where each is now or how it would be got."""
+@app.command(name="list")
+def list_sets(*, data_dir: Folder = None) -> None:
+    """Show the sets, and where each is now or how it would be got.
+
+    lifted data list
+    lifted data list --data-dir sets
+    """
     header = ("name", "samples", "shape", "classes", "where", "origin")
     rows = [
         (
@@ -55,16 +60,22 @@ def list_sets(data_dir: Folder = None) -> None:
     console.print("samples: to train on + to test on.  mnist-1k is a random thousand of mnist, mnist-500 five hundred.")
 
 
-@app.command()
-def get(name: Name, data_dir: Folder = None) -> None:
-    """Fetches a set, unless it is here, and verifies it."""
+@app.command
+def get(name: Name, /, *, data_dir: Folder = None) -> None:
+    """Fetch a set, unless it is here, and verify it.
+
+    lifted data get mnist
+    """
     with _console.downloads() as progress:
         source = data.get(name, data_dir=data_dir, progress=progress)
     _console.output().print(f"{name} is here and verified: {source}")
 
 
-@app.command()
-def verify(name: Name, data_dir: Folder = None) -> None:
-    """Reads a set again and checks its sha256."""
+@app.command
+def verify(name: Name, /, *, data_dir: Folder = None) -> None:
+    """Read a set again and check its sha256.
+
+    lifted data verify mnist
+    """
     for what in data.verify(name, data_dir=data_dir):
         _console.output().print(f"ok  {what}")

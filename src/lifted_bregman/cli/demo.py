@@ -5,23 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from lifted_bregman.cli import _console
 from lifted_bregman.cli._errors import ExitCode
+from lifted_bregman.cli.parameters import Parameter, Whole
 from lifted_bregman.experiments.demo import METHODS, DemoSettings, run_demo
 from lifted_bregman.reports.demo_page import HEADER, final_rows
 from lifted_bregman.reports.report import require_drawing, write_report
 
 
 def demo(
-    seconds: Annotated[float, typer.Option(help="Seconds of training for each method.")] = DemoSettings.seconds,
-    out: Annotated[Path, typer.Option(help="The folder for rows, pictures and page.")] = Path("out/demo"),
-    seed: Annotated[int, typer.Option(help="Fixes digits, initial weights and their order.")] = DemoSettings.seed,
-    threads: Annotated[int | None, typer.Option(help="Threads of torch. [default: as many as torch takes]")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="A folder that holds data sets. [default: the cache]")] = None,
+    *,
+    seconds: Annotated[float, Parameter(help="Seconds of training for each method.")] = DemoSettings.seconds,
+    out: Annotated[Path, Parameter(help="The folder for rows, pictures and page.")] = Path("out/demo"),
+    seed: Annotated[Whole, Parameter(help="Fixes digits, initial weights and their order.")] = DemoSettings.seed,
+    threads: Annotated[Whole | None, Parameter(help="Threads of torch. [default: as many as torch takes]")] = None,
+    data_dir: Annotated[Path | None, Parameter(help="A folder that holds data sets. [default: the cache]")] = None,
 ) -> int:
     """Train a sparse autoencoder of 1,000 digits lifted, by SGD and by Adam, for the same time each.
+
+    lifted demo
+    lifted demo --seconds 5 --out out/demo
 
     Prints a table and writes a page with curves, reconstructions and codes; about a minute on two cores.
     """

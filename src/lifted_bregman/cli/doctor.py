@@ -24,7 +24,7 @@ from lifted_bregman.problem.blocks import layers
 from lifted_bregman.solvers import ProximalGradient, run
 from lifted_bregman.training.checkpoints import Checkpoints, Snapshot, verify
 
-_NEEDED = ("safetensors", "rich", "typer")
+_NEEDED = ("safetensors", "rich", "cyclopts", "pydantic", "tomlkit")
 _EXTRAS = {
     "plot": ("jinja2", "matplotlib"),
     "data": ("mlxtend", "pillow", "pooch", "scikit-learn"),
@@ -35,7 +35,10 @@ _EXTRAS = {
 
 
 def doctor() -> int:
-    """Show versions, threads, data sets and extras, and check the mathematics; exit code 0 only if all is right."""
+    """Show versions, threads, data sets and extras, and check the mathematics; exit code 0 only if all is right.
+
+    lifted doctor
+    """
     shown = environment() | {name: _version(name) or "missing" for name in _NEEDED}
     shown["accelerator"] = _accelerator()
     for extra, packages in _EXTRAS.items():

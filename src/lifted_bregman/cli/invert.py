@@ -5,36 +5,34 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from lifted_bregman.cli import _console
 from lifted_bregman.cli.apply import Device, Folder, _opened, _store
+from lifted_bregman.cli.parameters import Parameter, Whole, argument
 from lifted_bregman.experiments.array_files import require_array_file
 
 
 def invert(
     run: Folder,
-    outputs: Annotated[
-        Path, typer.Argument(metavar="OUTPUTS", help="The outputs, one for each sample: a .npy, .npz or .csv file.")
-    ],
+    outputs: Annotated[Path, argument("The outputs, one for each sample: a .npy, .npz or .csv file.", "OUTPUTS")],
+    /,
+    *,
     penalty: Annotated[
         list[str] | None,
-        typer.Option(
+        Parameter(
             metavar="SPEC",
             help="tv:WEIGHT, l1:WEIGHT, squared-l2:WEIGHT, box:LOW:HIGH or non-negative; repeat it for a sum.",
         ),
     ] = None,
-    steps: Annotated[int, typer.Option(help="The most steps that are taken.")] = 2000,
-    tolerance: Annotated[float, typer.Option(help="Where to stop.")] = 1e-6,
+    steps: Annotated[Whole, Parameter(help="The most steps that are taken.")] = 2000,
+    tolerance: Annotated[float, Parameter(help="Where to stop.")] = 1e-6,
     out: Annotated[
-        Path | None, typer.Option(help="A .npy or .csv file for the inputs.  [default: OUTPUTS-inverted.npy]")
+        Path | None, Parameter(help="A .npy or .csv file for the inputs.  [default: OUTPUTS-inverted.npy]")
     ] = None,
-    picture: Annotated[Path | None, typer.Option(help="A .png, .pdf or .svg file for a picture of them.")] = None,
+    picture: Annotated[Path | None, Parameter(help="A .png, .pdf or .svg file for a picture of them.")] = None,
     device: Device = "cpu",
 ) -> None:
     """Write inputs whose outputs are those given, or close to them, for a trained network.
 
-    \b
     lifted invert runs/a outputs.npy --penalty tv:0.015 --out inverted.npy
     lifted invert runs/a outputs.npy --penalty tv:0.01 --penalty box:0:1 --picture inverted.png
 

@@ -19,7 +19,7 @@ from lifted_bregman.data import Preparation, Progress, Samples
 from lifted_bregman.errors import DataError
 from lifted_bregman.experiments import tables
 from lifted_bregman.experiments.scaling import Scaling
-from lifted_bregman.experiments.settings import Settings, task_of
+from lifted_bregman.experiments.settings import Settings
 
 Pair = tuple[Tensor, Tensor]
 _TEST_PART = 0.2  # of a file without a test part
@@ -74,7 +74,7 @@ def load_data(settings: Settings, progress: Progress | None = None) -> RunData:
         transforms.append(sets.Centre(together=settings.prepare == "centre-together"))
     transforms += [] if settings.noise is None else [sets.Noise(settings.noise, settings.seed)]
     loaded = loaded.apply(*transforms)
-    train, test = loaded.pairs(task_of(settings))
+    train, test = loaded.pairs(settings.task)
     record = {
         "kind": "set",
         "classes": list(loaded.classes) if settings.task == "classify" else None,
@@ -298,4 +298,4 @@ def _pair(X: Any, y: Any, part: Any, scaling: Scaling, target: Scaling | None, s
     samples = Samples(inputs, labels)
     if settings.noise is not None:
         samples = sets.Noise(settings.noise, settings.seed).samples(samples, part)
-    return samples.pair(task_of(settings))
+    return samples.pair(settings.task)

@@ -25,7 +25,7 @@ from lifted_bregman.errors import CheckpointError, DataError, LiftedBregmanError
 from lifted_bregman.experiments.build import build_callbacks, build_problem
 from lifted_bregman.experiments.run_data import RunData, load_data
 from lifted_bregman.experiments.settings import Settings
-from lifted_bregman.experiments.settings_file import as_toml, parse_settings
+from lifted_bregman.experiments.settings_file import as_toml, read_settings
 from lifted_bregman.solvers import Callback, Outcome, Result, Run
 from lifted_bregman.training import RunFolder, fit
 from lifted_bregman.training._company import require_parallel
@@ -84,7 +84,7 @@ def started_again(settings: Settings) -> bool:
 
 def require_device(settings: Settings) -> torch.device:
     """The device of a run; SettingError unless it can be used here, by one process or by all on the CPU."""
-    shared = settings.parallel is not None and Parallel.parse(settings.parallel).size > 1
+    shared = settings.processes is not None and settings.processes.size > 1
     if shared and settings.device is not None and settings.device.partition(":")[0] != "cpu":
         raise SettingError(
             f"device is '{settings.device}' and parallel is '{settings.parallel}', but several processes of the "
@@ -95,8 +95,8 @@ def require_device(settings: Settings) -> torch.device:
 
 def require_processes(settings: Settings, data: RunData) -> Parallel:
     """The processes that resolved settings ask for; an error unless each of them has something to do."""
-    assert settings.parallel is not None and settings.hidden is not None
-    parallel, samples = Parallel.parse(settings.parallel), len(data.train[0])
+    parallel, samples = settings.processes, len(data.train[0])
+    assert parallel is not None and settings.hidden is not None
     solver = settings.make_solver()
     solver.require(build_problem(settings, data.inputs, data.outputs))
     require_parallel(parallel, len(settings.hidden) + 1, solver, min(settings.batch_size or samples, samples))
@@ -141,7 +141,7 @@ def _fit(settings: Settings, out: Path, data: RunData, console: Console, resume:
         callbacks=[_Description(out, settings, data.record), *build_callbacks(settings, console)],
         out=out,
         resume=resume,
-        parallel=None if settings.parallel is None else Parallel.parse(settings.parallel),
+        parallel=settings.processes,
     )
 
 
@@ -187,7 +187,7 @@ class StoredRun:
             )
         stored = StoredFiles.read(path, (SETTINGS, DATA))
         try:
-            settings = parse_settings(path / SETTINGS, stored.files.get(SETTINGS, b""))
+            settings = read_settings(path / SETTINGS, stored.files.get(SETTINGS, b""))
         except LiftedBregmanError as error:
             raise CheckpointError(f"the settings of the run are damaged: {error}") from error
         record = _record(path / DATA, stored.files[DATA]) if DATA in stored.files else None
@@ -206,13 +206,12 @@ class StoredRun:
         settings = self.settings if parallel is None else replace(self.settings, parallel=parallel)
         settings = settings if device is None else replace(settings, device=device)
         if epochs is not None:
-            done = self.epochs_done
+            settings, done = replace(settings, epochs=epochs), self.epochs_done
             if epochs <= done and not started_again(settings):
                 raise SettingError(f"epochs is {epochs} and {self.path} has {done} already: ask for more.")
-            settings = replace(settings, epochs=epochs)
         if time_limit is not None:
             if settings.time_limit is None:
-                raise SettingError(f"time_limit is {time_limit:g}, but {self.path} was started without: leave it out.")
+                raise SettingError(f"time_limit is {time_limit}, but {self.path} was started without: leave it out.")
             settings = replace(settings, time_limit=time_limit)
         return replace(self, settings=settings)
 

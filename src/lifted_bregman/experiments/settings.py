@@ -1,25 +1,27 @@
-"""The settings of a run of the command line: typed, checked before any work, with every default in this one place."""
+"""The settings of a run, defined once: the fields of `Settings` give name, type, range, default and meaning of each.
+
+Python programs construct a `Settings`, a settings file has an entry for each field (`settings_file`), and the command
+line has a flag for each (`lifted_bregman.cli._flags`).  Types and ranges are checked when a `Settings` is constructed,
+wherever its values come from.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Annotated, Any, Literal
 
-from lifted_bregman.data import TASKS, Task
+from pydantic import AfterValidator, Field
+
+from lifted_bregman.data import Task
 from lifted_bregman.distributed import Parallel
 from lifted_bregman.errors import CompatibilityError, SettingError
 from lifted_bregman.experiments import solver_names, specs
-from lifted_bregman.experiments._typed import typed
+from lifted_bregman.experiments._checked import NUMBERS, WORDS, checked_fields
 
 AUTOENCODERS = ("autoencode", "denoise")
 TABLES = ("diabetes",)  # named data that are tables of numbers, not images
-DTYPES = ("float32", "float64")
-INITIALISATIONS = ("glorot", "torch")
-LOSSES = ("cross-entropy", "squared-error")
-PREPARATIONS = ("none", "centre", "centre-together", "standardise")
 VALIDATIONS = ("test", "none")
 
 HIDDEN: dict[str, tuple[int, ...]] = {
@@ -31,87 +33,142 @@ HIDDEN: dict[str, tuple[int, ...]] = {
 CODE = 0.09  # the paper's, for the threshold and for the penalty of the code
 NOISE = 0.3
 BATCH_SIZE = 100
-_POSITIVE = ("noise", "tolerance", "time_limit", "checkpoint_seconds")
-_AT_LEAST_1 = ("epochs", "batch_size", "record_every", "patience", "checkpoint_epochs", "checkpoint_steps", "threads")
+
+WHEN_NONE = {
+    "data_dir": "the cache",
+    "prepare": "centre; to classify or regress tables, standardise",
+    "noise": f"{NOISE}",
+    "hidden": "{}; for autoencoders {}".format(
+        *(",".join(map(str, HIDDEN[task])) for task in ("classify", "autoencode"))
+    ),
+    "initialisation": "glorot",
+    "loss": "cross-entropy to classify, else squared-error",
+    "code_threshold": f"{CODE}",
+    "code_penalty": f"{CODE}",
+    "weights": "1",
+    "solver": f"{solver_names.default_name()}; {solver_names.default_name(Parallel(layer=2))} to share the layers",
+    "batch_size": f"{BATCH_SIZE}; solvers that take the whole set have none",
+    "threads": "torch's choice",
+    "device": "cpu",
+    "parallel": "one process",
+}
+"""In words, what is taken for a setting that is None; help texts show it as the default."""
+
 _MOST_THREADS = 1024  # more than any machine has cores; starting millions takes minutes
 _MOST = 2**63 - 1  # the largest whole number that torch takes
 
 
+def _validation(value: str | float) -> str | float:
+    """A word, or a fraction as a number."""
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            if value in VALIDATIONS:
+                return value
+            raise SettingError(
+                f"validation is '{value}'; it must be test, none, or a fraction of the training part such as 0.1."
+            ) from None
+    if not 0.0 < value < 1.0:
+        raise SettingError(f"validation is {value:g}; as a fraction of the training part it must be between 0 and 1.")
+    return value
+
+
+def _activations(names: tuple[str, ...]) -> tuple[str, ...]:
+    for spec in names:
+        specs.activation(spec)
+    return names
+
+
+def _processes(text: str) -> str:
+    return str(Parallel.parse(text))
+
+
+Count = Annotated[int, Field(ge=1)]
+Above0 = Annotated[float, Field(gt=0.0)]
+AtLeast0 = Annotated[float, Field(ge=0.0)]
+Widths = Annotated[tuple[Annotated[int, Field(ge=1, le=_MOST)], ...], NUMBERS]
+Weights = Annotated[tuple[Above0, ...], NUMBERS]
+Activations = Annotated[tuple[str, ...], WORDS, AfterValidator(_activations)]
+Validation = Annotated[str | float, AfterValidator(_validation)]
+Processes = Annotated[str, AfterValidator(_processes)]
+
+
 @dataclass(frozen=True)
 class Settings:
-    """Everything that makes a run the run it is, but for the folder it goes to.
+    """Everything that determines a run, except the folder it is stored in.
 
-    What is None is chosen by task, data and solver; `resolved` fills it in.
+    A setting that is None is chosen by task, data and solver; `resolved` fills it in (`WHEN_NONE`).
     """
 
     data: str
-    """A data set's name ("mnist-1k"), "diabetes", or a file of one's own (.npy, .npz, .csv, .idx)."""
-    task: str = "classify"
-    """classify, regress, autoencode or denoise."""
+    """A set's name (see 'lifted data list'; 'mnist-1k' is a part), diabetes, or a .csv, .npy, .npz or .idx file."""
+    task: Task = "classify"
+    """What the network learns: classify, regress, autoencode or denoise."""
     target: str | None = None
-    """For a file of one's own: the column of labels or numbers to be predicted, or another file that holds them."""
+    """For a file: the column of the targets (name, or number from 1), or the file with them."""
     data_dir: str | None = None
-    """A folder that holds data sets; the cache if None."""
-    prepare: str | None = None
-    """none, centre (the training part's mean is taken off), centre-together (one mean of all pixels; images only) or
-    standardise (tables only)."""
-    noise: float | None = None
-    """The standard deviation of the noise that is to be removed; for the task denoise."""
-    validation: str | float = "test"
-    """test (the set's test part; of a file without one a fifth, drawn by seed), none, or a fraction to hold out."""
-    hidden: tuple[int, ...] | None = None
-    """The width of each hidden layer; the middle one is an autoencoder's code."""
-    activation: tuple[str, ...] = ("relu",)
-    """One for all hidden layers, or one for each, such as "relu", "soft-threshold:0.09", "box:0:1"."""
-    initialisation: str | None = None
-    """glorot (uniform weights, biases 0) or torch (as nn.Linear draws them); glorot if None."""
-    loss: str | None = None
+    """A folder that holds data sets."""
+    prepare: Literal["none", "centre", "centre-together", "standardise"] | None = None
+    """none, centre (subtract the mean of the training part), centre-together (subtract one mean of all pixels; images
+    only) or standardise (tables only)."""
+    noise: Above0 | None = None
+    """For the task denoise: the standard deviation of the noise to remove."""
+    validation: Validation = "test"
+    """test (the set's test part, or a fifth of a file), none, or a fraction of the training part to hold out."""
+    hidden: Widths | None = None
+    """Widths of the hidden layers; the middle one is an autoencoder's code."""
+    activation: Activations = ("relu",)
+    """One for all hidden layers or one for each: relu, tanh, soft-threshold:0.09, box:0:1, ..."""
+    initialisation: Literal["glorot", "torch"] | None = None
+    """glorot (uniform weights, biases 0), or torch for that of nn.Linear."""
+    loss: Literal["cross-entropy", "squared-error"] | None = None
     """cross-entropy or squared-error."""
-    code_threshold: float | None = None
-    """The threshold of the soft-threshold activation of an autoencoder's code; 0 for the activation of the others."""
-    code_penalty: float | None = None
-    """The weight of the l1 penalty on an autoencoder's code; 0 for none."""
-    weights: tuple[float, ...] | None = None
-    """λ of the hidden layers in the lifted energy, one for all or one for each; 1 if None."""
+    code_threshold: AtLeast0 | None = None
+    """The threshold of an autoencoder's code, 0 for a linear code."""
+    code_penalty: AtLeast0 | None = None
+    """The weight of the l1 penalty on an autoencoder's code, 0 for none."""
+    weights: Weights | None = None
+    """Weights λ of the hidden layers' terms in the lifted energy, one for all or one for each."""
     solver: str | None = None
-    """A solver's or baseline's name; the library's default if None."""
+    """gram-sweep, implicit-sgd, adabreg, proximal-gradient, admm, sgd, adam, ...: a solver or baseline."""
     solver_settings: Mapping[str, Any] = field(default_factory=dict)
-    """Its settings by name, plain values."""
-    epochs: int = 10
-    """Passes over the data; for a whole-set solver, steps."""
-    batch_size: int | None = None
+    """Settings of the solver by name, as plain values."""
+    epochs: Count = 10
+    """Passes over the data; steps of a solver that takes the whole set."""
+    batch_size: Count | None = None
     """Samples per step."""
-    seed: int = 0
+    seed: Annotated[int, Field(ge=0)] = 0
     """Fixes initialisation, order of the samples, subsets and noise."""
-    dtype: str = "float32"
+    dtype: Literal["float32", "float64"] = "float32"
     """float32 or float64."""
-    tolerance: float | None = None
+    tolerance: Above0 | None = None
     """Stop when every block's certificate is at most this."""
-    record_every: int = 1
+    record_every: Count = 1
     """Epochs between rows of the history."""
-    patience: int | None = None
-    """Stop after so many rows without a better validation, and keep the best; None for never."""
-    time_limit: float | None = None
-    """Stop after so many seconds in steps; None for never."""
-    checkpoint_epochs: int = 1
+    patience: Count | None = None
+    """Stop after so many rows without a better validation, and keep the best."""
+    time_limit: Above0 | None = None
+    """Stop after so many seconds in steps."""
+    checkpoint_epochs: Count = 1
     """Epochs between checkpoints."""
-    checkpoint_steps: int | None = None
-    """Also a checkpoint after so many steps."""
-    checkpoint_seconds: float | None = None
-    """Also a checkpoint after so many seconds."""
-    threads: int | None = None
-    """Threads of torch, on which the last digits depend; torch's own choice if None."""
+    checkpoint_steps: Count | None = None
+    """Also save a checkpoint after so many steps."""
+    checkpoint_seconds: Above0 | None = None
+    """Also save a checkpoint after so many seconds."""
+    threads: Annotated[int, Field(ge=1, le=_MOST_THREADS)] | None = None
+    """Threads of torch, on which the last digits depend."""
     device: str | None = None
-    """Where the numbers are computed, a device of PyTorch such as cuda or cuda:1; the CPU if None.  A run may be
-    resumed on another, with other last digits."""
-    parallel: str | None = None
-    """Processes that share the run, such as "data=2": any number makes the same run, but for rounding; one if None."""
+    """Where the numbers are computed, such as cpu, cuda or cuda:1.  A run may be resumed on another device, with other
+    last digits."""
+    parallel: Processes | None = None
+    """Processes that share the run, such as data=2; torchrun and SLURM may start them.  Any number makes the same run,
+    except for rounding."""
 
     def __post_init__(self) -> None:
-        hints = get_type_hints(type(self))
-        for name in names():
-            object.__setattr__(self, name, typed(name, getattr(self, name), hints[name]))
-        self._check_ranges()
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        for name, value in checked_fields(type(self), values).items():
+            object.__setattr__(self, name, value)
         self._check_task()
         self._check_network()
         self.make_solver()
@@ -143,7 +200,7 @@ class Settings:
         return solver
 
     def resolved(self) -> Settings:
-        """These settings with every None filled in that stands for a choice, and files by their whole path."""
+        """These settings with a value for each None that stands for a choice, and absolute paths of files."""
         import torch
 
         solver, code = self.make_solver(), CODE if self.autoencoder else None
@@ -165,37 +222,8 @@ class Settings:
             threads=self.threads or torch.get_num_threads(),
         )
 
-    def _preparation(self) -> str:
+    def _preparation(self) -> Literal["standardise", "centre"]:
         return "standardise" if (self.own_file or self.data in TABLES) and not self.autoencoder else "centre"
-
-    def _check_ranges(self) -> None:
-        for name in _AT_LEAST_1:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise SettingError(f"{name} is {value}; it must be a whole number of at least 1.")
-        if self.threads is not None and self.threads > _MOST_THREADS:
-            raise SettingError(f"threads is {self.threads}; it must be a whole number of at most {_MOST_THREADS}.")
-        for name in _POSITIVE:
-            value = getattr(self, name)
-            if value is not None and not 0.0 < value < math.inf:
-                raise SettingError(f"{name} is {value:g}; it must be a number above 0.")
-        for name in ("code_threshold", "code_penalty"):
-            value = getattr(self, name)
-            if value is not None and not 0.0 <= value < math.inf:
-                raise SettingError(f"{name} is {value:g}; it must be a number of at least 0.")
-        if self.seed < 0:
-            raise SettingError(f"seed is {self.seed}; it must be a whole number of at least 0.")
-        _one_of("dtype", self.dtype, DTYPES)
-        _one_of("task", self.task, TASKS)
-        if self.initialisation is not None:
-            _one_of("initialisation", self.initialisation, INITIALISATIONS)
-        if self.loss is not None:
-            _one_of("loss", self.loss, LOSSES)
-        if self.prepare is not None:
-            _one_of("prepare", self.prepare, PREPARATIONS)
-        object.__setattr__(self, "validation", _validation(self.validation))
-        if self.parallel is not None:
-            object.__setattr__(self, "parallel", str(Parallel.parse(self.parallel)))
 
     def _check_task(self) -> None:
         if not self.data:
@@ -225,15 +253,8 @@ class Settings:
             )
 
     def _check_network(self) -> None:
-        for width in self.hidden or ():
-            if width < 1:
-                raise SettingError(f"hidden holds {width}; each width must be a whole number of at least 1.")
-            if width > _MOST:
-                raise SettingError(f"hidden holds {width}; each width must be a whole number of at most {_MOST}.")
         if self.hidden == ():
             raise SettingError("hidden is empty; give the width of at least one hidden layer, such as 64,64.")
-        for spec in self.activation:
-            specs.activation(spec)
         count = len(self.hidden or HIDDEN[self.task])
         for name in ("activation", "weights"):
             given = getattr(self, name)
@@ -242,9 +263,6 @@ class Settings:
                     f"{name} has {len(given)} entries and the network {count} hidden layers: give one for all, or one "
                     "for each."
                 )
-        for weight in self.weights or ():
-            if not weight > 0.0:
-                raise SettingError(f"weights holds {weight:g}; each must be a number above 0.")
         if len(self.activation) > 1 and self.code_threshold is not None:
             raise SettingError(
                 "activation names one for each layer, the code's too: leave code_threshold out, or name one activation "
@@ -252,39 +270,12 @@ class Settings:
             )
 
 
-def names() -> tuple[str, ...]:
-    """The settings that are written at the top of a file: all but the solver's."""
-    return tuple(f.name for f in fields(Settings) if f.name != "solver_settings")
-
-
-def task_of(settings: Settings) -> Task:
-    """The task, as the data sets name it."""
-    assert settings.task in get_args(Task)
-    return settings.task  # type: ignore[return-value]
-
-
-def _validation(value: str | float) -> str | float:
-    if isinstance(value, str):
-        try:
-            value = float(value)
-        except ValueError:
-            if value in VALIDATIONS:
-                return value
-            raise SettingError(
-                f"validation is '{value}'; it must be test, none, or a fraction of the training part such as 0.1."
-            ) from None
-    if not 0.0 < value < 1.0:
-        raise SettingError(f"validation is {value:g}; as a fraction of the training part it must be between 0 and 1.")
-    return value
+NAMES = tuple(entry.name for entry in fields(Settings) if entry.name != "solver_settings")
+"""The settings that are flags, and keys at the top of a settings file: all except the solver's."""
 
 
 def _whole_path(target: str | None) -> str | None:
-    """The whole path of a file of targets; the name of a column or an array as it is."""
+    """The absolute path of a file of targets; the name of a column or an array is returned as it is."""
     if target is None or not ("/" in target or target.lower().endswith((".npy", ".csv", ".idx", ".gz", "-ubyte"))):
         return target
     return str(Path(target).absolute())
-
-
-def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise SettingError(f"{name} is '{value}'; it must be one of {', '.join(choices)}.")

@@ -15,10 +15,10 @@ from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
 from lifted_bregman import penalties, solvers
+from lifted_bregman._text import unknown
 from lifted_bregman.distributed import Parallel
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments import specs
-from lifted_bregman.experiments._typed import members, plain, unknown
 from lifted_bregman.solvers import Solver, baselines
 from lifted_bregman.solvers._interface import shown_settings
 from lifted_bregman.training import default_solver
@@ -61,18 +61,13 @@ def default_name(parallel: Parallel | None = None) -> str:
     return next(name for name, known in SOLVERS.items() if known is kind)
 
 
-def solver_class(name: str) -> type[Solver[Any]]:
-    """The class of this name."""
-    if name not in SOLVERS:
-        raise SettingError(unknown("solver", name, SOLVERS))
-    return SOLVERS[name]
-
-
 def make_solver(name: str | None, settings: Mapping[str, Any], parallel: Parallel | None = None) -> Solver[Any]:
     """The solver with these settings and its class's defaults for the others; None for `default_solver`, changed."""
     base = default_solver(parallel) if name is None else None
     name = default_name(parallel) if name is None else name
-    kind = solver_class(name)
+    if name not in SOLVERS:
+        raise SettingError(unknown("solver", name, SOLVERS))
+    kind = SOLVERS[name]
     hints, fields = get_type_hints(kind), {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     given: dict[str, Any] = {}
     for key, value in settings.items():
@@ -100,11 +95,11 @@ def solver_settings(solver: Solver[Any]) -> dict[str, Any]:
 
 
 def _value(solver: str, key: str, value: Any, hint: Any) -> Any:
-    options = members(hint)
+    options = specs.members(hint)
     if value in (None, "none") and type(None) in options:
         return None
     for option in options:
-        if (made := plain(value, option, infinite=True)) is not None:
+        if (made := specs.plain(value, option)) is not None:
             return made
         if get_origin(option) is tuple and isinstance(value, list) and len(value) == len(get_args(option)):
             return tuple(value)

@@ -7,11 +7,13 @@ be inf or -inf; whether it is in range the object itself says.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
+import types
 from collections.abc import Iterable, Mapping
-from typing import Any, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from lifted_bregman._text import from_text
+from lifted_bregman._text import from_text, unknown
 from lifted_bregman.activations import (
     ELU,
     ISRU,
@@ -34,7 +36,6 @@ from lifted_bregman.activations import (
     Tanh,
 )
 from lifted_bregman.errors import NotProximalError, SettingError
-from lifted_bregman.experiments._typed import members, plain, unknown
 
 ACTIVATIONS: dict[str, type[Activation]] = {
     "identity": Identity,
@@ -84,7 +85,7 @@ def make(spec: str, known: Mapping[str, Any], what: str) -> Any:
     settings = {}
     for (field, hint), text in zip(fields.items(), parts, strict=False):
         value = from_text(text)
-        made = next((m for option in members(hint) if (m := plain(value, option, infinite=True)) is not None), None)
+        made = next((m for option in members(hint) if (m := plain(value, option)) is not None), None)
         if made is None and not (text == "none" and type(None) in members(hint)):
             raise SettingError(f"the {what} is '{spec}', but its {field} is '{text}': write {form}.")
         settings[field] = made
@@ -114,6 +115,22 @@ def plain_fields(kind: Any) -> dict[str, Any]:
             break
         found[field.name] = hints[field.name]
     return found
+
+
+def members(hint: Any) -> tuple[Any, ...]:
+    """The types of a union, or the type itself."""
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def plain(value: Any, kind: Any) -> Any:
+    """`value` as an int, float, str or bool; None if it is of another kind.  NaN is no number."""
+    if kind is float and type(value) in (int, float):
+        try:
+            number = float(value)
+        except OverflowError:
+            return None
+        return None if math.isnan(number) else number
+    return value if type(value) is kind and kind in (int, str, bool) else None
 
 
 def is_required(field: dataclasses.Field[Any]) -> bool:

@@ -7,10 +7,11 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Annotated
 
-import typer
+from cyclopts import App
 
 from lifted_bregman.cli import _console
 from lifted_bregman.cli._errors import ExitCode
+from lifted_bregman.cli.parameters import Parameter, Whole, argument
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments._write import write_whole
 from lifted_bregman.training.signals import Signals
@@ -27,33 +28,32 @@ from lifted_bregman_lab.race.store import Store
 from lifted_bregman_lab.race.summary import race_markdown, race_tables
 from lifted_bregman_lab.text import Rows, plain_table
 
-app = typer.Typer(
-    name="bench", help="Benchmarks: the race and its tables; several processes; estimators.", no_args_is_help=True
+app = App(
+    name="bench",
+    help="Benchmarks: the race and its tables; several processes; estimators.\n\nlifted bench race --quick",
 )
-app.command("scale")(bench_scale.run)
-app.command("estimators")(bench_estimators.run)
+app.command(bench_scale.run, name="scale")
+app.command(bench_estimators.run, name="estimators")
 
 _QUICK_SEEDS = 3
 
 
-@app.command("race")
+@app.command(name="race")
 def run(
-    problems: Annotated[str, typer.Option(help="Names of problems, with commas. [default: all]")] = "",
-    opponents: Annotated[str, typer.Option(help="Names of opponents, with commas. [default: all]")] = "",
-    budget: Annotated[str, typer.Option(help="short, long or both.")] = "short",
-    seeds: Annotated[int | None, typer.Option(help="Number of seeds. [default: 5]")] = None,
-    rows: Annotated[Path, typer.Option(help="The file of rows, a line for each run.")] = Path("race.jsonl"),
-    again: Annotated[str, typer.Option(help="Opponents to run again although they are stored, with commas.")] = "",
-    tune_only: Annotated[bool, typer.Option("--tune-only", help="Find the rates, and stop.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="4 tables, 4 opponents, 3 seeds; minutes.")] = False,
-    threads: Annotated[int, typer.Option(help="Threads of torch.")] = 1,
-    data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", help="A folder that holds data sets. [default: the cache]")
-    ] = None,
+    *,
+    problems: Annotated[str, Parameter(help="Names of problems, with commas. [default: all]")] = "",
+    opponents: Annotated[str, Parameter(help="Names of opponents, with commas. [default: all]")] = "",
+    budget: Annotated[str, Parameter(help="short, long or both.")] = "short",
+    seeds: Annotated[Whole | None, Parameter(help="Number of seeds. [default: 5]")] = None,
+    rows: Annotated[Path, Parameter(help="The file of rows, a line for each run.")] = Path("race.jsonl"),
+    again: Annotated[str, Parameter(help="Opponents to run again although they are stored, with commas.")] = "",
+    tune_only: Annotated[bool, Parameter(help="Find the rates, and stop.")] = False,
+    quick: Annotated[bool, Parameter(help="4 tables, 4 opponents, 3 seeds; minutes.")] = False,
+    threads: Annotated[Whole, Parameter(help="Threads of torch.")] = 1,
+    data_dir: Annotated[Path | None, Parameter(help="A folder that holds data sets. [default: the cache]")] = None,
 ) -> int:
     """Lifted training against AdamW, Muon and others: same weights, same batches, in turns, only steps timed.
 
-    \b
     lifted bench race --quick
     lifted bench race --problems wine,mnist-1d --opponents lifted,adamw,muon --rows race.jsonl
 
@@ -88,16 +88,15 @@ def run(
     return ExitCode.TERMINATED if signals.received == signal.SIGTERM else ExitCode.INTERRUPTED
 
 
-@app.command()
+@app.command
 def show(
-    stored: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Rows of 'lifted bench race', or a race of the first format.")
-    ],
-    markdown: Annotated[Path | None, typer.Option(help="A file for the tables of rows in Markdown.")] = None,
+    stored: Annotated[Path, argument("Rows of 'lifted bench race', or a race of the first format.", "FILE")],
+    /,
+    *,
+    markdown: Annotated[Path | None, Parameter(help="A file for the tables of rows in Markdown.")] = None,
 ) -> None:
     """The tables of a race again, from stored rows.
 
-    \b
     lifted bench show race.jsonl --markdown race.md
     """
     if stored.suffix == ".jsonl":

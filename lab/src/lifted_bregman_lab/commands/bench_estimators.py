@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from lifted_bregman._arguments import whole
 from lifted_bregman.cli import _console
 from lifted_bregman.cli._errors import ExitCode
+from lifted_bregman.cli.parameters import Parameter, Whole
 from lifted_bregman.errors import CheckpointError
 from lifted_bregman.experiments.environment import threads
 from lifted_bregman.training.fit import default_solver
@@ -22,13 +21,13 @@ STORED, INCLUDED = "estimators.json", "estimators.inc"
 
 
 def run(
-    out: Annotated[Path | None, typer.Option(help="A folder for the scores of all folds, and their table.")] = None,
-    repetitions: Annotated[int, typer.Option(help="Of the 5-fold cross-validation, each with other folds.")] = 1,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew, and replace what the folder holds.")] = False,
+    *,
+    out: Annotated[Path | None, Parameter(help="A folder for the scores of all folds, and their table.")] = None,
+    repetitions: Annotated[Whole, Parameter(help="Of the 5-fold cross-validation, each with other folds.")] = 1,
+    fresh: Annotated[bool, Parameter(help="Begin anew, and replace what the folder holds.")] = False,
 ) -> int:
     """LiftedClassifier and LiftedRegressor against scikit-learn's networks and Adam: twelve tables, all with defaults.
 
-    \b
     lifted bench estimators --out docs/figures
 
     It takes some minutes.  After Ctrl-C the same command goes on with what is missing, if --out is given.

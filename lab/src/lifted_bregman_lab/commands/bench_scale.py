@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from lifted_bregman.cli import _console
 from lifted_bregman.cli._errors import ExitCode
+from lifted_bregman.cli.parameters import Parameter, Whole
 from lifted_bregman.experiments.environment import load_average
 from lifted_bregman_lab import scale
 from lifted_bregman_lab.commands._bar import bar
@@ -21,18 +20,18 @@ _QUICK_ROUNDS = 3
 
 
 def run(
-    out: Annotated[Path | None, typer.Option(help="A folder for everything that is measured, and its tables.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Timings of everything. [default: 7; 3 with --quick]")] = None,
+    *,
+    out: Annotated[Path | None, Parameter(help="A folder for everything that is measured, and its tables.")] = None,
+    rounds: Annotated[Whole | None, Parameter(help="Timings of everything. [default: 7; 3 with --quick]")] = None,
     repetitions: Annotated[
-        int | None, typer.Option(help="Of the time to a target. [default: 3; 0 with --quick]")
+        Whole | None, Parameter(help="Of the time to a target. [default: 3; 0 with --quick]")
     ] = None,
-    data_dir: Annotated[Path | None, typer.Option("--data-dir", help="A folder that holds data sets.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Four networks; about a minute.")] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew, and replace what the folder holds.")] = False,
+    data_dir: Annotated[Path | None, Parameter(help="A folder that holds data sets.")] = None,
+    quick: Annotated[bool, Parameter(help="Four networks; about a minute.")] = False,
+    fresh: Annotated[bool, Parameter(help="Begin anew, and replace what the folder holds.")] = False,
 ) -> int:
     """What two processes gain over one, each with one thread, in turns.
 
-    \b
     lifted bench scale --quick
     lifted bench scale --out out/scale
 

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from lifted_bregman.cli import _console
+from lifted_bregman.cli.parameters import Parameter, argument
 from lifted_bregman.errors import CheckpointError
 from lifted_bregman.reports.report import require_drawing
 from lifted_bregman_lab.reports import write_paper_report, write_report
@@ -20,20 +19,21 @@ from lifted_bregman_lab.reproduction.report.tables import counted
 def report(
     folder: Annotated[
         Path,
-        typer.Argument(help="The --out of 'lifted demo', 'lifted train' or 'lifted reproduce'."),
+        argument("The --out of 'lifted demo', 'lifted train' or 'lifted reproduce'."),
     ],
+    /,
+    *,
     out: Annotated[
-        Path | None, typer.Option(help="Where the page goes. [default: FOLDER; of a reproduction out/reproduction]")
+        Path | None, Parameter(help="Where the page goes. [default: FOLDER; of a reproduction out/reproduction]")
     ] = None,
-    summary: Annotated[Path | None, typer.Option(help="Of a reproduction: write its summary to this file.")] = None,
+    summary: Annotated[Path | None, Parameter(help="Of a reproduction: write its summary to this file.")] = None,
     headline: Annotated[
-        Path | None, typer.Option(help="Of a reproduction: put its headline table between the marks of this file.")
+        Path | None, Parameter(help="Of a reproduction: put its headline table between the marks of this file.")
     ] = None,
-    paper: Annotated[str | None, typer.Option(help="Which paper, where several are installed.")] = None,
+    paper: Annotated[str | None, Parameter(help="Which paper, where several are installed.")] = None,
 ) -> None:
     """Make the page of a demonstration, a run or a reproduction from its stored rows, without training.
 
-    \b
     lifted report out/demo
     lifted report runs/a
     lifted report results --summary docs/reproduction-results.md

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from lifted_bregman._arguments import positive
+from lifted_bregman._text import unknown
 from lifted_bregman.cli import _console
 from lifted_bregman.cli._errors import ExitCode
+from lifted_bregman.cli.parameters import Parameter, Whole, argument
 from lifted_bregman.errors import SettingError
-from lifted_bregman.experiments._typed import unknown
 from lifted_bregman_lab.datasets import fetch_missing
 from lifted_bregman_lab.reproduction import (
     Deadline,
@@ -38,21 +37,22 @@ _SMOKE = Places(Path("out/smoke/results"), Path("out/smoke/runs"))
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(help="A table or figure, such as table1, a claim, a run, or all.")] = ALL,
-    smoke: Annotated[bool, typer.Option("--smoke", help="Tiny variants of the runs, in seconds; no verdicts.")] = False,
-    minutes: Annotated[float | None, typer.Option(help="Stop after so many minutes. [default: never]")] = None,
-    seeds: Annotated[int | None, typer.Option(help="At most so many seeds of a run. [default: 3, or 5]")] = None,
-    priority: Annotated[str, typer.Option(help="The last of core, seeds, readings that is run.")] = "readings",
-    data_dir: Annotated[Path | None, typer.Option(help="A folder that holds data sets. [default: the cache]")] = None,
-    out: Annotated[Path | None, typer.Option(help="The folder of stored rows. [default: results]")] = None,
-    work: Annotated[Path | None, typer.Option(help="The folder of checkpoints. [default: out/reproduce]")] = None,
-    threads: Annotated[int, typer.Option(help="Threads of torch.")] = 1,
-    listed: Annotated[bool, typer.Option("--list", help="Show the runs, how they stand, how long they take.")] = False,
-    paper: Annotated[str | None, typer.Option(help="Which paper, where several are installed.")] = None,
+    name: Annotated[str, argument("A table or figure, such as table1, a claim, a run, or all.")] = ALL,
+    /,
+    *,
+    smoke: Annotated[bool, Parameter(help="Tiny variants of the runs, in seconds; no verdicts.")] = False,
+    minutes: Annotated[float | None, Parameter(help="Stop after so many minutes. [default: never]")] = None,
+    seeds: Annotated[Whole | None, Parameter(help="At most so many seeds of a run. [default: 3, or 5]")] = None,
+    priority: Annotated[str, Parameter(help="The last of core, seeds, readings that is run.")] = "readings",
+    data_dir: Annotated[Path | None, Parameter(help="A folder that holds data sets. [default: the cache]")] = None,
+    out: Annotated[Path | None, Parameter(help="The folder of stored rows. [default: results]")] = None,
+    work: Annotated[Path | None, Parameter(help="The folder of checkpoints. [default: out/reproduce]")] = None,
+    threads: Annotated[Whole, Parameter(help="Threads of torch.")] = 1,
+    listed: Annotated[bool, Parameter(name="--list", help="Show the runs, their states and durations.")] = False,
+    paper: Annotated[str | None, Parameter(help="Which paper, where several are installed.")] = None,
 ) -> int:
     """Run what is missing for a table, figure or claim of a paper, store the rows, and judge the claims by them.
 
-    \b
     lifted reproduce table1 --smoke
     lifted reproduce table1-mnist-test-sgd --out out/again
     lifted reproduce all --minutes 150

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from lifted_bregman import BregmanLoss, CrossEntropy, LiftedProblem, SquaredError, lift
 from lifted_bregman._arguments import whole
 from lifted_bregman._generators import named_generator
+from lifted_bregman._text import unknown
 from lifted_bregman.activations import Sigmoid
 from lifted_bregman.errors import SettingError
-from lifted_bregman.experiments._typed import unknown
 from lifted_bregman.experiments.settings import Settings
 from lifted_bregman.penalties import L1
 from lifted_bregman_lab.race import networks, samples

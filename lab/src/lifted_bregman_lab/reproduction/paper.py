@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 
+from lifted_bregman._text import unknown
 from lifted_bregman.errors import SettingError
-from lifted_bregman.experiments._typed import unknown
 from lifted_bregman_lab.reproduction.claims import Claim, Verdict
 from lifted_bregman_lab.reproduction.exhibits import Exhibit
 from lifted_bregman_lab.reproduction.recipe import Recipe
