@@ -4,7 +4,8 @@ Besides what `fit` writes, the folder holds
 
     settings.toml    the resolved settings, which `lifted train --config` reads too
     data.json        what the data were, and what was done to them
-    manifest.json    size and sha256 of these two
+
+Both are listed in the manifest of the run.
 """
 
 from __future__ import annotations
