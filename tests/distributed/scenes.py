@@ -26,6 +26,12 @@ def note(folder: Path, what: str) -> None:
     (folder / f"{what}-{place.rank}-{place.attempt}").write_text(f"{os.getpid()} {torch.get_num_threads()}")
 
 
+def sleep() -> None:
+    """Ten minutes in short turns: a signal that comes just before a sleep begins is handled after it."""
+    for _ in range(12_000):
+        time.sleep(0.05)
+
+
 def meet(folder: Path) -> None:
     """Joins, meets the other, waits to be let go, and meets it again."""
     with world.join(PARALLEL) as joined:
@@ -59,6 +65,31 @@ def fails(folder: Path) -> None:
         dist.all_reduce(torch.ones(1), group=joined.data)
 
 
+def saves_late(folder: Path) -> None:
+    """Rank 1 fails, and would wait a minute for rank 0, which has something left to save."""
+    with world.join(PARALLEL) as joined:
+        dist.all_reduce(torch.ones(1), group=joined.data)
+        rank = joined.rank
+    if rank == 1:
+        sys.modules["__main__"].GRACE = 60.0  # type: ignore[attr-defined]  # the module of the worker
+        sys.exit(3)
+    time.sleep(1.0)  # torch ends workers a tenth of a second after one has exited
+    note(folder, "saved")
+
+
+def deaf(folder: Path) -> None:
+    """Rank 1 fails, and rank 0 does not end by SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with world.join(PARALLEL) as joined:
+        dist.all_reduce(torch.ones(1), group=joined.data)
+        note(folder, "met")
+        rank = joined.rank
+    if rank == 1:
+        sys.modules["__main__"].GRACE = 0.1  # type: ignore[attr-defined]
+        sys.exit(3)
+    sleep()
+
+
 class Tripwire:
     """Aborts a process whose interpreter ends, as a thread of gloo may that still holds tensors."""
 
@@ -78,17 +109,17 @@ def stubborn(folder: Path) -> None:
     """Takes note of Ctrl-C, and does not end."""
     signal.signal(signal.SIGINT, lambda *_: note(folder, "pressed"))
     note(folder, "met")
-    time.sleep(600)
+    sleep()
 
 
 def waits(folder: Path) -> None:
     """Does nothing for a long time."""
     note(folder, "met")
-    time.sleep(600)
+    sleep()
 
 
 if __name__ == "__main__":
-    scenes = (meet, killed_once, fails, aborts_late, stubborn, waits)
+    scenes = (meet, killed_once, fails, saves_late, deaf, aborts_late, stubborn, waits)
     scene = {function.__name__: function for function in scenes}[sys.argv[1]]
     try:
         scene(Path(sys.argv[2]))

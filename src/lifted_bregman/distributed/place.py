@@ -14,8 +14,14 @@ from lifted_bregman.errors import SettingError
 LAUNCHER = "LIFTED_LAUNCHER"
 """The variable by which workers know the process that started them."""
 
+ATTEMPT = "TORCHELASTIC_RESTART_COUNT"
+"""The variable in which torchrun and the launcher count how often the processes have been started again."""
+
 LOST = 75
 """The exit code of a worker that has lost another one, and wants to be started again."""
+
+GRACE = 3.0
+"""Seconds for which a worker that failed waits for the others to end too."""
 
 RESULT, ERROR = "result", "error"
 """What workers leave beside their file: what rank 0 returned, and by each rank's number the error that it raised."""
@@ -46,7 +52,7 @@ def given() -> Place | None:
             rank=_number("RANK"),
             size=_number("WORLD_SIZE"),
             local_rank=_number("LOCAL_RANK", _number("RANK")),
-            attempt=_number("TORCHELASTIC_RESTART_COUNT", 0),
+            attempt=_number(ATTEMPT, 0),
             address=os.environ["MASTER_ADDR"],
             port=_number("MASTER_PORT"),
         )
@@ -92,6 +98,16 @@ def restarted() -> bool:
 def launched() -> bool:
     """Whether the launcher started this process, and starts it again where others were lost."""
     return LAUNCHER in os.environ
+
+
+def ended_key(attempt: int, rank: int) -> str:
+    """Return the key in the launcher's store under which a worker announces its exit code."""
+    return f"lifted/ended/{attempt}/{rank}"
+
+
+def failed_key(attempt: int) -> str:
+    """Return the key in the launcher's store that exists when a worker has announced a code other than 0."""
+    return f"lifted/failed/{attempt}"
 
 
 def _number(name: str, default: int | None = None) -> int:

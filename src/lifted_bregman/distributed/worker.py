@@ -19,13 +19,16 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+import torch.distributed as dist
 
-from lifted_bregman.distributed.place import ERROR, LAUNCHER, LOST, RESULT, Place, given
-from lifted_bregman.distributed.world import end_at_once
+from lifted_bregman.distributed.place import ERROR, GRACE, LAUNCHER, LOST, RESULT, Place, ended_key, failed_key, given
+from lifted_bregman.distributed.world import end_at_once, open_store
 from lifted_bregman.errors import LiftedBregmanError, WorkerError
 
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
@@ -41,6 +44,8 @@ def main(arguments: Sequence[str]) -> NoReturn:
         code = _run(arguments[1:]) if arguments[0] == "-m" else _call(Path(arguments[0]))
     except KeyboardInterrupt:
         code = 128 + signal.SIGINT
+    finally:
+        _end_together(code)
     if code == LOST:
         end_at_once(code)
     sys.exit(code)
@@ -52,6 +57,25 @@ def end_with_launcher() -> None:
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != int(os.environ[LAUNCHER]):
         os._exit(1)  # it had ended before
+
+
+def _end_together(code: int) -> None:
+    """Announce the exit code; a worker that failed then waits for the others to end, for at most `GRACE` seconds.
+
+    torch ends all workers when one has exited with an error.  Without the wait another worker might lose its own error,
+    or what it still has to save.  SIGINT and SIGTERM are held from here on, so that exit handlers run and output is
+    flushed.  A worker that lost another one holds neither: it is ended anyway, and started again.
+    """
+    place = given()
+    assert place is not None
+    if code not in (0, LOST):
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    with suppress(dist.DistError):  # the others did not end in time, or the launcher is gone
+        store = open_store(place, GRACE)
+        store.set(ended_key(place.attempt, place.rank), str(code))
+        if code:
+            store.set(failed_key(place.attempt), "1")
+            store.wait([ended_key(place.attempt, rank) for rank in range(place.size)], timedelta(seconds=GRACE))
 
 
 def _run(command: Sequence[str]) -> int:

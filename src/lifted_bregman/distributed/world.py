@@ -126,7 +126,7 @@ def _init(parallel: Parallel, place: Place, device: torch.device) -> World:
     global _joined
     _joined += 1
     patience = max(parallel.timeout, _JOINING)
-    store = _answered(partial(_store, place, patience), place, patience)
+    store = _answered(partial(open_store, place, patience), place, patience)
     named = PrefixStore(f"lifted/{place.attempt}/{_joined}", store)
     _answered(partial(_wait_for_all, named, place, patience), place, patience)
     if device.type == "cuda":
@@ -171,7 +171,7 @@ def _unanswered(place: Place, seconds: float) -> WorkerError:
     )
 
 
-def _store(place: Place, seconds: float) -> Store:
+def open_store(place: Place, seconds: float) -> Store:
     """The store of the world: the agent hosts it, or else rank 0, on loopback only where that is its address."""
     address, port = place.address, place.port
     host = place.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
