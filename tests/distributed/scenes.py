@@ -14,16 +14,16 @@ import torch.distributed as dist
 
 import lifted_bregman as lb
 from lifted_bregman.distributed import world
-from lifted_bregman.distributed.place import LOST, given
+from lifted_bregman.distributed.environment import LOST, process_info
 from lifted_bregman.errors import WorkerError
 
 PARALLEL = lb.Parallel(data=2, timeout=30.0, restarts=1)
 
 
 def note(folder: Path, what: str) -> None:
-    place = given()
-    assert place is not None
-    (folder / f"{what}-{place.rank}-{place.attempt}").write_text(f"{os.getpid()} {torch.get_num_threads()}")
+    process = process_info()
+    assert process is not None
+    (folder / f"{what}-{process.rank}-{process.attempt}").write_text(f"{os.getpid()} {torch.get_num_threads()}")
 
 
 def sleep() -> None:
@@ -44,12 +44,12 @@ def meet(folder: Path) -> None:
 
 def killed_once(folder: Path) -> None:
     """In the first attempt rank 1 is killed while rank 0 waits for it."""
-    place = given()
-    assert place is not None
+    process = process_info()
+    assert process is not None
     with world.join(PARALLEL) as joined:
         note(folder, "joined")
         dist.all_reduce(torch.ones(1), group=joined.data)  # both have noted it
-        if place.rank == 1 and place.attempt == 0:
+        if process.rank == 1 and process.attempt == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         dist.all_reduce(torch.ones(1), group=joined.data)
         note(folder, "ended")
@@ -66,14 +66,13 @@ def fails(folder: Path) -> None:
 
 
 def saves_late(folder: Path) -> None:
-    """Rank 1 fails, and would wait a minute for rank 0, which has something left to save."""
+    """Rank 1 fails, and rank 0 has something left to save."""
     with world.join(PARALLEL) as joined:
         dist.all_reduce(torch.ones(1), group=joined.data)
         rank = joined.rank
     if rank == 1:
-        sys.modules["__main__"].GRACE = 60.0  # type: ignore[attr-defined]  # the module of the worker
         sys.exit(3)
-    time.sleep(1.0)  # torch ends workers a tenth of a second after one has exited
+    time.sleep(1.0)  # torch would end workers a tenth of a second after one has exited
     note(folder, "saved")
 
 
@@ -85,7 +84,6 @@ def deaf(folder: Path) -> None:
         note(folder, "met")
         rank = joined.rank
     if rank == 1:
-        sys.modules["__main__"].GRACE = 0.1  # type: ignore[attr-defined]
         sys.exit(3)
     sleep()
 

@@ -67,7 +67,7 @@ def _told(error: Exception, code: int, sentence: str) -> int:
     One that has lost the others speaks for itself.
     """
     from lifted_bregman.cli._workers import leave
-    from lifted_bregman.distributed.place import LOST, launched
+    from lifted_bregman.distributed.environment import LOST, launched
 
     if isinstance(error, WorkerError):
         if launched():
@@ -82,9 +82,9 @@ def _told(error: Exception, code: int, sentence: str) -> int:
 
 def _ended(code: int) -> int:
     """The code; a process that has joined others ends with it whatever the end of the interpreter would do."""
-    from lifted_bregman.distributed.place import given
+    from lifted_bregman.distributed.environment import process_info
 
-    if given() is not None:
+    if process_info() is not None:
         from lifted_bregman.distributed.world import end_at_once, joined
 
         if joined():

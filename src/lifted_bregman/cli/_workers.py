@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lifted_bregman.cli import _console
 from lifted_bregman.distributed import Parallel
-from lifted_bregman.distributed.place import follows, given
+from lifted_bregman.distributed.environment import follows, process_info
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments import RunData, Settings
 from lifted_bregman.experiments.runs import require_processes
@@ -23,10 +23,10 @@ def takes_part(settings: Settings, named: bool) -> None:
 
     named  whether the command line names the folder of the run
     """
-    place = given()
-    if settings.parallel is None or place is None:
+    process = process_info()
+    if settings.parallel is None or process is None:
         return
-    Parallel.parse(settings.parallel).require_world(place.size)
+    Parallel.parse(settings.parallel).require_world(process.size)
     if not named:
         raise SettingError(
             "the processes of torchrun or SLURM cannot choose a folder for the run: name one with --out."
@@ -36,7 +36,7 @@ def takes_part(settings: Settings, named: bool) -> None:
 
 def needs_workers(settings: Settings) -> bool:
     """Whether workers are to be started for these settings: in a world they are there."""
-    return settings.parallel is not None and Parallel.parse(settings.parallel).size > 1 and given() is None
+    return settings.parallel is not None and Parallel.parse(settings.parallel).size > 1 and process_info() is None
 
 
 def in_workers(arguments: Sequence[str], settings: Settings, samples: RunData) -> int:
@@ -55,8 +55,8 @@ def in_workers(arguments: Sequence[str], settings: Settings, samples: RunData) -
 def leave(sentence: str) -> bool:
     """Leaves what is to be said of an error to the launcher; False where there is none."""
     folder = os.environ.get(ERRORS)
-    place = None if folder is None else given()
-    if place is None or folder is None:
+    process = None if folder is None else process_info()
+    if process is None or folder is None:
         return False
-    (Path(folder) / str(place.rank)).write_text(sentence, encoding="utf-8")
+    (Path(folder) / str(process.rank)).write_text(sentence, encoding="utf-8")
     return True

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from lifted_bregman.data._archives import Failed, Unreachable
-from lifted_bregman.data._files import explained, workspace
 from lifted_bregman.data._places import Place, read_verified
+from lifted_bregman.data.files import explained, workspace
 from lifted_bregman.data.registry import FileInfo
 from lifted_bregman.errors import DataError, SettingError
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from lifted_bregman.data import _mirrors, _npm
 from lifted_bregman.data._archives import Archive, Failed, Unreachable
-from lifted_bregman.data._files import locked, workspace
 from lifted_bregman.data._mirrors import Progress, Timeouts
 from lifted_bregman.data._places import Place, WrongContent, store_place
+from lifted_bregman.data.files import locked, workspace
 from lifted_bregman.data.registry import FileInfo, NpmPackage, Stored
 from lifted_bregman.errors import DataError
 

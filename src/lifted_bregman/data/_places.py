@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from lifted_bregman.data._files import opened, read_exactly, write_atomically
+from lifted_bregman.data.files import opened, read_exactly, write_atomically
 from lifted_bregman.data.registry import FileInfo, Stored
 from lifted_bregman.errors import DataError
 

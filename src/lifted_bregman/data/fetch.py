@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lifted_bregman.data._files import locked
 from lifted_bregman.data._mirrors import Progress, Timeouts
 from lifted_bregman.data._obtain import advice, obtain, wanted_files
 from lifted_bregman.data._places import Content, Place, WrongContent, places, require_content, store_place
+from lifted_bregman.data.files import locked
 from lifted_bregman.data.naming import parse
 from lifted_bregman.data.registry import Stored
 from lifted_bregman.data.texts import TEXTS

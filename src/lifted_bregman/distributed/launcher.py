@@ -1,8 +1,9 @@
-"""The launcher: starts workers on this machine by torch's elastic agent, and starts them again when some are lost.
+"""The launcher: starts workers on this machine by torch's elastic launcher, and starts them again when some are lost.
 
 Workers meet through a store that listens on loopback, or on the interface that `Parallel` names, and nowhere else.
-They end when the process of the launcher ends, even if that is killed.  Only public names of torch are used; each
-attempt is one agent without restarts, because torch's agent would restart a worker whose error comes again every time.
+They end when the process of the launcher ends, even if that is killed.  `start_processes` of torch starts them; which
+end of a worker ends the others, and when, is decided here, because torch would send the others SIGTERM at once, which
+for them means that the user stops the run.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
-from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec
-from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
-from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
+from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, PContext, start_processes
 
+from lifted_bregman.distributed.environment import ATTEMPT, LAUNCHER, LOST
 from lifted_bregman.distributed.parallel import Parallel
-from lifted_bregman.distributed.place import ATTEMPT, GRACE, LAUNCHER, LOST, ended_key, failed_key
 from lifted_bregman.errors import WorkerError
+
+GRACE = 3.0
+"""Seconds in which workers may end by themselves after one has failed, or after a second SIGINT."""
 
 _STOPS = (signal.SIGINT, signal.SIGTERM)
 _INTERVAL = 0.05  # seconds between two looks at the workers
@@ -54,112 +55,114 @@ def launch(
     that still run `GRACE` seconds later are killed.  Workers inherit this process's environment, plus `variables`.
     """
     parallel.require_interface()
-    address = _address(parallel.interface) if parallel.interface else "127.0.0.1"
-    environment = {**_environment(parallel), **(variables or {})}
+    store = _listen(_address(parallel.interface) if parallel.interface else "127.0.0.1")
+    environment = {**_environment(parallel, store), **(variables or {})}
     with _quiet(), _receive_signals(terminate) as signals:
-        store = _listen(address)
         for attempt in range(parallel.restarts + 1):
-            result = _run(arguments, parallel.size, attempt, environment, store, signals)
-            if not result.is_failed():
-                return 0
-            codes = {rank: failure.exitcode for rank, failure in result.failures.items()}
-            code = _final_code(codes, _announced_codes(store, attempt, parallel.size))
+            ends = _run(arguments, parallel.size, {**environment, ATTEMPT: str(attempt)}, signals)
+            code = _final_code(ends)
             if code is None and signals:
                 code = 128 + signals[0].number
             if code is not None:
                 return code
-    raise WorkerError(f"{_describe_loss(codes, parallel.size)} {_describe_restarts(parallel.restarts)}")
+    raise WorkerError(f"{_describe_loss(ends, parallel.size)} {_describe_restarts(parallel.restarts)}")
 
 
-def _run(
-    arguments: Sequence[str],
-    size: int,
-    attempt: int,
-    environment: Mapping[str, str],
-    store: TCPStore,
-    signals: Sequence[_Received],
-) -> RunResult:
+class _Ends(NamedTuple):
+    """How the workers of one attempt ended."""
+
+    codes: dict[int, int]
+    """Exit code of each rank that ended by itself, -n for signal n."""
+    killed: set[int]
+    """Ranks that were killed here, because another one had failed."""
+
+
+def _run(arguments: Sequence[str], size: int, environment: Mapping[str, str], signals: Sequence[_Received]) -> _Ends:
     """Run one attempt to its end, and pass on signals meanwhile.
 
-    The agent has a thread of its own, in which torch installs no signal handlers.  That thread blocks SIGINT and
-    SIGTERM, so that workers start with both blocked until they can handle them.
+    A thread starts the workers: torch installs its signal handlers in the main thread only.  The thread blocks SIGINT
+    and SIGTERM, so that workers start with both blocked until they can handle them.  It lives as long as the workers,
+    which the kernel ends with the thread that started them.
     """
-    spec = WorkerSpec(
-        role="worker",
-        local_world_size=size,
-        rdzv_handler=StaticTCPRendezvous(store.host, store.port, 0, 1, run_id=str(attempt), timeout=60),
-        entrypoint=sys.executable,
-        args=("-P", "-m", "lifted_bregman.distributed.worker", *arguments),
-        max_restarts=0,
-    )
-    agent = LocalElasticAgent(spec, _Streams({**environment, ATTEMPT: str(attempt)}))
-    sent: set[tuple[_Received, int]] = set()
-    kill_silent = kill_all = math.inf  # when, by the monotonic clock in seconds
+    command = ("-P", "-m", "lifted_bregman.distributed.worker", *arguments)
+    own = {rank: {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(size)}
     with ThreadPoolExecutor(1, initializer=signal.pthread_sigmask, initargs=(signal.SIG_BLOCK, _STOPS)) as thread:
-        run: Future[RunResult] = thread.submit(agent.run)
+        started = thread.submit(start_processes, "worker", sys.executable, dict.fromkeys(own, command), own, _Streams())
+        workers: PContext = started.result()
         try:
-            while not run.done():
-                wait([run], _INTERVAL)
-                pids, now = _pids(agent), time.monotonic()
-                # Pass on each signal once to each worker.  A second SIGINT gives them GRACE seconds to end.
-                new = {(received, pid) for received in signals for pid in pids.values()} - sent
-                for received, pid in sorted(new):
-                    _send(received.number, pid)
-                sent |= new
-                kill_all = next((at + GRACE for at, number in signals[1:] if number == signal.SIGINT), math.inf)
-                # After a failure the others have GRACE seconds to end by themselves, and as long to obey SIGTERM.
-                if kill_silent == math.inf and store.check([failed_key(attempt)]):
-                    kill_silent = now + 2 * GRACE
-                if now > min(kill_all, kill_silent):
-                    ended = _announced_codes(store, attempt, size) if now <= kill_all else {}
-                    _kill(pid for rank, pid in pids.items() if rank not in ended)
-        finally:  # workers are left here only if an exception interrupted this thread
-            while not run.done():
-                _kill(_pids(agent).values())
-                wait([run], _INTERVAL)
-    return run.result()
+            return _supervise(workers.pids(), signals)
+        finally:
+            workers.close(signal.SIGKILL)  # also those that are left where an exception ends this thread
 
 
-def _pids(agent: LocalElasticAgent) -> dict[int, int]:
-    """Return the process id of each rank that has been started."""
-    return {w.global_rank: w.id for w in agent.get_worker_group().workers if w.id is not None}
+def _supervise(pids: Mapping[int, int], signals: Sequence[_Received]) -> _Ends:
+    """Wait until every worker has ended, and end those that would wait for a failed one.
 
-
-def _announced_codes(store: TCPStore, attempt: int, size: int) -> dict[int, int]:
-    """Return the exit code of each rank that is about to end by itself."""
-    keys = {rank: ended_key(attempt, rank) for rank in range(size)}
-    return {rank: int(store.get(key)) for rank, key in keys.items() if store.check([key])}
-
-
-def _kill(pids: Iterable[int]) -> None:
-    for pid in pids:
-        _send(signal.SIGKILL, pid)
-
-
-def _send(number: int, pid: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)
-
-
-def _final_code(codes: Mapping[int, int], announced: Mapping[int, int]) -> int | None:
-    """Return the exit code of an end that would come again, None if workers were killed or lost others.
-
-    codes      exit code of each failed rank, -n for signal n, in the order in which they failed; torch ended those
-      after the first with SIGTERM, so that a later -n says nothing
-    announced  exit code that each rank announced before it ended
+    Where one was killed, the others are killed at once: what is on the disk survives that.  Where one failed, the
+    others have `GRACE` seconds to report their own errors and to save.
     """
-    first = next(iter(codes.values()))
-    if first < 0 and -first in _STOPS:
-        return 128 - first
-    return next((code for _, code in sorted({**codes, **announced}.items()) if code > 0 and code != LOST), None)
+    codes: dict[int, int] = {}
+    killed: set[int] = set()
+    sent: set[tuple[_Received, int]] = set()
+    deadline = math.inf  # by the monotonic clock in seconds
+    while len(codes) + len(killed) < len(pids):
+        time.sleep(_INTERVAL)
+        running = {rank: pid for rank, pid in pids.items() if rank not in codes and rank not in killed}
+        # Collect the exit codes of workers that have ended since the last look.
+        codes |= {rank: code for rank, pid in running.items() if (code := _exit_code(pid)) is not None}
+        running = {rank: pid for rank, pid in running.items() if rank not in codes}
+        # Pass on each signal once to each worker.
+        new = {(received, pid) for received in signals for pid in running.values()} - sent
+        for received, pid in sorted(new):
+            os.kill(pid, received.number)
+        sent |= new
+        # Kill the workers whose time is over.
+        if any(map(_was_killed, codes.values())):
+            deadline = 0.0
+        elif any(codes.values()) or any(number == signal.SIGINT for _, number in signals[1:]):
+            deadline = min(deadline, time.monotonic() + GRACE)
+        if time.monotonic() > deadline:
+            for pid in running.values():
+                _kill(pid)
+            killed |= running.keys()
+    return _Ends(codes, killed)
 
 
-def _describe_loss(codes: Mapping[int, int], size: int) -> str:
-    first, code = next(iter(codes.items()))
-    if code < 0:
-        return f"worker {first} of {size} was ended by {signal.Signals(-code).name}."
-    silent = ", ".join(str(rank) for rank, code in sorted(codes.items()) if code < 0) or "another"
-    return f"worker {silent} of {size} did not answer in time."
+def _exit_code(pid: int) -> int | None:
+    """Return the exit code of a child process, -n for signal n, None while it runs; torch still finds it afterwards."""
+    end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if end is None:
+        return None
+    return end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
+
+
+def _kill(pid: int) -> None:
+    """Kill a worker and the processes that it started, and wait for its end."""
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+def _was_killed(code: int) -> bool:
+    """Return whether an exit code is that of a process ended by another signal than SIGINT and SIGTERM."""
+    return code < 0 and -code not in _STOPS
+
+
+def _final_code(ends: _Ends) -> int | None:
+    """Return the exit code of an end that would come again, None if workers were killed or lost others."""
+    failed = [code for _, code in sorted(ends.codes.items()) if code]
+    if not failed and not ends.killed:
+        return 0
+    if any(map(_was_killed, failed)):
+        return None
+    return next((code if code > 0 else 128 - code for code in failed if code != LOST), None)
+
+
+def _describe_loss(ends: _Ends, size: int) -> str:
+    for rank, code in sorted(ends.codes.items()):
+        if code < 0:
+            return f"worker {rank} of {size} was ended by {signal.Signals(-code).name}."
+    return f"worker {', '.join(map(str, sorted(ends.killed))) or 'another'} of {size} did not answer in time."
 
 
 def _describe_restarts(restarts: int) -> str:
@@ -195,15 +198,9 @@ def _receive_signals(terminate: bool) -> Iterator[list[_Received]]:
 
 
 class _Streams(LogsSpecs):
-    """Let workers write where this process writes, and give them their environment variables."""
-
-    def __init__(self, variables: Mapping[str, str]) -> None:
-        super().__init__()
-        self._variables = variables
+    """Let workers write where this process writes."""
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        for variables in envs.values():
-            variables.update(self._variables)
         here = dict.fromkeys(envs, "")
         return LogsDest(stdouts=here, stderrs=here, error_files=dict.fromkeys(envs, os.devnull))
 
@@ -212,11 +209,17 @@ class _Streams(LogsSpecs):
         return os.devnull
 
 
-def _environment(parallel: Parallel) -> dict[str, str]:
-    """Return the variables that every worker gets."""
+def _environment(parallel: Parallel, store: TCPStore) -> dict[str, str]:
+    """Return the variables that every worker gets; those of the first group are torchrun's."""
     interface = parallel.interface or "lo"
     cores = len(os.sched_getaffinity(0))
     variables = {
+        "WORLD_SIZE": str(parallel.size),
+        "LOCAL_WORLD_SIZE": str(parallel.size),
+        "MASTER_ADDR": store.host,
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_RUN_ID": f"lifted-{os.getpid()}",
+        "TORCHELASTIC_USE_AGENT_STORE": str(True),
         LAUNCHER: str(os.getpid()),
         "GLOO_SOCKET_IFNAME": interface,
         "NCCL_SOCKET_IFNAME": interface,
@@ -227,15 +230,10 @@ def _environment(parallel: Parallel) -> dict[str, str]:
 
 
 def _listen(address: str) -> TCPStore:
-    """Return a store that listens on this address only; torch would listen on every interface.
-
-    torch's rendezvous opens the same port again, and with `multi_tenant` shares this server.
-    """
+    """Return a store that listens on this address only; torch would listen on every interface."""
     listener = socket.create_server((address, 0))
     port = listener.getsockname()[1]
-    return TCPStore(
-        address, port, is_master=True, wait_for_workers=False, multi_tenant=True, master_listen_fd=listener.detach()
-    )
+    return TCPStore(address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
 
 
 def _address(interface: str) -> str:
@@ -247,7 +245,7 @@ def _address(interface: str) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence torch's agent, which reports every lost worker at length; `launch` says what there is to say."""
+    """Silence torch's launcher, which reports what it does at length; `launch` says what there is to say."""
     logger, nowhere = logging.getLogger("torch.distributed.elastic"), logging.NullHandler()
     propagate, logger.propagate = logger.propagate, False
     logger.addHandler(nowhere)

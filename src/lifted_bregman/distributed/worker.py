@@ -19,16 +19,13 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import suppress
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-import torch.distributed as dist
 
-from lifted_bregman.distributed.place import ERROR, GRACE, LAUNCHER, LOST, RESULT, Place, ended_key, failed_key, given
-from lifted_bregman.distributed.world import end_at_once, open_store
+from lifted_bregman.distributed.environment import ERROR, LAUNCHER, LOST, RESULT, ProcessInfo, process_info
+from lifted_bregman.distributed.world import end_at_once
 from lifted_bregman.errors import LiftedBregmanError, WorkerError
 
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
@@ -44,8 +41,6 @@ def main(arguments: Sequence[str]) -> NoReturn:
         code = _run(arguments[1:]) if arguments[0] == "-m" else _call(Path(arguments[0]))
     except KeyboardInterrupt:
         code = 128 + signal.SIGINT
-    finally:
-        _end_together(code)
     if code == LOST:
         end_at_once(code)
     sys.exit(code)
@@ -57,25 +52,6 @@ def end_with_launcher() -> None:
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != int(os.environ[LAUNCHER]):
         os._exit(1)  # it had ended before
-
-
-def _end_together(code: int) -> None:
-    """Announce the exit code; a worker that failed then waits for the others to end, for at most `GRACE` seconds.
-
-    torch ends all workers when one has exited with an error.  Without the wait another worker might lose its own error,
-    or what it still has to save.  SIGINT and SIGTERM are held from here on, so that exit handlers run and output is
-    flushed.  A worker that lost another one holds neither: it is ended anyway, and started again.
-    """
-    place = given()
-    assert place is not None
-    if code not in (0, LOST):
-        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-    with suppress(dist.DistError):  # the others did not end in time, or the launcher is gone
-        store = open_store(place, GRACE)
-        store.set(ended_key(place.attempt, place.rank), str(code))
-        if code:
-            store.set(failed_key(place.attempt), "1")
-            store.wait([ended_key(place.attempt, rank) for rank in range(place.size)], timedelta(seconds=GRACE))
 
 
 def _run(command: Sequence[str]) -> int:
@@ -90,30 +66,30 @@ def _run(command: Sequence[str]) -> int:
 
 
 def _call(path: Path) -> int:
-    place = given()
-    assert place is not None
+    process = process_info()
+    assert process is not None
     try:
         returned = torch.load(path, weights_only=False, mmap=True, map_location=_own_device)()
     except WorkerError:
         return LOST
     except Exception as error:
-        torch.save(_told(error, place), path.with_name(f"{ERROR}-{place.rank}"))
+        torch.save(_told(error, process), path.with_name(f"{ERROR}-{process.rank}"))
         return 1
-    if place.rank == 0:
+    if process.rank == 0:
         torch.save(returned, path.with_name(RESULT))
     return 0
 
 
 def _own_device(storage: Any, location: str) -> Any:
     """Each worker has a GPU of its own."""
-    place = given()
-    assert place is not None
-    return storage.cuda(place.local_rank) if location.startswith("cuda") else storage
+    process = process_info()
+    assert process is not None
+    return storage.cuda(process.local_rank) if location.startswith("cuda") else storage
 
 
-def _told(error: Exception, place: Place) -> Exception:
+def _told(error: Exception, process: ProcessInfo) -> Exception:
     """The error as it can be handed over; one that nobody expected with where it came from."""
-    where = f"In worker {place.rank} of {place.size}:\n{''.join(traceback.format_exception(error))}"
+    where = f"In worker {process.rank} of {process.size}:\n{''.join(traceback.format_exception(error))}"
     try:
         told: Exception = pickle.loads(pickle.dumps(error))
     except Exception:
