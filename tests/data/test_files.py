@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from lifted_bregman.data import _files
+from lifted_bregman.data import files
 from lifted_bregman.errors import DataError
 
 CALLS = ("open", "fdopen", "fsync", "replace")
@@ -18,7 +18,7 @@ def write(path, content, fail=None):
             raise fail
         file.write(content[2:])
 
-    _files.write_atomically(path, fill)
+    files.write_atomically(path, fill)
 
 
 def test_a_file_is_written_and_replaced(tmp_path):
@@ -73,14 +73,14 @@ def test_every_failing_call_leaves_a_whole_file(tmp_path, monkeypatch, call):
 
 
 def test_a_workspace_and_the_leftovers_of_others_go_away(tmp_path):
-    with pytest.raises(ValueError, match="inside"), _files.workspace(tmp_path) as work:
+    with pytest.raises(ValueError, match="inside"), files.workspace(tmp_path) as work:
         (work / "part").write_bytes(b"x")
         raise ValueError("inside")
     assert os.listdir(tmp_path) == []
     (tmp_path / ".lifted-dead.part").write_bytes(b"x")
     (tmp_path / ".lifted-folder.part").mkdir()
     (tmp_path / ".mine.part").write_bytes(b"x")
-    with _files.locked(tmp_path):
+    with files.locked(tmp_path):
         assert os.listdir(tmp_path) == [".mine.part"]  # what somebody else calls a part stays
 
 

@@ -62,7 +62,7 @@ def test_wrong_bytes_are_not_used(tiny, server, cache, tmp_path):
 
 
 def test_without_the_network_it_is_said_what_to_do(tiny, cache):
-    with pytest.raises(DataError, match=r"is not on this machine\. By hand: put input\.txt into"):
+    with pytest.raises(DataError, match=r"is not on this machine\. Looked in: .*By hand: put input\.txt\.gz \(or"):
         load_text("tiny-text", download=False)
     with pytest.raises(DataError, match="there is no text 'shakespeare': the texts are tiny-shakespeare"):
         load_text("shakespeare")
@@ -75,6 +75,8 @@ def test_the_commands_know_texts(tiny, cache, capsys):
     assert called.code == 0 and "is here and verified" in called.out and "/text" in called.out
     assert data.whereabouts(tiny) == f"in {cache / 'tiny-text'}"
     assert "ok  " in call(capsys, "data", "verify", "tiny-text").out
+    assert "copied: Tiny text from the cache" in data.get("tiny-text", data_dir=cache / "mine")
+    assert (cache / "mine" / "tiny-text" / "input.txt.gz").exists()
     (cache / "tiny-text" / "input.txt.gz").write_bytes(b"damaged")
     assert call(capsys, "data", "verify", "tiny-text").code != 0
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from lifted_bregman.distributed import Parallel, worker
-from lifted_bregman.distributed.place import LAUNCHER
+from lifted_bregman.distributed.environment import LAUNCHER
 
 PATIENCE = 120.0  # seconds after which something hangs; never a judgement of speed
 

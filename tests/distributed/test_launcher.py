@@ -117,6 +117,21 @@ def test_an_error_of_a_worker_would_come_again(tmp_path: Path, capfd: pytest.Cap
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_worker_saves_after_another_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher_module, "GRACE", 60.0)
+    assert launch(scene("saves_late", tmp_path), lb.Parallel(data=2)) == 3
+    assert notes(tmp_path, "saved") == {"saved-0-0"}
+
+
+def test_a_worker_that_does_not_end_beside_a_failed_one_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher_module, "GRACE", 0.1)
+    assert launch(scene("deaf", tmp_path), lb.Parallel(data=2)) == 3
+    first, _ = (int((tmp_path / f"met-{rank}-0").read_text().split()[0]) for rank in (0, 1))
+    assert not alive(first)
+
+
 @pytest.mark.parametrize("code", [0, 3])
 def test_workers_do_not_abort_in_the_end(code: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """They would be started again for it."""
@@ -151,7 +166,7 @@ def test_a_signal_is_passed_on(
     name: str, number: int, events: tuple[str, ...], tmp_path: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second Ctrl-C comes when both workers have had the first, and ends those that do not listen."""
-    monkeypatch.setattr(launcher_module, "_GRACE", 0.5)
+    monkeypatch.setattr(launcher_module, "GRACE", 0.5)
     sender = when(number, *(lambda e=event: notes(tmp_path, e) == {f"{e}-0-0", f"{e}-1-0"} for event in events))
     assert launch(scene(name, tmp_path), lb.Parallel(data=2)) == 128 + number
     sender.join()

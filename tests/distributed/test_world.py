@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 import lifted_bregman as lb
-from lifted_bregman.distributed import place, world
+from lifted_bregman.distributed import environment, world
 from lifted_bregman.errors import SettingError, WorkerError
 from tests.distributed.processes import PATIENCE, forked, listening
 
@@ -57,31 +57,35 @@ def lasting_store() -> Iterator[int]:
 
 
 def test_a_process_on_its_own(variables: SetVariables) -> None:
-    assert place.given() is None and not place.follows() and not place.launched()
+    assert environment.process_info() is None and not environment.follows() and not environment.launched()
     with pytest.raises(SettingError, match="torchrun"), world.join(lb.Parallel(data=2)):
         pass
 
 
 def test_the_variables_of_torchrun(variables: SetVariables) -> None:
     variables(TORCHRUN)
-    assert place.given() == place.Place(3, 4, 1, 0, "node1", 29500) and place.follows()
+    assert environment.process_info() == environment.ProcessInfo(3, 4, 1, 0, "node1", 29500) and environment.follows()
     variables({"TORCHELASTIC_RESTART_COUNT": "2", "RANK": "0"})
-    assert place.given() == place.Place(0, 4, 1, 2, "node1", 29500) and not place.follows()
+    assert (
+        environment.process_info() == environment.ProcessInfo(0, 4, 1, 2, "node1", 29500) and not environment.follows()
+    )
     variables(SRUN)
-    assert place.given() == place.Place(0, 4, 1, 2, "node1", 29500)  # torchrun was started by srun
+    assert environment.process_info() == environment.ProcessInfo(
+        0, 4, 1, 2, "node1", 29500
+    )  # torchrun was started by srun
 
 
 @pytest.mark.parametrize("name", [name for name in TORCHRUN if name != "LOCAL_RANK"])
 def test_half_a_world_is_none(name: str, variables: SetVariables) -> None:
     variables({key: value for key, value in TORCHRUN.items() if key != name})
-    assert place.given() is None
+    assert environment.process_info() is None
 
 
 def test_the_variables_of_srun(variables: SetVariables) -> None:
     variables(SRUN)
-    assert place.given() == place.Place(5, 6, 1, 0, "gpu07", 15000 + 4711)
+    assert environment.process_info() == environment.ProcessInfo(5, 6, 1, 0, "gpu07", 15000 + 4711)
     variables({"SLURM_RESTART_COUNT": "1", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "1234"})
-    assert place.given() == place.Place(5, 6, 1, 1, "10.0.0.1", 1234)
+    assert environment.process_info() == environment.ProcessInfo(5, 6, 1, 1, "10.0.0.1", 1234)
 
 
 def test_a_batch_script_is_no_world(variables: SetVariables) -> None:
@@ -89,12 +93,12 @@ def test_a_batch_script_is_no_world(variables: SetVariables) -> None:
     variables(
         {name: value for name, value in SRUN.items() if not name.startswith("SLURM_STEP")} | {"SLURM_PROCID": "0"}
     )
-    assert place.given() is None
+    assert environment.process_info() is None
 
 
 def test_a_step_of_one_task_is_no_world(variables: SetVariables) -> None:
     variables(SRUN | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"})
-    assert place.given() is None
+    assert environment.process_info() is None
 
 
 @pytest.mark.parametrize(
@@ -109,14 +113,14 @@ def test_a_step_of_one_task_is_no_world(variables: SetVariables) -> None:
     ],
 )
 def test_the_first_node(nodes: str, first: str) -> None:
-    assert place.first_node(nodes) == first
+    assert environment.first_node(nodes) == first
 
 
 @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"])
 def test_a_variable_that_is_no_number(name: str, variables: SetVariables) -> None:
     variables(TORCHRUN | {name: "many"})
     with pytest.raises(SettingError, match=f"{name} is 'many'"):
-        place.given()
+        environment.process_info()
 
 
 def test_a_world_that_does_not_factor_is_refused_at_once(variables: SetVariables) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lifted_bregman.cli import _console
 from lifted_bregman.cli._errors import ExitCode
-from lifted_bregman.distributed.place import follows
+from lifted_bregman.distributed.environment import follows
 from lifted_bregman.experiments import RunData, Settings
 from lifted_bregman.experiments.runs import SETTINGS
 from lifted_bregman.solvers import Outcome, Result

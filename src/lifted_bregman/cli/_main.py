@@ -74,7 +74,7 @@ def _told(error: Exception, code: int, sentence: str) -> int:
     A rank that lost the others prints it too.
     """
     from lifted_bregman.cli._workers import leave
-    from lifted_bregman.distributed.place import LOST, launched
+    from lifted_bregman.distributed.environment import LOST, launched
 
     if isinstance(error, WorkerError):
         if launched():
@@ -89,9 +89,9 @@ def _told(error: Exception, code: int, sentence: str) -> int:
 
 def _ended(code: int) -> int:
     """Returns the code; a process that has joined others exits with it, whatever threads of torch are still running."""
-    from lifted_bregman.distributed.place import given
+    from lifted_bregman.distributed.environment import process_info
 
-    if given() is not None:
+    if process_info() is not None:
         from lifted_bregman.distributed.world import end_at_once, joined
 
         if joined():

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lifted_bregman.cli import _console
-from lifted_bregman.distributed.place import follows, given
+from lifted_bregman.distributed.environment import follows, process_info
 from lifted_bregman.errors import SettingError
 
 if TYPE_CHECKING:  # importing them takes torch, which an error in the command line does not need
@@ -24,7 +24,7 @@ def takes_part(settings: Settings, named: bool) -> None:
 
     named: whether the command line names the folder of the run.
     """
-    place, processes = given(), settings.processes
+    place, processes = process_info(), settings.processes
     if processes is None or place is None:
         return
     processes.require_world(place.size)
@@ -37,7 +37,7 @@ def takes_part(settings: Settings, named: bool) -> None:
 
 def needs_workers(settings: Settings) -> bool:
     """Whether this process has to start workers for these settings: torchrun and SLURM have started them already."""
-    return settings.processes is not None and settings.processes.size > 1 and given() is None
+    return settings.processes is not None and settings.processes.size > 1 and process_info() is None
 
 
 def in_workers(arguments: Sequence[str], settings: Settings, samples: RunData) -> int:
@@ -57,8 +57,8 @@ def in_workers(arguments: Sequence[str], settings: Settings, samples: RunData) -
 def leave(sentence: str) -> bool:
     """Writes the sentence of an error for the launcher to print; False where no launcher waits for it."""
     folder = os.environ.get(ERRORS)
-    place = None if folder is None else given()
-    if place is None or folder is None:
+    process = None if folder is None else process_info()
+    if process is None or folder is None:
         return False
-    (Path(folder) / str(place.rank)).write_text(sentence, encoding="utf-8")
+    (Path(folder) / str(process.rank)).write_text(sentence, encoding="utf-8")
     return True

@@ -9,13 +9,13 @@ from lifted_bregman.data._places import cache_folder
 from lifted_bregman.data.arrays import read_array
 from lifted_bregman.data.dataset import DataSet
 from lifted_bregman.data.fetch import get, verify, whereabouts
-from lifted_bregman.data.loading import from_record, load
+from lifted_bregman.data.loading import from_record, load, load_text
 from lifted_bregman.data.naming import names
 from lifted_bregman.data.preparation import Preparation
 from lifted_bregman.data.registry import SETS, SetInfo, register
 from lifted_bregman.data.samples import TASKS, Samples, Task
 from lifted_bregman.data.streams import gathered
-from lifted_bregman.data.texts import TEXTS, TextInfo, load_text
+from lifted_bregman.data.texts import TEXTS, TextInfo
 from lifted_bregman.data.transforms import Centre, Noise, OneHot, Scale, Subset, Transform, Unflatten
 
 __all__ = [

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lifted_bregman.data import idx
-from lifted_bregman.data._files import inflated_limit
+from lifted_bregman.data.files import inflated_limit
 
 Members = Iterator[tuple[str, IO[bytes]]]
 Files = Iterator[tuple[str, bytes]]

@@ -1,4 +1,4 @@
-"""Downloads by HTTP: bounded in size and time, and not used before their sha256 has been found right."""
+"""Downloads by pooch, bounded in size and time.  Nothing is used before its sha256 has been checked."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from lifted_bregman.data._archives import Failed, Unreachable
-from lifted_bregman.data._files import explained, workspace
 from lifted_bregman.data._places import Place, read_verified
+from lifted_bregman.data.files import explained, workspace
 from lifted_bregman.data.registry import FileInfo
 from lifted_bregman.errors import DataError, SettingError
 
@@ -38,11 +38,11 @@ class Timeouts:
                 raise SettingError(f"the timeout '{name}' is {value!r}; it must be above 0 seconds.")
 
 
-def fetch_file(place: Place, base: str, file: FileInfo, timeouts: Timeouts, progress: Progress | None) -> None:
-    """Downloads one IDX file from the mirror `base` into `place`."""
+def fetch_file(place: Place, url: str, file: FileInfo, timeouts: Timeouts, progress: Progress | None) -> None:
+    """Download one file, gzipped or not, verify its decompressed bytes, and store it in `place`."""
     with workspace(place.folder) as work:
-        part = work / f"{file.name}.gz"
-        download(f"{base}{part.name}", part, file.size + file.size // 100 + 4096, timeouts, progress)
+        part = work / file.name
+        download(url, part, file.size + file.size // 100 + 4096, timeouts, progress)
         try:
             content = read_verified(part, file)
         except DataError as error:
@@ -51,7 +51,7 @@ def fetch_file(place: Place, base: str, file: FileInfo, timeouts: Timeouts, prog
 
 
 def download(url: str, target: Path, limit: int, timeouts: Timeouts, progress: Progress | None) -> None:
-    """Downloads `url` to `target`, at most `limit` bytes."""
+    """Download `url` to `target`, at most `limit` bytes."""
     try:
         from pooch import HTTPDownloader  # type: ignore[import-untyped]
     except ImportError as error:
@@ -70,7 +70,7 @@ def download(url: str, target: Path, limit: int, timeouts: Timeouts, progress: P
 
 
 class _Sink:
-    """What pooch writes to, and its progress bar: a file that refuses too much and too late."""
+    """The file that pooch writes to, and its progress bar; refuses more than `limit` bytes or `seconds` seconds."""
 
     def __init__(self, file: BinaryIO, limit: int, seconds: float, url: str, progress: Progress | None) -> None:
         self._file = file
@@ -79,7 +79,8 @@ class _Sink:
         self._url = url
         self._progress = progress
         self._written = 0
-        self.total = 0  # pooch puts the announced length here, 0 if there is none
+        self.total = 0
+        """Announced length in bytes, set by pooch; 0 if none is announced."""
 
     def write(self, chunk: bytes) -> None:
         self._written += len(chunk)
@@ -91,17 +92,10 @@ class _Sink:
         if self._progress is not None:
             self._progress(f"downloading {self._url}", self._written, self.total or None)
 
-    def flush(self) -> None:
-        """Nothing: pooch asks for it after every chunk."""
+    def _nothing(self, size: int = 0) -> None:
+        """Ignore a call of pooch: `write` has counted the bytes, and `download` closes the file."""
 
-    def update(self, size: int) -> None:
-        """Nothing: `write` has seen the bytes."""
-
-    def reset(self) -> None:
-        """Nothing."""
-
-    def close(self) -> None:
-        """Nothing: the file is closed by whoever opened it."""
+    flush = update = reset = close = _nothing
 
 
 def _reason(error: DataError, path: Path) -> str:
@@ -109,7 +103,7 @@ def _reason(error: DataError, path: Path) -> str:
 
 
 def _short(error: Exception) -> str:
-    """The last cause in a chain of exceptions, which is the one that says something."""
+    """Return the part of a chain of exceptions that names the cause."""
     text = str(error)
     for pattern in (r"\] ([A-Z][\w ,'-]+)", r"(\d{3} (?:Client|Server) Error: .*?) for url", r"(Read timed out)"):
         if found := re.search(pattern, text):

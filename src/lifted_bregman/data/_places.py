@@ -1,18 +1,18 @@
-"""Folders in which a set may lie: the one the user names, the cache, an installation of the system."""
+"""Folders in which files may lie: the one the user names, the cache, an installation of the system."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal, Protocol
+from typing import BinaryIO, Literal
 
-from lifted_bregman.data._files import opened, read_exactly, write_atomically
-from lifted_bregman.data.registry import FileInfo
+from lifted_bregman.data.files import opened, read_exactly, write_atomically
+from lifted_bregman.data.registry import FileInfo, Stored
 from lifted_bregman.errors import DataError
 
 CACHE_VARIABLE = "LIFTED_BREGMAN_DATA"
@@ -22,20 +22,8 @@ _SOURCE_FILE = "source.txt"
 Content = Mapping[str, bytes | memoryview]
 
 
-class Stored(Protocol):
-    """What a folder may hold: a set, or a text."""
-
-    @property
-    def name(self) -> str:
-        """The name of its folder."""
-
-    @property
-    def files(self) -> Sequence[FileInfo]:
-        """Its files."""
-
-
 class WrongContent(DataError):
-    """A file has not the content it should have."""
+    """A file does not have the registered content."""
 
 
 class NoCache(DataError):
@@ -58,35 +46,35 @@ def cache_folder() -> Path:
 
 @dataclass(frozen=True)
 class Place:
-    """A folder that may hold the files of one set, gzipped or not."""
+    """A folder that may hold the files of one set or text, gzipped or not."""
 
     folder: Path
     kind: Literal["data_dir", "cache", "system"]
 
     def find(self, file: FileInfo) -> Path | None:
-        """Where the file lies, or None; nothing is said about its content."""
+        """Return the path of the file, None if it is not there; its content is not checked."""
         for path in (self.folder / f"{file.name}.gz", self.folder / file.name):
             if os.path.exists(path):
                 return path
         return None
 
     def holds(self, info: Stored) -> bool:
-        """Whether every file of the set is there; nothing is said about their content."""
+        """Return whether every file is there; their content is not checked."""
         return all(self.find(file) is not None for file in info.files)
 
     def read(self, info: Stored) -> Content:
-        """The verified content of every file; DataError names the first that is missing or damaged."""
+        """Return the verified content of every file; DataError names the first that is missing or damaged."""
         return {file.name: self.read_file(file) for file in info.files}
 
     def read_file(self, file: FileInfo) -> memoryview:
-        """The verified content of one file."""
+        """Return the verified content of one file."""
         path = self.find(file)
         if path is None:
             raise DataError(f"{self.folder / file.name}.gz does not exist: put it there, or fetch the set again.")
         return read_verified(path, file)
 
     def store(self, file: FileInfo, content: bytes | memoryview) -> None:
-        """Writes the file, gzipped, after its content has been verified."""
+        """Verify the content, then write the file gzipped."""
         require_content(content, file, file.name)
 
         def write(target: BinaryIO) -> None:
@@ -96,15 +84,15 @@ class Place:
         write_atomically(self.folder / f"{file.name}.gz", write)
 
     def remember_source(self, sentence: str) -> None:
-        """Notes beside the files where they came from."""
+        """Write beside the files where they came from."""
 
         def write(target: BinaryIO) -> None:
             target.write(f"{sentence}\n".encode())
 
         write_atomically(self.folder / _SOURCE_FILE, write)
 
-    def source(self, info: Stored) -> str:
-        """A phrase that says where the files are, and where they came from if that is known."""
+    def source(self) -> str:
+        """Return a phrase that says where the files are, and where they came from if that is known."""
         if self.kind == "system":
             return f"the system's installation in {self.folder}"
         try:
@@ -117,7 +105,7 @@ class Place:
 
 
 def read_verified(path: Path, file: FileInfo) -> memoryview:
-    """The decompressed content of `path`, which must be that of `file`."""
+    """Return the decompressed content of `path`; DataError unless it is that of `file`."""
     with opened(path) as stream:
         content = read_exactly(stream, file.size, path)
     require_content(content, file, str(path))
@@ -125,7 +113,7 @@ def read_verified(path: Path, file: FileInfo) -> memoryview:
 
 
 def require_content(content: bytes | memoryview, file: FileInfo, name: str) -> None:
-    """DataError unless the sha256 is the right one."""
+    """Raise WrongContent unless size and sha256 are those of `file`."""
     found = hashlib.sha256(content).hexdigest()
     if len(content) != file.size or found != file.sha256:
         raise WrongContent(
@@ -135,10 +123,7 @@ def require_content(content: bytes | memoryview, file: FileInfo, name: str) -> N
 
 
 def places(info: Stored, data_dir: Path | None) -> list[Place]:
-    """Where to look, in this order; of the user's folder DIR both DIR/NAME and, if that is none, DIR itself.
-
-    Without a home folder there may be no cache to look in.
-    """
+    """Return the folders to look in, in this order: the user's, the cache unless there is none, the system's."""
     found = []
     if data_dir is not None:
         found.append(store_place(info, data_dir))
@@ -149,7 +134,10 @@ def places(info: Stored, data_dir: Path | None) -> list[Place]:
 
 
 def store_place(info: Stored, data_dir: Path | None) -> Place:
-    """Where to put what is fetched."""
+    """Return the folder to store files in: the cache, or of the user's DIR the folder DIR/NAME.
+
+    DIR itself is returned if it holds the files and there is no DIR/NAME.
+    """
     if data_dir is None:
         return Place(cache_folder() / info.name, "cache")
     if os.path.exists(data_dir) and not os.path.isdir(data_dir):

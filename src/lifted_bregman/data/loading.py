@@ -1,4 +1,4 @@
-"""Sets by name: `load("mnist-1k")`, and the same set again from the record of a run."""
+"""Sets and texts by name: `load("mnist-1k")`, `load_text`, and the same set again from the record of a run."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from lifted_bregman.data.naming import parse
 from lifted_bregman.data.preparation import DTYPES, Preparation
 from lifted_bregman.data.registry import SetInfo
 from lifted_bregman.data.samples import Samples
+from lifted_bregman.data.texts import TEXTS
 from lifted_bregman.data.transforms import Subset
 from lifted_bregman.errors import DataError, SettingError
 
@@ -29,7 +30,7 @@ def load(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> DataSet:
-    """The set of this name, verified by the sha256 of its decompressed bytes.
+    """Return the set of this name, verified by the sha256 of its decompressed bytes.
 
     It is looked for in `data_dir`, in the cache, in an installation of the system, then downloaded and kept.
 
@@ -51,6 +52,27 @@ def load(
     return _assemble(info, name, found, dtype).apply(*subset)
 
 
+def load_text(
+    name: str, *, data_dir: Path | str | None = None, download: bool = True, progress: Progress | None = None
+) -> str:
+    """Return the text of this name, verified by the sha256 of its bytes.
+
+    It is looked for in `data_dir`, in the cache and in an installation of the system, then downloaded and kept.
+
+    Args:
+        name: a key of `TEXTS`.
+        data_dir: a folder that holds the file, or a folder of the text's name with it; what is downloaded goes there
+            too.  None for the cache alone.
+        download: whether it may be fetched from the network.
+        progress: called with (what is going on, bytes so far, bytes expected or None) while downloading.
+    """
+    if name not in TEXTS:
+        raise DataError(f"there is no text '{name}': the texts are {', '.join(TEXTS)}.")
+    folder = None if data_dir is None else Path(data_dir)
+    found = fetch.content(TEXTS[name], folder, download=download, progress=progress)
+    return bytes(found.files[TEXTS[name].file.name]).decode("utf-8")
+
+
 def from_record(
     record: Mapping[str, Any],
     *,
@@ -58,7 +80,7 @@ def from_record(
     download: bool = True,
     progress: Progress | None = None,
 ) -> DataSet:
-    """The set whose `record()` this is, transforms included; the arguments are those of `load`."""
+    """Return the set whose `record()` this is, transforms included; the other arguments are those of `load`."""
     preparation = Preparation.from_record(record)
     name, sha256 = record.get("name"), record.get("sha256")
     info, _ = parse(name)  # type: ignore[arg-type]

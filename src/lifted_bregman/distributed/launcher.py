@@ -1,14 +1,16 @@
-"""The launcher: workers on this machine, started by torch's elastic agent, and again when they are lost.
+"""The launcher: starts workers on this machine by torch's elastic launcher, and starts them again when some are lost.
 
-The store through which workers find each other listens on loopback, or on the interface that is named, and nowhere
-else.  Workers end with the launcher, whatever ends it.  Signal handlers and environment of the calling process are put
-back.
+Workers meet through a store that listens on loopback, or on the interface that `Parallel` names, and nowhere else.
+They end when the process of the launcher ends, even if that is killed.  `start_processes` of torch starts them; which
+end of a worker ends the others, and when, is decided here, because torch would send the others SIGTERM at once, which
+for them means that the user stops the run.
 """
 
 from __future__ import annotations
 
 import fcntl
 import logging
+import math
 import os
 import signal
 import socket
@@ -16,25 +18,23 @@ import struct
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
-from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
-from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, SubprocessContext
-from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, PContext, start_processes
 
+from lifted_bregman.distributed.environment import ATTEMPT, LAUNCHER, LOST
 from lifted_bregman.distributed.parallel import Parallel
-from lifted_bregman.distributed.place import LAUNCHER, LOST
 from lifted_bregman.errors import WorkerError
 
-_GRACE = 3.0  # seconds in which workers end by themselves when one of them has failed
+GRACE = 3.0
+"""Seconds in which workers may end by themselves after one has failed, or after a second SIGINT."""
+
 _STOPS = (signal.SIGINT, signal.SIGTERM)
-_HANDLED_BY_TORCH = "TORCHELASTIC_SIGNALS_TO_HANDLE"  # the variable in which it looks for their names
+_INTERVAL = 0.05  # seconds between two looks at the workers
 _ADDRESS_OF_INTERFACE = 0x8915  # SIOCGIFADDR
 
 
@@ -45,225 +45,162 @@ def launch(
     terminate: bool = True,
     variables: Mapping[str, str] | None = None,
 ) -> int:
-    """Runs data · layer workers with these arguments of `lifted_bregman.distributed.worker`, and returns an exit code.
+    """Run data · layer workers with these arguments of `lifted_bregman.distributed.worker`; return an exit code.
 
-    0 if all ended well; else what the first worker that failed by itself returned, 128 + n for signal n.  Workers that
-    are killed, or that lost another one, are all started again, `parallel.restarts` times; then it is a `WorkerError`.
-    SIGINT is passed on to the workers, SIGTERM too with `terminate`; a second SIGINT is passed on and ends them.
-    Workers have the environment of this process, and `variables`.
+    The code is 0 if all workers ended well.  Else it is the code of the lowest rank that failed by itself, 128 + n
+    for signal n.  If workers are killed, or lose another one, all are started again, up to `parallel.restarts` times;
+    then `WorkerError` is raised.
+
+    SIGINT is passed on to the workers, SIGTERM too if `terminate`.  A second SIGINT is passed on as well, and workers
+    that still run `GRACE` seconds later are killed.  Workers inherit this process's environment, plus `variables`.
     """
     parallel.require_interface()
-    with _quiet(), _Signals(terminate) as signals:
-        store = _Store(parallel.interface or "lo")
-        spec = WorkerSpec(
-            role="worker",
-            local_world_size=parallel.size,
-            rdzv_handler=store,
-            entrypoint=sys.executable,
-            args=("-P", "-m", "lifted_bregman.distributed.worker", *arguments),
-            max_restarts=parallel.restarts,
-        )
-        agent = _Agent(spec, _Streams({**_variables(parallel), **(variables or {})}), signals)
-        result = agent.run()
-    if not result.is_failed():
-        return 0
-    return agent.exit_code(result)
+    store = _listen(_address(parallel.interface) if parallel.interface else "127.0.0.1")
+    environment = {**_environment(parallel, store), **(variables or {})}
+    with _quiet(), _receive_signals(terminate) as signals:
+        for attempt in range(parallel.restarts + 1):
+            ends = _run(arguments, parallel.size, {**environment, ATTEMPT: str(attempt)}, signals)
+            code = _final_code(ends)
+            if code is None and signals:
+                code = 128 + signals[0].number
+            if code is not None:
+                return code
+    raise WorkerError(f"{_describe_loss(ends, parallel.size)} {_describe_restarts(parallel.restarts)}")
 
 
-class _Agent(LocalElasticAgent):
-    """torch's agent, which starts again what was lost and nothing that failed by itself."""
+class _Ends(NamedTuple):
+    """How the workers of one attempt ended."""
 
-    def __init__(self, spec: WorkerSpec, streams: _Streams, signals: _Signals) -> None:
-        super().__init__(spec, streams, shutdown_timeout=int(_GRACE))
-        self._signals = signals
-        self._failing_since: float | None = None
-        self._ended_here: set[int] = set()
-
-    def exit_code(self, result: RunResult) -> int:
-        """What the workers' own ends amount to."""
-        code = self._final(self._own_ends(result))
-        if code is not None:
-            return code
-        if self._signals.received is not None:
-            return 128 + self._signals.received
-        spec = self._worker_group.spec
-        raise WorkerError(f"{self._described(result)} {_tried(spec.max_restarts)}")
-
-    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
-        self._failing_since, self._ended_here = None, set()
-        with self._signals.starting() as workers:
-            pids: dict[int, Any] = super()._start_workers(worker_group)
-            workers += pids.values()
-        return pids
-
-    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        self._end_the_others()
-        if self._failing_since is not None and self._running():
-            return RunResult(state=worker_group.state)
-        result: RunResult = super()._monitor_workers(worker_group)
-        if result.is_failed():
-            ends = self._own_ends(result)
-            if self._signals.received is not None or self._final(ends) is not None:
-                self._remaining_restarts = 0
-        return result
-
-    def _end_the_others(self) -> None:
-        """Where one worker has failed, the others have a little time to end by themselves before they are killed.
-
-        They have none where one was killed: what is on disk survives that.
-        """
-        now = time.monotonic()
-        codes = [code for process in self._processes().values() if (code := process.poll())]
-        if self._failing_since is None and codes:
-            self._failing_since = now
-        since = self._failing_since or self._signals.pressed_at
-        if since is not None and (now - since > _GRACE or any(map(_killed, codes))):
-            for rank, process in self._running().items():
-                self._ended_here.add(rank)
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-
-    def _processes(self) -> dict[int, Any]:
-        assert isinstance(self._pcontext, SubprocessContext)
-        return {rank: handler.proc for rank, handler in self._pcontext.subprocess_handlers.items()}
-
-    def _running(self) -> dict[int, Any]:
-        return {rank: process for rank, process in self._processes().items() if process.poll() is None}
-
-    def _own_ends(self, result: RunResult) -> dict[int, int]:
-        """The exit codes of the workers that failed, but for those that were ended here."""
-        failures = {rank: failure.exitcode for rank, failure in sorted(result.failures.items())}
-        return {rank: code for rank, code in failures.items() if rank not in self._ended_here}
-
-    def _final(self, ends: Mapping[int, int]) -> int | None:
-        """The exit code of an end that would come again, None where workers were lost."""
-        if any(map(_killed, ends.values())):
-            return None
-        return next((code if code > 0 else 128 - code for code in ends.values() if code != LOST), None)
-
-    def _described(self, result: RunResult) -> str:
-        for rank, code in self._own_ends(result).items():
-            if code < 0:
-                return f"worker {rank} of {len(self._processes())} was ended by {signal.Signals(-code).name}."
-        silent = ", ".join(map(str, sorted(self._ended_here))) or "another"
-        return f"worker {silent} of {len(self._processes())} did not answer in time."
+    codes: dict[int, int]
+    """Exit code of each rank that ended by itself, -n for signal n."""
+    killed: set[int]
+    """Ranks that were killed here, because another one had failed."""
 
 
-class _Signals:
-    """What the calling process was sent while its workers run, passed on to them.
+def _run(arguments: Sequence[str], size: int, environment: Mapping[str, str], signals: Sequence[_Received]) -> _Ends:
+    """Run one attempt to its end, and pass on signals meanwhile.
 
-    Outside the main thread, where Python delivers no signals, it does nothing.
+    A thread starts the workers: torch installs its signal handlers in the main thread only.  The thread blocks SIGINT
+    and SIGTERM, so that workers start with both blocked until they can handle them.  It lives as long as the workers,
+    which the kernel ends with the thread that started them.
     """
-
-    def __init__(self, terminate: bool) -> None:
-        self.received: int | None = None
-        self.pressed_at: float | None = None
-        """When a second SIGINT came."""
-        self.workers: list[int] = []
-        self._numbers = _STOPS if terminate else (signal.SIGINT,)
-        self._previous: dict[int, Any] = {}
-
-    def __enter__(self) -> _Signals:
-        if threading.current_thread() is threading.main_thread():
-            before = {number: signal.signal(number, self._receive) for number in self._numbers}
-            self._previous = {number: signal.SIG_DFL if h is None else h for number, h in before.items()}
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    @contextmanager
-    def starting(self) -> Iterator[list[int]]:
-        """Takes the new workers, which are born with signals held until they can deal with them.
-
-        What came when there were none is passed on to them.  torch puts no handlers of its own.
-        """
-        self.workers = []
-        mask, variable = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS), os.environ.get(_HANDLED_BY_TORCH)
-        os.environ[_HANDLED_BY_TORCH] = "none"
-        started: list[int] = []
+    command = ("-P", "-m", "lifted_bregman.distributed.worker", *arguments)
+    own = {rank: {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(size)}
+    with ThreadPoolExecutor(1, initializer=signal.pthread_sigmask, initargs=(signal.SIG_BLOCK, _STOPS)) as thread:
+        started = thread.submit(start_processes, "worker", sys.executable, dict.fromkeys(own, command), own, _Streams())
+        workers: PContext = started.result()
         try:
-            yield started
-            self.workers = started
-            if self.received is not None:
-                self._pass_on(self.received)
+            return _supervise(workers.pids(), signals)
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            if variable is None:
-                del os.environ[_HANDLED_BY_TORCH]
-            else:
-                os.environ[_HANDLED_BY_TORCH] = variable
-
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.received is None:
-            self.received = number
-        elif number == signal.SIGINT:
-            self.pressed_at = self.pressed_at or time.monotonic()
-        self._pass_on(number)
-
-    def _pass_on(self, number: int) -> None:
-        for pid in self.workers:
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
+            workers.close(signal.SIGKILL)  # also those that are left where an exception ends this thread
 
 
-class _Store(RendezvousHandler):
-    """A rendezvous of this machine alone, and the store that its workers use, which listens on one interface only."""
+def _supervise(pids: Mapping[int, int], signals: Sequence[_Received]) -> _Ends:
+    """Wait until every worker has ended, and end those that would wait for a failed one.
 
-    def __init__(self, interface: str) -> None:
-        self._run = uuid.uuid4().hex
-        self._rounds = 0
-        listener = socket.create_server((_address(interface), 0))
-        self._address, self._port = listener.getsockname()[:2]
-        self._store = TCPStore(
-            self._address,
-            self._port,
-            is_master=True,
-            wait_for_workers=False,
-            multi_tenant=True,
-            master_listen_fd=listener.detach(),
-        )
+    Where one was killed, the others are killed at once: what is on the disk survives that.  Where one failed, the
+    others have `GRACE` seconds to report their own errors and to save.
+    """
+    codes: dict[int, int] = {}
+    killed: set[int] = set()
+    sent: set[tuple[_Received, int]] = set()
+    deadline = math.inf  # by the monotonic clock in seconds
+    while len(codes) + len(killed) < len(pids):
+        time.sleep(_INTERVAL)
+        running = {rank: pid for rank, pid in pids.items() if rank not in codes and rank not in killed}
+        # Collect the exit codes of workers that have ended since the last look.
+        codes |= {rank: code for rank, pid in running.items() if (code := _exit_code(pid)) is not None}
+        running = {rank: pid for rank, pid in running.items() if rank not in codes}
+        # Pass on each signal once to each worker.
+        new = {(received, pid) for received in signals for pid in running.values()} - sent
+        for received, pid in sorted(new):
+            os.kill(pid, received.number)
+        sent |= new
+        # Kill the workers whose time is over.
+        if any(map(_was_killed, codes.values())):
+            deadline = 0.0
+        elif any(codes.values()) or any(number == signal.SIGINT for _, number in signals[1:]):
+            deadline = min(deadline, time.monotonic() + GRACE)
+        if time.monotonic() > deadline:
+            for pid in running.values():
+                _kill(pid)
+            killed |= running.keys()
+    return _Ends(codes, killed)
 
-    def next_rendezvous(self) -> RendezvousInfo:
-        self._rounds += 1
-        store = PrefixStore(f"agent/{self._rounds}", self._store)
-        return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(self._address, self._port))
 
-    @property
-    def use_agent_store(self) -> bool:
-        return True
+def _exit_code(pid: int) -> int | None:
+    """Return the exit code of a child process, -n for signal n, None while it runs; torch still finds it afterwards."""
+    end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if end is None:
+        return None
+    return end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
 
-    def get_backend(self) -> str:
-        return "lifted"
 
-    def get_run_id(self) -> str:
-        return self._run
+def _kill(pid: int) -> None:
+    """Kill a worker and the processes that it started, and wait for its end."""
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
-    def is_closed(self) -> bool:
-        return False
 
-    def set_closed(self) -> None:
-        pass
+def _was_killed(code: int) -> bool:
+    """Return whether an exit code is that of a process ended by another signal than SIGINT and SIGTERM."""
+    return code < 0 and -code not in _STOPS
 
-    def num_nodes_waiting(self) -> int:
+
+def _final_code(ends: _Ends) -> int | None:
+    """Return the exit code of an end that would come again, None if workers were killed or lost others."""
+    failed = [code for _, code in sorted(ends.codes.items()) if code]
+    if not failed and not ends.killed:
         return 0
+    if any(map(_was_killed, failed)):
+        return None
+    return next((code if code > 0 else 128 - code for code in failed if code != LOST), None)
 
-    def shutdown(self) -> bool:
-        return True
+
+def _describe_loss(ends: _Ends, size: int) -> str:
+    for rank, code in sorted(ends.codes.items()):
+        if code < 0:
+            return f"worker {rank} of {size} was ended by {signal.Signals(-code).name}."
+    return f"worker {', '.join(map(str, sorted(ends.killed))) or 'another'} of {size} did not answer in time."
+
+
+def _describe_restarts(restarts: int) -> str:
+    if not restarts:
+        return "No restarts were allowed: resume, or allow some with Parallel(restarts=...)."
+    return f"{restarts} restart{'s' if restarts > 1 else ''} did not help: see what ends it, then resume."
+
+
+class _Received(NamedTuple):
+    """A signal that this process received."""
+
+    at: float
+    """When, by the monotonic clock in seconds."""
+    number: int
+
+
+@contextmanager
+def _receive_signals(terminate: bool) -> Iterator[list[_Received]]:
+    """Collect SIGINT, and SIGTERM if `terminate`; put the previous handlers back in the end.
+
+    Outside the main thread, where Python delivers no signals, none are received.
+    """
+    signals: list[_Received] = []
+    previous: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in _STOPS if terminate else (signal.SIGINT,):
+            previous[number] = signal.signal(number, lambda n, _: signals.append(_Received(time.monotonic(), n)))
+    try:
+        yield signals
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 class _Streams(LogsSpecs):
-    """Workers write where the calling process does; here they get their variables too."""
-
-    def __init__(self, variables: Mapping[str, str]) -> None:
-        super().__init__()
-        self._variables = variables
+    """Let workers write where this process writes."""
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        for variables in envs.values():
-            variables.update(self._variables)
         here = dict.fromkeys(envs, "")
         return LogsDest(stdouts=here, stderrs=here, error_files=dict.fromkeys(envs, os.devnull))
 
@@ -272,15 +209,17 @@ class _Streams(LogsSpecs):
         return os.devnull
 
 
-def _killed(code: int) -> bool:
-    """Whether an exit code is that of a process ended by a signal that asks for nothing."""
-    return code < 0 and -code not in _STOPS
-
-
-def _variables(parallel: Parallel) -> dict[str, str]:
+def _environment(parallel: Parallel, store: TCPStore) -> dict[str, str]:
+    """Return the variables that every worker gets; those of the first group are torchrun's."""
     interface = parallel.interface or "lo"
     cores = len(os.sched_getaffinity(0))
     variables = {
+        "WORLD_SIZE": str(parallel.size),
+        "LOCAL_WORLD_SIZE": str(parallel.size),
+        "MASTER_ADDR": store.host,
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_RUN_ID": f"lifted-{os.getpid()}",
+        "TORCHELASTIC_USE_AGENT_STORE": str(True),
         LAUNCHER: str(os.getpid()),
         "GLOO_SOCKET_IFNAME": interface,
         "NCCL_SOCKET_IFNAME": interface,
@@ -290,16 +229,23 @@ def _variables(parallel: Parallel) -> dict[str, str]:
     return variables | {name: value for name, value in defaults.items() if name not in os.environ}
 
 
+def _listen(address: str) -> TCPStore:
+    """Return a store that listens on this address only; torch would listen on every interface."""
+    listener = socket.create_server((address, 0))
+    port = listener.getsockname()[1]
+    return TCPStore(address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+
+
 def _address(interface: str) -> str:
-    """The IPv4 address of a network interface."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        answer = fcntl.ioctl(asked.fileno(), _ADDRESS_OF_INTERFACE, struct.pack("256s", interface.encode()[:15]))
+    """Return the IPv4 address of a network interface."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        answer = fcntl.ioctl(probe.fileno(), _ADDRESS_OF_INTERFACE, struct.pack("256s", interface.encode()[:15]))
     return socket.inet_ntoa(answer[20:24])
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """torch's agent reports every lost worker at length; here `launch` says what there is to say."""
+    """Silence torch's launcher, which reports what it does at length; `launch` says what there is to say."""
     logger, nowhere = logging.getLogger("torch.distributed.elastic"), logging.NullHandler()
     propagate, logger.propagate = logger.propagate, False
     logger.addHandler(nowhere)
@@ -308,9 +254,3 @@ def _quiet() -> Iterator[None]:
     finally:
         logger.propagate = propagate
         logger.removeHandler(nowhere)
-
-
-def _tried(restarts: int) -> str:
-    if not restarts:
-        return "No restarts were allowed: resume, or allow some with Parallel(restarts=...)."
-    return f"{restarts} restart{'s' if restarts > 1 else ''} did not help: see what ends it, then resume."

@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from lifted_bregman.distributed.place import ERROR, LAUNCHER, LOST, RESULT, Place, given
+from lifted_bregman.distributed.environment import ERROR, LAUNCHER, LOST, RESULT, ProcessInfo, process_info
 from lifted_bregman.distributed.world import end_at_once
 from lifted_bregman.errors import LiftedBregmanError, WorkerError
 
@@ -66,30 +66,30 @@ def _run(command: Sequence[str]) -> int:
 
 
 def _call(path: Path) -> int:
-    place = given()
-    assert place is not None
+    process = process_info()
+    assert process is not None
     try:
         returned = torch.load(path, weights_only=False, mmap=True, map_location=_own_device)()
     except WorkerError:
         return LOST
     except Exception as error:
-        torch.save(_told(error, place), path.with_name(f"{ERROR}-{place.rank}"))
+        torch.save(_told(error, process), path.with_name(f"{ERROR}-{process.rank}"))
         return 1
-    if place.rank == 0:
+    if process.rank == 0:
         torch.save(returned, path.with_name(RESULT))
     return 0
 
 
 def _own_device(storage: Any, location: str) -> Any:
     """Each worker has a GPU of its own."""
-    place = given()
-    assert place is not None
-    return storage.cuda(place.local_rank) if location.startswith("cuda") else storage
+    process = process_info()
+    assert process is not None
+    return storage.cuda(process.local_rank) if location.startswith("cuda") else storage
 
 
-def _told(error: Exception, place: Place) -> Exception:
+def _told(error: Exception, process: ProcessInfo) -> Exception:
     """The error as it can be handed over; one that nobody expected with where it came from."""
-    where = f"In worker {place.rank} of {place.size}:\n{''.join(traceback.format_exception(error))}"
+    where = f"In worker {process.rank} of {process.size}:\n{''.join(traceback.format_exception(error))}"
     try:
         told: Exception = pickle.loads(pickle.dumps(error))
     except Exception:

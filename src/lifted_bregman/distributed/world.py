@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
+from lifted_bregman.distributed.environment import ProcessInfo, process_info
 from lifted_bregman.distributed.parallel import Parallel
-from lifted_bregman.distributed.place import Place, given
 from lifted_bregman.errors import LiftedBregmanError, SettingError, WorkerError
 
 if TYPE_CHECKING:
@@ -82,19 +82,19 @@ def join(parallel: Parallel, device: torch.device | None = None) -> Iterator[Wor
         parallel: the world must have data · layer processes.
         device: where the model is; the CPU if None.
     """
-    place = given()
-    if place is None:
+    process = process_info()
+    if process is None:
         raise SettingError("this process has no world to join: start it with torchrun, or let fit start the workers.")
-    parallel.require_world(dist.get_world_size() if dist.is_initialized() else place.size)
+    parallel.require_world(dist.get_world_size() if dist.is_initialized() else process.size)
     parallel.require_interface()
     if dist.is_initialized():
-        with _losses_told(place):
+        with _losses_told(process):
             yield _world(parallel, device or torch.device("cpu"))
         return
-    with _talking_over(parallel.interface or ("lo" if place.address in _LOOPBACK else None)):
+    with _talking_over(parallel.interface or ("lo" if process.address in _LOOPBACK else None)):
         try:
-            with _losses_told(place):
-                yield _init(parallel, place, device or torch.device("cpu"))
+            with _losses_told(process):
+                yield _init(parallel, process, device or torch.device("cpu"))
         finally:
             if dist.is_initialized():
                 dist.destroy_process_group()
@@ -122,29 +122,29 @@ def lost(error: BaseException) -> bool:
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error).lower())
 
 
-def _init(parallel: Parallel, place: Place, device: torch.device) -> World:
+def _init(parallel: Parallel, process: ProcessInfo, device: torch.device) -> World:
     global _joined
     _joined += 1
     patience = max(parallel.timeout, _JOINING)
-    store = _answered(partial(_store, place, patience), place, patience)
-    named = PrefixStore(f"lifted/{place.attempt}/{_joined}", store)
-    _answered(partial(_wait_for_all, named, place, patience), place, patience)
+    store = _answered(partial(_store, process, patience), process, patience)
+    named = PrefixStore(f"lifted/{process.attempt}/{_joined}", store)
+    _answered(partial(_wait_for_all, named, process, patience), process, patience)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    return _answered(partial(_connected, parallel, place, device, named), place, patience)
+    return _answered(partial(_connected, parallel, process, device, named), process, patience)
 
 
-def _connected(parallel: Parallel, place: Place, device: torch.device, store: Store) -> World:
+def _connected(parallel: Parallel, process: ProcessInfo, device: torch.device, store: Store) -> World:
     options: dict[str, Any] = {"backend": "gloo"}
     if device.type == "cuda":
         torch.cuda.set_device(device)  # of this thread
         options = {"backend": "cpu:gloo,cuda:nccl", "device_id": device}
     timeout = timedelta(seconds=parallel.timeout)
-    dist.init_process_group(store=store, rank=place.rank, world_size=place.size, timeout=timeout, **options)
+    dist.init_process_group(store=store, rank=process.rank, world_size=process.size, timeout=timeout, **options)
     return _world(parallel, device)
 
 
-def _answered(work: Callable[[], _T], place: Place, seconds: float) -> _T:
+def _answered(work: Callable[[], _T], process: ProcessInfo, seconds: float) -> _T:
     """What `work` returns, which asks the store.
 
     It does so in a thread of its own: torch waits for a store that is out of reach without end, whatever its timeout.
@@ -161,20 +161,21 @@ def _answered(work: Callable[[], _T], place: Place, seconds: float) -> _T:
     try:
         return answer.result(seconds + _ANSWER)
     except TimeoutError as error:
-        raise _unanswered(place, seconds) from error
+        raise _unanswered(process, seconds) from error
 
 
-def _unanswered(place: Place, seconds: float) -> WorkerError:
+def _unanswered(process: ProcessInfo, seconds: float) -> WorkerError:
     return WorkerError(
-        f"rank {place.rank} of {place.size} had no answer from {place.address}:{place.port}, where the processes meet, "
-        f"within {seconds:g} seconds: see that rank 0 runs there, and that the network lets them reach each other."
+        f"rank {process.rank} of {process.size} had no answer from {process.address}:{process.port}, where the "
+        f"processes meet, within {seconds:g} seconds: see that rank 0 runs there, and that the network lets them reach "
+        "each other."
     )
 
 
-def _store(place: Place, seconds: float) -> Store:
+def _store(process: ProcessInfo, seconds: float) -> Store:
     """The store of the world: the agent hosts it, or else rank 0, on loopback only where that is its address."""
-    address, port = place.address, place.port
-    host = place.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
+    address, port = process.address, process.port
+    host = process.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
     if (address, port) in _stores:
         return _stores[address, port]
     options: dict[str, Any] = {"is_master": host, "timeout": timedelta(seconds=seconds)}
@@ -184,7 +185,7 @@ def _store(place: Place, seconds: float) -> Store:
         store = TCPStore(address, port, wait_for_workers=False, multi_tenant=True, **options)
     except (dist.DistError, OSError) as error:
         if not host:
-            raise _unanswered(place, seconds) from error
+            raise _unanswered(process, seconds) from error
         raise SettingError(
             f"the processes cannot meet at {address}:{port} ({str(error).splitlines()[0]}): MASTER_ADDR has to be an "
             "address of the machine that rank 0 runs on, and MASTER_PORT free there."
@@ -192,15 +193,15 @@ def _store(place: Place, seconds: float) -> Store:
     return _stores.setdefault((address, port), store)
 
 
-def _wait_for_all(store: Store, place: Place, seconds: float) -> None:
-    keys = {rank: f"here/{rank}" for rank in range(place.size)}
-    store.set(keys[place.rank], "1")
+def _wait_for_all(store: Store, process: ProcessInfo, seconds: float) -> None:
+    keys = {rank: f"here/{rank}" for rank in range(process.size)}
+    store.set(keys[process.rank], "1")
     try:
         store.wait(list(keys.values()), timedelta(seconds=seconds))
     except dist.DistError as error:
         absent = [str(rank) for rank, key in keys.items() if not store.check([key])]
         raise WorkerError(
-            f"of {place.size} processes rank {', '.join(absent)} did not come within {seconds:g} seconds: see why it "
+            f"of {process.size} processes rank {', '.join(absent)} did not come within {seconds:g} seconds: see why it "
             "did not start, or whether the network keeps it away."
         ) from error
 
@@ -239,7 +240,7 @@ def _message(number: int) -> torch.Tensor:
 
 
 @contextmanager
-def _losses_told(place: Place) -> Iterator[None]:
+def _losses_told(process: ProcessInfo) -> Iterator[None]:
     try:
         yield
     except LiftedBregmanError:
@@ -248,8 +249,8 @@ def _losses_told(place: Place) -> Iterator[None]:
         if not lost(error):
             raise
         raise WorkerError(
-            f"rank {place.rank} of {place.size} lost another process, which ended or was silent for longer than the "
-            "timeout: see why, then resume."
+            f"rank {process.rank} of {process.size} lost another process, which ended or was silent for longer than "
+            "the timeout: see why, then resume."
         ) from error
 
 

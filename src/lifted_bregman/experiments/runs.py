@@ -21,7 +21,7 @@ import torch
 
 from lifted_bregman._device import resolve_device
 from lifted_bregman.distributed import Parallel
-from lifted_bregman.distributed.place import given, restarted
+from lifted_bregman.distributed.environment import process_info, restarted
 from lifted_bregman.errors import CheckpointError, DataError, LiftedBregmanError, SettingError
 from lifted_bregman.experiments.build import build_callbacks, build_problem
 from lifted_bregman.experiments.run_data import RunData, load_data
@@ -112,7 +112,9 @@ def require_free(out: Path) -> None:
         held = {entry.name for entry in out.iterdir()} if out.exists() else set()
     except OSError as error:
         raise SettingError(f"out is {out}, which cannot be read ({error.strerror}): choose another folder.") from error
-    if given() is None:  # among several processes the first one takes the folder, and the others would find it taken
+    if (
+        process_info() is None
+    ):  # among several processes the first one takes the folder, and the others would find it taken
         RunFolder(out).require_unused()
     if RunFolder(out).started_before or "result.json" in held:
         command = f"lifted resume {shlex.quote(str(out))}"

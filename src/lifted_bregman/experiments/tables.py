@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from lifted_bregman._text import is_number, unknown
 from lifted_bregman.data import read_array
-from lifted_bregman.data._csv import csv_lines
-from lifted_bregman.data._files import inflated_limit, opened_as_it_is
 from lifted_bregman.data.arrays import MOST_BYTES, read_npy, require_samples
+from lifted_bregman.data.csv_files import csv_lines
+from lifted_bregman.data.files import inflated_limit, opened_as_it_is
 from lifted_bregman.errors import DataError
 
 Array = NDArray[Any]

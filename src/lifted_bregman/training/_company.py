@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from lifted_bregman.distributed.environment import launched, process_info
 from lifted_bregman.distributed.parallel import Parallel
-from lifted_bregman.distributed.place import given, launched
 from lifted_bregman.errors import CompatibilityError, SettingError
 from lifted_bregman.graph.inputs import input_tensors
 from lifted_bregman.problem import Border, LiftedProblem
@@ -87,10 +87,10 @@ class Joined(Company):
         from lifted_bregman.distributed.process_agreement import ProcessAgreement
 
         super().__init__()
-        place = given()
-        assert place is not None
+        process = process_info()
+        assert process is not None
         self.agreement = ProcessAgreement()
-        self.attempt = place.attempt
+        self.attempt = process.attempt
         self._world = world
 
     def first(self, number: int) -> int:
@@ -143,7 +143,7 @@ class Joined(Company):
 @contextmanager
 def company(parallel: Parallel | None, device: torch.device) -> Iterator[Company]:
     """This process alone, or the ranks of the world that it is in."""
-    if parallel is None or (parallel.size == 1 and ((place := given()) is None or place.size == 1)):
+    if parallel is None or (parallel.size == 1 and ((process := process_info()) is None or process.size == 1)):
         yield Company()
     else:
         from lifted_bregman.distributed.world import join

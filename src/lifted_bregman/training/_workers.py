@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lifted_bregman.distributed.environment import ERROR, RESULT
 from lifted_bregman.distributed.parallel import Parallel
-from lifted_bregman.distributed.place import ERROR, RESULT
 from lifted_bregman.errors import CallbackError, SettingError, WorkerError
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.solvers import Callback, Result

@@ -11,8 +11,8 @@ from typing import Any
 
 from lifted_bregman._arguments import whole
 from lifted_bregman.data.streams import Stream
+from lifted_bregman.distributed.environment import process_info
 from lifted_bregman.distributed.parallel import Parallel
-from lifted_bregman.distributed.place import given
 from lifted_bregman.errors import CheckpointError, SettingError, StreamError, WorkerError
 from lifted_bregman.graph.inputs import input_tensors
 from lifted_bregman.problem import LiftedProblem
@@ -172,7 +172,7 @@ def fit(
 
     if parallel is not None and parallel.size > 1:
         require_parallel(parallel, problem.depth, solver, min(batch_size or len(example), len(example)))
-    if parallel is not None and parallel.size > 1 and given() is None:
+    if parallel is not None and parallel.size > 1 and process_info() is None:
         counted = problem.work.as_dict()
         make(Company())  # what is wrong with the other settings is told before workers start, too
         problem.work.reset(counted)

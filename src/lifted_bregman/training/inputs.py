@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from lifted_bregman._arguments import whole
-from lifted_bregman.data._tensors import as_pair, as_tensor
 from lifted_bregman.data.streams import Stream, as_loader, is_stream
+from lifted_bregman.data.tensors import as_pair, as_tensor
 from lifted_bregman.errors import DataError, LiftedBregmanError, SettingError, StreamError, TensorError
 from lifted_bregman.graph import ModelInput
 from lifted_bregman.problem import LiftedProblem

@@ -1,7 +1,4 @@
-"""Where this process stands among those that were started together, which environment variables say.
-
-The launcher, torchrun and SLURM set them.
-"""
+"""Rank, world size and address of this process, as the launcher, torchrun or SLURM set them."""
 
 from __future__ import annotations
 
@@ -14,6 +11,9 @@ from lifted_bregman.errors import SettingError
 LAUNCHER = "LIFTED_LAUNCHER"
 """The variable by which workers know the process that started them."""
 
+ATTEMPT = "TORCHELASTIC_RESTART_COUNT"
+"""The variable in which torchrun and the launcher count how often the processes have been started again."""
+
 LOST = 75
 """The exit code of a worker that has lost another one, and wants to be started again."""
 
@@ -22,31 +22,35 @@ RESULT, ERROR = "result", "error"
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where this process stands among those that were started together."""
+class ProcessInfo:
+    """This process among those that were started together."""
 
     rank: int
+    """Its number in the world, from 0."""
     size: int
+    """The number of processes in the world."""
     local_rank: int
-    """Its number on this machine."""
+    """Its number on this machine, from 0."""
     attempt: int
     """How often the processes have been started again."""
     address: str
+    """The host of the store through which they meet."""
     port: int
+    """The port of that store."""
 
 
-def given() -> Place | None:
-    """The place of this process among others, None for a process on its own.
+def process_info() -> ProcessInfo | None:
+    """Return rank, size and address of this process in its world, None for a process on its own.
 
     torchrun sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; srun sets SLURM_PROCID, SLURM_STEP_NUM_TASKS and
     SLURM_STEP_ID, which a batch script that is not run by srun does not have.
     """
     if {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
-        return Place(
+        return ProcessInfo(
             rank=_number("RANK"),
             size=_number("WORLD_SIZE"),
             local_rank=_number("LOCAL_RANK", _number("RANK")),
-            attempt=_number("TORCHELASTIC_RESTART_COUNT", 0),
+            attempt=_number(ATTEMPT, 0),
             address=os.environ["MASTER_ADDR"],
             port=_number("MASTER_PORT"),
         )
@@ -54,7 +58,7 @@ def given() -> Place | None:
         size = _number("SLURM_STEP_NUM_TASKS", _number("SLURM_NTASKS"))
         if size > 1:
             nodes = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST", "localhost")
-            return Place(
+            return ProcessInfo(
                 rank=_number("SLURM_PROCID"),
                 size=size,
                 local_rank=_number("SLURM_LOCALID", 0),
@@ -66,31 +70,31 @@ def given() -> Place | None:
 
 
 def first_node(nodes: str) -> str:
-    """The first of a list of nodes as SLURM writes it: "gpu[07-09,12],login" begins with gpu07."""
+    """Return the first of a list of nodes as SLURM writes it: "gpu[07-09,12],login" begins with gpu07."""
     found = re.match(r"([^,\[\]]*)(?:\[(\w+)[^\]]*\]([^,\[\]]*))?", nodes)
     assert found is not None
     return "".join(part or "" for part in found.groups())
 
 
 def _port(job: int, step: int) -> int:
-    """One that steps of jobs on the same nodes do not share, most likely."""
+    """Return a port that steps of jobs on the same nodes do not share, most likely."""
     return 15000 + (job + 101 * step) % 20000
 
 
 def follows() -> bool:
-    """Whether another process speaks for this one: rank 0 of its world."""
-    place = given()
-    return place is not None and place.rank > 0
+    """Return whether another process speaks for this one: rank 0 of its world."""
+    process = process_info()
+    return process is not None and process.rank > 0
 
 
 def restarted() -> bool:
-    """Whether processes of this world were lost, and all of them were started again."""
-    place = given()
-    return place is not None and place.attempt > 0
+    """Return whether processes of this world were lost, and all of them were started again."""
+    process = process_info()
+    return process is not None and process.attempt > 0
 
 
 def launched() -> bool:
-    """Whether the launcher started this process, and starts it again where others were lost."""
+    """Return whether the launcher started this process, and starts it again where others were lost."""
     return LAUNCHER in os.environ
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lifted_bregman._text import is_number
-from lifted_bregman.data._files import opened_as_it_is
+from lifted_bregman.data.files import opened_as_it_is
 from lifted_bregman.errors import DataError
 
 MOST_TEXT = 512 << 20  # bytes
