@@ -173,8 +173,8 @@ class StochasticADMM(Solver[StochasticADMMState]):
         # p⁺ = prox_{δφ}(δAΘ + x + p) - x; a sample starts with p = σ(AΘ) - x, at which z = AΘ
         index = places(batch)
         known = state.known[index].view(-1, *[1] * (z.ndim - 1))
-        q = torch.where(known, state.duals[layer].index_select(0, index) + old.x[layer], own.activate(z))
-        copies, q = conjugate_prox(own, torch.add(q, z, alpha=delta), delta)
+        last = torch.where(known, state.duals[layer].index_select(0, index) + old.x[layer], own.activate(z))
+        copies, q = conjugate_prox(own, torch.add(last, z, alpha=delta), delta)
         problem.work.prox_maps += 1
         p = q - point.x[layer]
         targets = torch.sub(delta * copies, p)
@@ -186,7 +186,7 @@ class StochasticADMM(Solver[StochasticADMMState]):
             table.index_copy_(0, all_places(batch), point.shard.all_rows(values))
         if layer == problem.depth:
             state.term_metric("residual")[layer] = rms(p, point.shard)
-        return math.sqrt(problem.weight(layer)) * rms(copies - z, point.shard)
+        return math.sqrt(problem.weight(layer)) * rms(q - last, point.shard) / delta  # z - AΘ = (q_old - q)/δ
 
     def _update_sums(
         self,
@@ -200,9 +200,9 @@ class StochasticADMM(Solver[StochasticADMMState]):
     ) -> None:
         """K ← K + (1/s) Σ_{i in B} (A_iᵀA_i - old),   C ← C + (1/s) Σ_{i in B} ((δz_i - p_i)ᵀA_i - old)."""
         f, index = dense(problem, layer), places(batch)
-        new, last = design(f, point.read(layer)), design(f, old.read(layer))
+        new, last = design(f, point.read(layer)).double(), design(f, old.read(layer)).double()
         was = state.targets[layer].index_select(0, index)  # 0 where the sample is not known
-        sums = [_rows(point.weigh(targets)).t() @ new - _rows(point.weigh(was)).t() @ last]
+        sums = [_rows(point.weigh(targets)).double().t() @ new - _rows(point.weigh(was)).double().t() @ last]
         if old.read(layer) is not point.read(layer) or not bool(state.known[all_places(batch)].all()):
             # a weight for each row, of which a sample may have several
             ones = new.new_ones(len(index), len(new) // max(1, len(index)), 1)
