@@ -37,6 +37,7 @@ WHOLE_SET = [
     solvers.BregmanIterations(parameter_penalties={1: lb.penalties.L1(1e-2)}),
     solvers.TargetedPenalties(solvers.ProximalGradient(), parameters=SPARSE),
     solvers.AsynchronousPIAG(workers=1, delay_bound=1, updates=3),
+    solvers.RandomCoordinateDescent(parts=3, sample_parts=1),
     base.GradientDescent(learning_rate=0.05),
 ]
 """Solvers whose run on weighted samples is that on duplicated ones."""
@@ -64,6 +65,8 @@ MINIBATCH = [
     solvers.PIAG(delay_bound=4),
     solvers.SAGA(),
     solvers.SAG(),
+    solvers.StochasticADMM(),
+    solvers.PrimalDual(),
     solvers.LinBreg(step_size=0.05),
     solvers.LinBreg(step_size=0.05, momentum=0.5, penalties=lb.penalties.L1(1e-3)),
     solvers.AdaBreg(step_size=0.01),

@@ -16,6 +16,7 @@ from lifted_bregman._linalg.spectral import (
     map_singular_values,
     positive_bound,
     singular_values,
+    squared_norm,
 )
 
 __all__ = [
@@ -37,4 +38,5 @@ __all__ = [
     "norm",
     "positive_bound",
     "singular_values",
+    "squared_norm",
 ]

@@ -50,7 +50,7 @@ class Dense(LayerMap):
     def accumulate_parameters(
         self, x: Tensor, d: Tensor, into: Mapping[str, Tensor], scale: float = 1.0, decay: float = 1.0
     ) -> None:
-        x, d = self._rows(x), _matrix(d)
+        x, d = self.rows(x), _matrix(d)
         weight, bias = self.module.weight, self.module.bias
         if weight.requires_grad:
             into["weight"].addmm_(d.t(), x, beta=decay, alpha=scale)
@@ -59,7 +59,7 @@ class Dense(LayerMap):
 
     @no_graph
     def pull_back_parameters(self, x: Tensor, d: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
-        x, d = self._rows(x), _matrix(d)
+        x, d = self.rows(x), _matrix(d)
         weight, bias = self.module.weight, self.module.bias
         pulled: dict[str, Tensor] = {}
         if weight.requires_grad:
@@ -86,7 +86,7 @@ class Dense(LayerMap):
 
         weights  w_i > 0 of each sample, (samples,): the norm of diag(√w) [X 1], and Σ w_i in place of s
         """
-        rows, trained = self._rows(x), self.parameters
+        rows, trained = self.rows(x), self.parameters
         w = None if weights is None else weights.repeat_interleave(len(rows) // max(1, len(x)))
         if "weight" not in trained:
             return 0.0 if "bias" not in trained else float(len(rows) if w is None else w.sum())
@@ -106,7 +106,8 @@ class Dense(LayerMap):
         A = torch.cat((rows, rows.new_ones(len(rows), 1)), 1) if bias else rows
         return certified_bound(A if w is None else A.double() * w.double().sqrt()[:, None], estimate)
 
-    def _rows(self, x: Tensor) -> Tensor:
+    def rows(self, x: Tensor) -> Tensor:
+        """The inputs as rows (m, in), m the samples times the positions of each."""
         return x.flatten(1) if self.flatten else _matrix(x)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from lifted_bregman._linalg import FollowedPower, NormalOperator, PowerIteration, RememberedPower, Vector
+from lifted_bregman._linalg import FollowedPower, NormalOperator, PowerIteration, RememberedPower, Vector, squared_norm
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.maps import Borrowing, Dense, LayerMap
 from lifted_bregman.maps.base import Inputs
@@ -117,6 +117,26 @@ def best_curvature(problem: LiftedProblem, point: Point, block: Block, memory: P
     upper = all(problem.network[term].map.affine for term in terms)
     bound = (parameter_curvature if of_parameters else variable_curvature)(problem, point, block.layer, memory, upper)
     return bound if upper else 2.0 * bound
+
+
+def weight_curvature(problem: LiftedProblem, point: Point, layer: int, columns: slice) -> float:
+    """λ_l ‖diag(√w) X_S‖₂²/s, not below: of the weights W_l[:, S] of a dense map that reads the units S, `columns`."""
+    f = problem.network[layer].map
+    assert isinstance(f, Dense)
+    A = f.rows(point.read(layer))[:, columns]
+    if point.weights is not None:
+        A = A * point.weights.repeat_interleave(len(A) // max(1, len(point.weights))).sqrt()[:, None]
+    return problem.weight(layer) * squared_norm(A) / point.samples
+
+
+def unit_curvature(problem: LiftedProblem, layer: int, units: slice) -> float:
+    """Σ_t λ_t ‖W_t[:, S]‖₂² over the dense terms t that read x_l, not below: of the units S of one sample's x_l."""
+    total = 0.0
+    for term in problem.links.readers[layer]:
+        f = problem.network[term].map
+        assert isinstance(f, Dense)
+        total += problem.weight(term) * squared_norm(f.module.weight[:, units])
+    return total
 
 
 def step_for(factor: float, bound: float, point: Point) -> float:

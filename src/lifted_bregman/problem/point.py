@@ -89,6 +89,11 @@ class Point:
             value = self._residual[layer] = self.sigma(layer) - self.x[layer]
         return value
 
+    def set_residual(self, layer: int, value: Tensor) -> None:
+        """Puts a signal such as a dual variable in place of d_l, until a block that d_l depends on moves."""
+        self._residual[layer] = value
+        self._pulled.pop(layer, None)
+
     def pulled(self, layer: int) -> tuple[Tensor, ...]:
         """J_xᵀ d_l in each of the several variables that f_l reads; f_l is pulled back through once for all of them."""
         if layer not in self._pulled:

@@ -27,7 +27,9 @@ from lifted_bregman.solvers.model_averaging import ImplicitParallel, ModelAverag
 from lifted_bregman.solvers.outcome import Outcome, Result
 from lifted_bregman.solvers.piag import PIAG
 from lifted_bregman.solvers.pipelined_sweep import PipelinedSweep
+from lifted_bregman.solvers.primal_dual import DualityGap, PrimalDual
 from lifted_bregman.solvers.proximal_gradient import ProximalGradient
+from lifted_bregman.solvers.random_coordinate_descent import RandomCoordinateDescent
 from lifted_bregman.solvers.readings import Corrected, LayerByLayer, Literal, LoopOrder, Majorised, Reading, Sweeps
 from lifted_bregman.solvers.saga import SAG, SAGA
 from lifted_bregman.solvers.schedules import (
@@ -41,6 +43,7 @@ from lifted_bregman.solvers.schedules import (
 )
 from lifted_bregman.solvers.sparsity import TargetSparsity, sparse_start
 from lifted_bregman.solvers.steps import Backtracking, CurvatureStep, FixedStep, StepRule
+from lifted_bregman.solvers.stochastic_admm import StochasticADMM
 from lifted_bregman.solvers.stochastic_proximal_gradient import (
     ParametersFirst,
     Simultaneous,
@@ -81,6 +84,7 @@ __all__ = [
     "DataRanks",
     "Decaying",
     "Direction",
+    "DualityGap",
     "FixedStep",
     "GramSweep",
     "Growing",
@@ -108,7 +112,9 @@ __all__ = [
     "ParametersFirst",
     "Permutation",
     "PipelinedSweep",
+    "PrimalDual",
     "ProximalGradient",
+    "RandomCoordinateDescent",
     "Reading",
     "Recorded",
     "ResidualBalancing",
@@ -123,6 +129,7 @@ __all__ = [
     "Space",
     "StepDecay",
     "StepRule",
+    "StochasticADMM",
     "StochasticProximalGradient",
     "Stop",
     "Sweep",

@@ -141,7 +141,7 @@ def parameter_block(
         size = norm(x) + norm(x - mu) + delta * (norm(z) + norm(point.z(layer)))
         if norm(slope) > eps * c * norm(A) * size:  # else it is rounding, which adds up where A sees nothing
             theta.sub_(ridge.solve(slope).div_(delta))
-            _write(f, views)
+            write_parameters(f, views)
             point.parameters_changed(layer)
         image, last = point.z(layer), z
         z, p = conjugate_prox(own, torch.add(x - mu, image, alpha=delta), delta)
@@ -165,7 +165,7 @@ def parameter_block(
     result = _iterate(iterate, delta, settings, rescaled)
     if copied:
         views["weight"].copy_(V)  # feasible, and exactly sparse where P_l makes it so
-        _write(f, views)
+        write_parameters(f, views)
         point.parameters_changed(layer)
     return result
 
@@ -232,7 +232,8 @@ def _iterate(
     return InnerResult(primal, dual, delta, count)
 
 
-def _write(f: Dense, views: dict[str, Tensor]) -> None:
+def write_parameters(f: Dense, views: dict[str, Tensor]) -> None:
+    """Θ ← values by name, in place."""
     with torch.no_grad():
         for name, parameter in f.parameters.items():
             parameter.copy_(views[name])

@@ -206,7 +206,7 @@ class FactoredDense(Dense):
         alone = self._shard.whole
         if x is self._x or (alone and self._x is not None and _same_memory(x, self._x)):
             return
-        X = self._rows(self._shard.all_rows(x, keep=True))
+        X = self.rows(self._shard.all_rows(x, keep=True))
         self._x, self._start, self._all = x, self._rank, len(X)
         v = self._memory[self._key][0] if alone and self._key in self._memory else None
         self._vector = v if v is not None and v.shape == X.shape[1:] and v.dtype == X.dtype else None
@@ -218,7 +218,7 @@ class FactoredDense(Dense):
         self._R[self._start : end] = X
         if self._vector is not None:
             self._R[end] = self._vector
-        own = self._R[self._start : stop] if alone else self._rows(x)
+        own = self._R[self._start : stop] if alone else self.rows(x)
         self._count = self._all if alone else len(own)
         self._base = torch.mm(own, self._W.t())
         self._z = self._base[: self._count]

@@ -1,4 +1,4 @@
-"""The table of last gradients that PIAG, SAG and SAGA share.
+"""The table of last gradients that PIAG, SAG, SAGA and PrimalDual share.
 
 The gradient of sample i in Θ_l is λ_l J_Θ(x_{l-1})ᵀ d_l.  For maps that are affine in Θ_l it is a product of x_{l-1}
 and d_l, and these are what the table holds: d_l in a tensor of its own, x_{l-1} in the sample's row of the variables,
@@ -7,7 +7,7 @@ which changes only when the sample is visited.  What has the size of a weight is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,19 +55,36 @@ def require_affine(solver: Solver[Any], problem: LiftedProblem) -> None:
         raise lacking(solver, "maps that are affine in their parameters", f"{others[0]} is not known to be")
 
 
-def start_table(problem: LiftedProblem, batch: Batch) -> TableState:
-    """An empty table: all gradients 0."""
+Signals = Callable[[Point, Point], dict[int, Tensor]]
+"""Moves the X of a batch, at the second point, from where they were, the first; returns d_l by term."""
+
+
+def start_table(problem: LiftedProblem, batch: Batch, *, frozen: bool = False) -> TableState:
+    """An empty table: all gradients 0.
+
+    frozen  whether terms without trained parameters have a row for each sample too
+    """
     state = TableState()
     start(problem, state, batch)
     point = fetch(problem, state, batch)
     for layer in layers(problem.depth):
         d = point.x[layer]  # as large as the residual
-        if problem.network[layer].map.parameters:
+        if frozen or problem.network[layer].map.parameters:
             state.residuals[layer] = d.new_zeros((batch.total, *d.shape[1:]))
     state.mean = copied(problem)
     clear(state.mean)
     state.written = torch.full((batch.total,), -1, dtype=torch.int64, device=batch.X.device)
     return state
+
+
+def swept_residuals(problem: LiftedProblem, state: TableState, step: StepSize, sweeps: int) -> Signals:
+    """d_l = σ_l(z_l) - x_l after sweeps of proximal gradient steps over the batch's variables."""
+
+    def signals(old: Point, point: Point) -> dict[int, Tensor]:
+        sweep_variables(problem, point, step, state, sweeps)
+        return {layer: point.residual(layer) for layer in {*state.residuals, problem.depth}}
+
+    return signals
 
 
 @no_graph
@@ -77,25 +94,26 @@ def advance(
     batch: Batch,
     *,
     step: StepSize,
-    divisor: float,
+    divisor: Callable[[int], float],
     correction: float,
-    step_variable: StepSize,
-    variable_steps: int,
+    signals: Signals,
 ) -> None:
     """Moves the batch's X, then writes its rows of the table, and moves Θ along (1 - c)·(mean before) + c·(mean after).
 
     c is `correction`: 1 for the aggregated gradient, s/|B| for SAGA's unbiased direction.  A `CurvatureStep` has
-    t = factor / (divisor · L_l), L_l the largest Lipschitz constant of a batch so far.
+    t = factor / (divisor(l) · L_l), L_l the largest Lipschitz constant of a batch so far.
     """
     old = fetch(problem, state, batch)
     point = batch.point(problem, old.state)
-    sweep_variables(problem, point, step_variable, state, variable_steps)
+    found = signals(old, point)  # of the old Θ
     for layer in layers(problem.depth):
         mean, parameters = state.mean[layer], _parameters(problem, layer)
         if not parameters:
+            if layer in state.residuals:
+                _write_rows(state.residuals[layer], point.weigh(found[layer]), batch)
             continue
-        t = _step_size(problem, point, layer, step, divisor, state)
-        d = point.weigh(point.residual(layer))  # of the old Θ_l
+        t = _step_size(problem, point, layer, step, divisor(layer), state)
+        d = point.weigh(found[layer])
         if correction != 1.0:
             _add(parameters, mean, -t * (1.0 - correction))
         _write(problem, layer, (point.read(layer), d), (old.read(layer), state.residuals[layer]), batch, mean)
@@ -104,7 +122,7 @@ def advance(
             for name, value in problem.parameter_prox(layer, parameters, t).items():
                 parameters[name].copy_(value)
         state.term_metric("step")[layer] = t
-    state.term_metric("residual")[problem.depth] = rms(point.residual(problem.depth), point.shard)
+    state.term_metric("residual")[problem.depth] = rms(found[problem.depth], point.shard)
     state.written[all_places(batch)] = state.steps
     store(state, batch, point)
     state.steps += 1
@@ -139,7 +157,12 @@ def _write(
     if change is not mean:
         shard.all_sum(*change.values())
         _add(mean, change, 1.0)
-    table.index_copy_(0, all_places(batch), shard.all_rows(d))
+    _write_rows(table, d, batch)
+
+
+def _write_rows(table: Tensor, d: Tensor, batch: Batch) -> None:
+    """The rows of the batch, those of all ranks."""
+    table.index_copy_(0, all_places(batch), batch.shard.all_rows(d))
 
 
 def _parameters(problem: LiftedProblem, layer: int) -> dict[str, Tensor]:

@@ -6,11 +6,19 @@ import torch
 from torch import Tensor
 
 from lifted_bregman.maps import Dense
+from lifted_bregman.problem import LiftedProblem
+
+
+def dense(problem: LiftedProblem, layer: int) -> Dense:
+    """f_l, of a problem whose maps are known to be dense."""
+    f = problem.network[layer].map
+    assert isinstance(f, Dense)
+    return f
 
 
 def rows(f: Dense, x: Tensor) -> Tensor:
     """The inputs of a dense map as rows (m, in)."""
-    return x.flatten(1) if f.flatten else x.reshape(-1, x.shape[-1])
+    return f.rows(x)
 
 
 def design(f: Dense, x: Tensor) -> Tensor:

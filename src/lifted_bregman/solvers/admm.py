@@ -7,15 +7,14 @@ from dataclasses import dataclass, field
 import torch
 
 from lifted_bregman._arguments import positive, require_count
-from lifted_bregman.maps import Dense
 from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import Block, ParameterBlock, terms
 from lifted_bregman.problem.energies import partial_energy
 from lifted_bregman.solvers._admm_blocks import InnerSettings, ResidualBalancing, parameter_block, variable_block
 from lifted_bregman.solvers._inner_solver import require_no_anchor
-from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
+from lifted_bregman.solvers._interface import Batch, Solver, SolverState
 from lifted_bregman.solvers.block_solvers import minimise_block
-from lifted_bregman.solvers.coordinate_descent import block_name, require_independent
+from lifted_bregman.solvers.coordinate_descent import block_name, require_dense, require_independent
 from lifted_bregman.solvers.steps import block_values, set_block
 from lifted_bregman.solvers.sweeps import OddEven, Sweep
 
@@ -77,10 +76,7 @@ class ADMM(Solver[ADMMState]):
 
     def require(self, problem: LiftedProblem) -> None:
         require_independent(self, self.sweep, problem.links)
-        others = [layer.path for layer in problem.network if not isinstance(layer.map, Dense)]
-        if others:
-            required = "dense layers (nn.Linear, also after Flatten), whose ridge problems it solves"
-            raise lacking(self, required, f"{', '.join(others)} is none; take CoordinateDescent or ProximalGradient")
+        require_dense(self, problem, "CoordinateDescent or ProximalGradient")
         biased = [layer.path for layer in problem.network if "bias" in layer.map.parameters]
         if biased:
             missing = f"the bias of {biased[0]} is moved without it; take CoordinateDescent() or prox_weight=0"

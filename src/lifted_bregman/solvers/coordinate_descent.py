@@ -7,6 +7,7 @@ from typing import Any
 
 from lifted_bregman._arguments import positive, require_count
 from lifted_bregman.graph import Links
+from lifted_bregman.maps import Dense
 from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import Block, ParameterBlock, independent
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
@@ -174,6 +175,14 @@ def require_affine(solver: Solver[Any], problem: LiftedProblem) -> None:
     if others:
         required = "affine maps (nn.Linear, convolutions, average pooling, Flatten), which make every block convex"
         raise lacking(solver, required, f"{', '.join(others)} may not be affine")
+
+
+def require_dense(solver: Solver[Any], problem: LiftedProblem, instead: str) -> None:
+    """Raises `CompatibilityError` unless every map is dense; `instead` names solvers that take others."""
+    others = [layer.path for layer in problem.network if not isinstance(layer.map, Dense)]
+    if others:
+        required = "dense layers (nn.Linear, also after Flatten), whose ridge problems it solves"
+        raise lacking(solver, required, f"{', '.join(others)} is none; take {instead}")
 
 
 def require_independent(solver: Solver[Any], sweep: Sweep, links: Links) -> None:

@@ -7,7 +7,14 @@ from typing import ClassVar
 
 from lifted_bregman._arguments import require_count
 from lifted_bregman.problem import LiftedProblem
-from lifted_bregman.solvers._gradient_table import TableState, advance, oldest, require_affine, start_table
+from lifted_bregman.solvers._gradient_table import (
+    TableState,
+    advance,
+    oldest,
+    require_affine,
+    start_table,
+    swept_residuals,
+)
 from lifted_bregman.solvers._interface import Batch, Solver, lacking
 from lifted_bregman.solvers._persistent import StepSize, require_step
 from lifted_bregman.solvers.steps import CurvatureStep
@@ -78,9 +85,8 @@ class PIAG(Solver[TableState]):
             state,
             batch,
             step=self.step_parameter,
-            divisor=2.0 * self.delay_bound + 1.0,
+            divisor=lambda _: 2.0 * self.delay_bound + 1.0,
             correction=1.0,
-            step_variable=self.step_variable,
-            variable_steps=self.variable_steps,
+            signals=swept_residuals(problem, state, self.step_variable, self.variable_steps),
         )
         return state

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from lifted_bregman._arguments import require_count
 from lifted_bregman.problem import LiftedProblem
-from lifted_bregman.solvers._gradient_table import TableState, advance, require_affine, start_table
+from lifted_bregman.solvers._gradient_table import TableState, advance, require_affine, start_table, swept_residuals
 from lifted_bregman.solvers._interface import Batch, Solver
 from lifted_bregman.solvers._persistent import StepSize, require_step
 from lifted_bregman.solvers.steps import CurvatureStep
@@ -44,10 +44,9 @@ class _RandomBatches(Solver[TableState]):
             state,
             batch,
             step=self.step_parameter,
-            divisor=1.0,
+            divisor=lambda _: 1.0,
             correction=self._correction(batch.total, batch.samples),
-            step_variable=self.step_variable,
-            variable_steps=self.variable_steps,
+            signals=swept_residuals(problem, state, self.step_variable, self.variable_steps),
         )
         return state
 
