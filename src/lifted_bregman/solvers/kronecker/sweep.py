@@ -119,7 +119,7 @@ class KroneckerSweep(TopDownSweep[KroneckerSweepState]):
         if self.total_steps is not None:
             require_count(self.total_steps, "total_steps")
 
-    def planned(self, steps: int) -> Self:
+    def planned(self, steps: float, epochs: float) -> Self:
         return self if self.total_steps is not None else self._changed(total_steps=steps)
 
     def init(self, problem: LiftedProblem, batch: Batch) -> KroneckerSweepState:
