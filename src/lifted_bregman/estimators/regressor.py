@@ -32,7 +32,7 @@ class LiftedRegressor(RegressorMixin, MultiOutputMixin, LiftedEstimator):  # typ
         loss: `SquaredError()`, the default, or `BregmanLoss(activation)` for targets in the range of an activation.
         standardise_targets: whether the network learns (y - mean) / standard deviation of each output, so that the
             unit of y does not matter and several outputs count alike.  For SquaredError only; other losses take the
-            targets as they are.  Few samples with much noise are then fitted, and overfitted, sooner.
+            targets as they are.
         solver: any solver or baseline; None for the default of `lifted_bregman.fit`.
         epochs: passes over the samples, >= 1; steps for a solver that takes the whole set.
         batch_size: samples per step; None for min(100, samples).
@@ -70,7 +70,7 @@ class LiftedRegressor(RegressorMixin, MultiOutputMixin, LiftedEstimator):  # typ
         *,
         activation: Activation | str = RELU,
         loss: BregmanLoss | None = None,
-        standardise_targets: bool = False,
+        standardise_targets: bool = True,
         solver: Solver[Any] | None = None,
         epochs: int = 100,
         batch_size: int | None = None,
