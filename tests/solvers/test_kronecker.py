@@ -11,7 +11,7 @@ from torch.nn import functional as F
 import lifted_bregman as lb
 from lifted_bregman.errors import SettingError
 from lifted_bregman.solvers import Batch
-from lifted_bregman.solvers.kronecker import rule, sweep
+from lifted_bregman.solvers.kronecker import moves, rule
 from lifted_bregman.solvers.kronecker.reference import Layer, Reference
 
 F64 = torch.float64
@@ -53,7 +53,7 @@ CASES = {
 def test_every_step_is_that_of_the_reference(name, weighted, monkeypatch):
     settings = CASES[name]
     monkeypatch.setattr(rule, "NARROW", settings.get("narrow", 128))
-    monkeypatch.setattr(sweep, "LARGEST_BLOCK", settings.get("block", 256))
+    monkeypatch.setattr(moves, "LARGEST_BLOCK", settings.get("block", 256))
     (X, Y), model, steps = data(), chain(), 30
     w = torch.linspace(0.5, 1.5, len(X), dtype=F64) if weighted else None
     expected = reference_of(model, steps, **settings)
@@ -73,11 +73,11 @@ def test_every_step_is_that_of_the_reference(name, weighted, monkeypatch):
 def test_the_metric_inverts_the_damped_gram_matrix_and_is_the_identity_for_multiples_of_it():
     B = torch.randn(7, 4, generator=torch.Generator().manual_seed(0), dtype=F64)
     R, tau = B.T @ B, 0.3
-    P, failed = rule.metric(R, tau)
+    (P,), (failed,) = rule.metrics([R], tau)
     t = R.trace() / 4
     torch.testing.assert_close((R + tau * t * torch.eye(4, dtype=F64)) @ P, t * (1 + tau) * torch.eye(4, dtype=F64))
     assert not failed
-    P, _ = rule.metric(5.0 * torch.eye(3, dtype=F64), tau)
+    (P,), _ = rule.metrics([5.0 * torch.eye(3, dtype=F64)], tau)
     torch.testing.assert_close(P, torch.eye(3, dtype=F64))
 
 
@@ -101,7 +101,7 @@ def test_without_an_end_the_rate_decays_like_one_over_the_root_of_the_steps():
 def test_few_and_many_rows_have_the_same_direction(rows):
     generator = torch.Generator().manual_seed(0)
     A, E = (torch.randn(rows, n, generator=generator, dtype=F64) for n in (6, 5))
-    P_A, P_E = (rule.metric(torch.eye(n, dtype=F64) + torch.ones(n, n, dtype=F64), 0.5)[0] for n in (6, 5))
+    P_A, P_E = rule.metrics([torch.eye(n, dtype=F64) + torch.ones(n, n, dtype=F64) for n in (6, 5)], 0.5)[0]
     memory = {"input_metric": P_A, "signal_metric": P_E}
     G = rule.direction(A, E, memory, rows, lambda *sums: None)
     torch.testing.assert_close(G, P_E @ (E.T @ A / rows) @ P_A)
@@ -109,7 +109,7 @@ def test_few_and_many_rows_have_the_same_direction(rows):
 
 def test_a_layer_that_begins_at_zero_moves():
     U = torch.ones(4, 9, dtype=F64)
-    eta = rule.length([torch.zeros(4, 8, dtype=F64), torch.zeros(4, dtype=F64)], U, 10.0, 0.5)
+    (eta,) = rule.lengths([[torch.zeros(4, 8, dtype=F64), torch.zeros(4, dtype=F64)]], [U], [10.0], [0.5])
     assert float(eta) == pytest.approx(0.5 * 0.1 * 2.0 / 6.0)
     model = chain()
     with torch.no_grad():
@@ -135,7 +135,7 @@ def test_a_convolution_moves_in_the_metric_of_its_patches_and_signals():
     A = F.unfold(X, 2).transpose(1, 2).reshape(-1, 8)
     A = torch.cat((A, torch.ones(len(A), 1, dtype=F64)), 1)
     E = E.permute(0, 2, 3, 1).reshape(-1, 3)
-    P_A, P_E = rule.metric(A.T @ A / len(A), 1.0)[0], rule.metric(E.T @ E / len(E), 1.0)[0]
+    P_A, P_E = rule.metrics([A.T @ A / len(A), E.T @ E / len(E)], 1.0)[0]
     G = P_E @ (E.T @ A / len(X)) @ P_A
     # In the first step M̂/√V̂ is G/|G|, but for a thousandth of the root mean square beside |G|
     U = G / (G.abs() + 1e-3 * G.square().mean().sqrt())
