@@ -42,7 +42,8 @@ CASES = {
     "narrow": {},
     "wide from 5 inputs": {"narrow": 4},
     "wide, in blocks": {"narrow": 5, "block": 3},
-    "other settings": {"step_size": 0.7, "nudge": 0.05, "damping": 3.0, "trust": 0.02},
+    "other settings": {"step_size": 0.7, "nudge": 0.05, "damping": 3.0, "trust": 0.02, "weight_decay": 4.0},
+    "no decay": {"weight_decay": 0.0},
     "a nudge that z limits": {"nudge": 50.0},
     "moves that nothing limits": {"trust": 1e3, "step_size": 0.3},
 }
@@ -97,6 +98,28 @@ def test_without_an_end_the_rate_decays_like_one_over_the_root_of_the_steps():
     assert rule.rate(50, None, 1, 2.0) == pytest.approx(2.0 / math.sqrt(400))
 
 
+def test_the_decay_of_a_run_adds_up_to_the_setting_and_ends_with_the_rate():
+    decays = [rule.decay(k, 1000, 0.7) for k in range(1, 1001)]
+    assert sum(decays) == pytest.approx(0.7, rel=0.01)
+    assert decays[-1] == pytest.approx(0.0, abs=1e-12)
+    # without an end, the weights shrink in proportion to the steps that are added to k
+    assert rule.decay(4000, math.inf, 0.7) == rule.decay(4000, None, 0.7) == pytest.approx(0.7 / 4000)
+
+
+def test_weights_shrink_and_biases_and_penalised_layers_do_not():
+    """Where the signals are 0, decay is all that moves: (1 - 2 D s(1/K)/K) after one step."""
+    model = nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 2)).double()
+    X = torch.zeros(5, 3, dtype=F64)
+    problem = lb.lift(model, loss=lb.SquaredError(), parameter_penalties={2: lb.penalties.L1(1e-30)})
+    before = [p.detach().clone() for p in model.parameters()]
+    solver, batch = lb.KroneckerSweep(total_steps=10, weight_decay=0.5), Batch.whole(problem, X, model(X).detach())
+    solver.step(problem, solver.init(problem, batch), batch)
+    after = [p.detach() for p in model.parameters()]
+    factors = [1.0 - 2.0 * 0.5 * rule.schedule(1, 10) / 10, 1.0, 1.0, 1.0]
+    for p, q, factor in zip(before, after, factors, strict=True):
+        torch.testing.assert_close(q, factor * p, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("rows", [3, 20])
 def test_few_and_many_rows_have_the_same_direction(rows):
     generator = torch.Generator().manual_seed(0)
@@ -126,7 +149,7 @@ def test_a_convolution_moves_in_the_metric_of_its_patches_and_signals():
     model = nn.Sequential(conv, nn.Tanh(), nn.Flatten(), head).double()
     X, Y = torch.randn(6, 2, 3, 3, dtype=F64), torch.randn(6, 4, dtype=F64)
     problem, before = lb.lift(model, loss=lb.SquaredError()), conv.weight.detach().clone()
-    solver, batch = lb.KroneckerSweep(total_steps=10, nudge=1e-7), Batch.whole(problem, X, Y)
+    solver, batch = lb.KroneckerSweep(total_steps=10, nudge=1e-7, weight_decay=0.0), Batch.whole(problem, X, Y)
     z = conv(X)
     out = head(torch.tanh(z).flatten(1))
     (E,) = torch.autograd.grad(((out - Y) ** 2).sum() / 2, z)
@@ -165,10 +188,22 @@ def test_fit_plans_the_schedule_and_a_longer_run_has_another():
     solver = lb.KroneckerSweep()
     assert solver.planned(50) == replace(solver, total_steps=50)
     assert replace(solver, total_steps=7).planned(50).total_steps == 7
+    endless = solver.endless()
+    assert endless.total_steps == math.inf == endless.planned(50).total_steps
+    assert replace(solver, total_steps=7).endless().total_steps == 7
+    assert rule.rate(5000, math.inf, 4, 2.0) == rule.rate(5000, None, 4, 2.0)
 
 
 @pytest.mark.parametrize(
-    "settings", [{"step_size": 0.0}, {"nudge": -1.0}, {"damping": math.inf}, {"trust": 0.0}, {"total_steps": 0}]
+    "settings",
+    [
+        {"step_size": 0.0},
+        {"nudge": -1.0},
+        {"damping": math.inf},
+        {"trust": 0.0},
+        {"weight_decay": -1.0},
+        {"total_steps": 0},
+    ],
 )
 def test_settings_outside_their_range_are_refused(settings):
     with pytest.raises(SettingError, match=next(iter(settings))):

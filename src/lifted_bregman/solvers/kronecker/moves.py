@@ -37,7 +37,9 @@ class Settings(Protocol):
     @property
     def trust(self) -> float: ...
     @property
-    def total_steps(self) -> int | None: ...
+    def weight_decay(self) -> float: ...
+    @property
+    def total_steps(self) -> float | None: ...
 
 
 class Progress(Protocol):
@@ -74,6 +76,8 @@ class _Move:
     """n, the inputs of a unit."""
     share: float
     """A factor of the rate."""
+    decay: float = 0.0
+    """By what share of their size parameters with more than one dimension shrink before the move."""
     G: Tensor | None = None
     """The direction; None until the metrics are known."""
     rows: tuple[Tensor, Tensor, int] | None = None
@@ -127,6 +131,7 @@ class Moves:
         weights: Tensor | None = None,
         gradient: Mapping[str, Tensor] | None = None,
         share: float = 1.0,
+        weight_decay: float | None = None,
     ) -> None:
         """A dense layer: P_E (EᵀA/m) P_A, or in sample space.
 
@@ -136,10 +141,12 @@ class Moves:
         output    whether it is the output layer, which has P_E = I
         weights   w_i of the samples on this rank
         gradient  EᵀA/m by name, where it is known
-        share     a factor of the rate
+        share     a factor of rate and decay
+        weight_decay  D of this layer; None for that of the settings
         """
         wide, shard = is_wide(f), self._shard
-        move = _Move(_detached(f), memory, lambda U: unpacked(f, U), _columns(f), share, by_unit=wide)
+        decay = self._decay(share, weight_decay)
+        move = _Move(_detached(f), memory, lambda U: unpacked(f, U), _columns(f), share, decay, by_unit=wide)
         self._moves.append(move)
         if gradient is not None and not wide:
             move.G = _packed(gradient)
@@ -174,6 +181,7 @@ class Moves:
         output: bool,
         weights: Tensor | None = None,
         share: float = 1.0,
+        weight_decay: float | None = None,
     ) -> None:
         """A convolution, in the metric of some patches and of the signals of all places; arguments as of `dense`.
 
@@ -181,7 +189,8 @@ class Moves:
         gradient  J_Θᵀ E/m of all ranks, by name
         """
         G = f.packed(gradient)
-        self._moves.append(_Move(_detached(f), memory, f.unpacked, G.shape[1], share, G))
+        decay = self._decay(share, weight_decay)
+        self._moves.append(_Move(_detached(f), memory, f.unpacked, G.shape[1], share, decay, G))
         if not self.updating:
             return
         assert x is not None and E is not None
@@ -196,12 +205,20 @@ class Moves:
                 places = places * weights.sqrt().repeat_interleave(math.prod(E.shape[2:]))[:, None]
             self._see(memory, "signals", places, len(places), whole=True)
 
-    def plain(self, name: str, p: Tensor, memory: rule.Memory, g: Tensor, share: float = 1.0) -> None:
+    def plain(
+        self,
+        name: str,
+        p: Tensor,
+        memory: rule.Memory,
+        g: Tensor,
+        share: float = 1.0,
+        weight_decay: float | None = None,
+    ) -> None:
         """One parameter along its gradient g; gains and biases move by a tenth of the rate."""
         n = g[0].numel() if g.ndim > 1 else 1
-        self._moves.append(
-            _Move({name: p.detach()}, memory, lambda U: {name: U}, n, share * (1.0 if n > 1 else 0.1), g, limited=False)
-        )
+        rate, decay = share * (1.0 if n > 1 else 0.1), self._decay(share, weight_decay)
+        move = _Move({name: p.detach()}, memory, lambda U: {name: U}, n, rate, decay, g, limited=False)
+        self._moves.append(move)
 
     def penalised(
         self,
@@ -222,7 +239,11 @@ class Moves:
 
         G = torch.cat([g.reshape(-1) for g in gradient.values()])[None]
         n = max((p[0].numel() for p in theta.values() if p.ndim > 1), default=1)
-        self._moves.append(_Move(theta, memory, place, n, 1.0, G, by_unit=True, prox=prox))
+        self._moves.append(_Move(theta, memory, place, n, 1.0, G=G, by_unit=True, prox=prox))
+
+    def _decay(self, share: float, weight_decay: float | None) -> float:
+        given = self._settings.weight_decay if weight_decay is None else weight_decay
+        return share * rule.decay(self.k, self._settings.total_steps, given)
 
     def _see(self, memory: rule.Memory, name: str, rows: Tensor, total: int, whole: bool = False) -> None:
         """The Gram matrix of rows, where this step updates it.
@@ -262,7 +283,7 @@ class Moves:
                 assert move.G is not None
                 move.G = rule.in_metric(move.G, move.memory)
         rows = [(move.rows[0], _in_signal_metric(move.rows[1], move.memory)) for move in wide if move.rows is not None]
-        directions, failed = rule.sample_directions(rows, rule.WIDE_DAMPING, LARGEST_BLOCK)
+        directions, failed = rule.sample_directions(rows, self._settings.damping, LARGEST_BLOCK)
         self.failed += failed
         for move, G in zip(wide, directions, strict=True):
             move.G = G
@@ -275,6 +296,11 @@ class Moves:
             self._take(moves)
 
     def _take(self, moves: list[_Move]) -> None:
+        # Θ ← (1 - 2 D s/K) Θ
+        shrinking = [(p, 1.0 - move.decay) for move in moves if move.decay for p in move.theta.values() if p.ndim > 1]
+        if shrinking:
+            torch._foreach_mul_([p for p, _ in shrinking], [factor for _, factor in shrinking])
+        # M̂/√V̂
         memories = [move.memory for move in moves]
         rule.remember(memories, [move.G for move in moves if move.G is not None], [move.by_unit for move in moves])
         found = list(zip(moves, rule.moves(memories), strict=True))

@@ -9,6 +9,7 @@ is EᵀA/m.  k counts steps from 1, and K is the number of steps of the run.
     memory          M ← β₁ M + (1 - β₁) G                 V ← β₂ V + (1 - β₂) G²
     move            Θ ← Θ - η U,   U = M/(1 - β₁ᵏ) / √(V/(1 - β₂ᵏ)), a thousandth of the mean added to the root
     length          η = s(k/K) min( c/√(K n), κ/L ‖Θ‖/‖U‖ )
+    decay           Θ ← (1 - 2 D s(k/K)/K) Θ before the move, so that the run shrinks Θ by about e^(-D)
     schedule        s rises to 1 in the first 20th of the run, and falls to 0 like a cosine
 
 The rate c/√(K n) makes the sum of all moves, √K of them if they were random, independent of the length of the run, and
@@ -36,8 +37,6 @@ from lifted_bregman._linalg import damped_inverse
 
 NARROW = 128
 """Inputs or units up to which a Gram matrix is kept."""
-WIDE_DAMPING = 0.15
-"""τ in sample space."""
 MOMENTUM = 0.9
 """β₁."""
 SECOND = 0.95
@@ -47,7 +46,7 @@ GRAM_MEMORY = 0.95
 WARM_UP = 0.05
 """Share of the run in which the rate rises."""
 OPEN_ENDED = 400
-"""Where K is unknown, the rate is that of a run of max(k, 400) steps."""
+"""Where K is unknown (None or infinite), the rate is that of a run of max(k, 400) steps."""
 _UPDATE_EVERY = 3
 _INVERT_EVERY = 10
 _LEAST_NORM = 0.1  # of a unit, where a layer begins at 0
@@ -62,19 +61,26 @@ Memory = dict[str, Tensor]
 AllSum = Callable[..., None]
 
 
-def schedule(k: int, total: int | None) -> float:
+def schedule(k: int, total: float | None) -> float:
     """s(k/K) for step k >= 1; for an unknown K it only rises."""
-    if total is None:
+    if total is None or math.isinf(total):
         return min(1.0, k / (WARM_UP * OPEN_ENDED))
     warm = max(1.0, WARM_UP * total)
     left = max(0.0, k - warm) / max(1.0, total - warm)
     return min(k / warm, 1.0) * 0.5 * (1.0 + math.cos(math.pi * min(1.0, left)))
 
 
-def rate(k: int, total: int | None, inputs: int, step_size: float) -> float:
+def rate(k: int, total: float | None, inputs: int, step_size: float) -> float:
     """s(k/K) c/√(K n)."""
-    steps = max(k, OPEN_ENDED) if total is None else total
+    steps = max(k, OPEN_ENDED) if total is None or math.isinf(total) else total
     return schedule(k, total) * step_size / math.sqrt(steps * inputs)
+
+
+def decay(k: int, total: float | None, weight_decay: float) -> float:
+    """2 D s(k/K)/K, whose sum over the run is about D, since s is ½ in the mean; D s/max(k, 400) for an unknown K."""
+    if total is None or math.isinf(total):
+        return weight_decay * schedule(k, total) / max(k, OPEN_ENDED)
+    return 2.0 * weight_decay * schedule(k, total) / total
 
 
 def inverts(k: int, last: int) -> bool:

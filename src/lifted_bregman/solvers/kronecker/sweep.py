@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Self
@@ -9,7 +10,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from lifted_bregman._arguments import positive, require_count
+from lifted_bregman._arguments import positive, require_count, require_not_negative
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.maps import Convolution, Dense
 from lifted_bregman.maps.base import Inputs
@@ -75,7 +76,9 @@ class KroneckerSweep(TopDownSweep[KroneckerSweepState]):
     nudge            ν > 0, shared by the variables on the longest path
     damping          τ > 0, over the mean eigenvalue of a Gram matrix; the larger, the nearer to the gradient
     trust            κ > 0, the largest relative change of all layers together in a step
-    total_steps      K >= 1; None lets `fit` decide
+    weight_decay     D >= 0: weights shrink by about e^(-D) in the whole run, Θ ← (1 - 2 D s/K) Θ in each step; biases,
+                     gains and layers with a penalty on their parameters do not
+    total_steps      K >= 1, infinity for a run without an end; None lets `fit` decide
     penalised_nudge  ν_l > 0 of layers with a penalty on x_l; a small one keeps their zeros
     micro_batches    M >= 1, the parts of a batch that follow each other through the layers where ranks share these
     """
@@ -84,19 +87,25 @@ class KroneckerSweep(TopDownSweep[KroneckerSweepState]):
     nudge: float = 0.5
     damping: float = 1.0
     trust: float = 0.3
-    total_steps: int | None = None
+    weight_decay: float = 1.0
+    total_steps: float | None = None
     penalised_nudge: float = 0.001
     micro_batches: int = 1
 
     def __post_init__(self) -> None:
         for name in ("step_size", "nudge", "damping", "trust", "penalised_nudge"):
             positive(getattr(self, name), name)
+        require_not_negative(self.weight_decay, "weight_decay")
         require_count(self.micro_batches, "micro_batches")
-        if self.total_steps is not None:
+        if self.total_steps is not None and self.total_steps != math.inf:
             require_count(self.total_steps, "total_steps")
 
     def planned(self, steps: float, epochs: float) -> Self:
         return self if self.total_steps is not None else self._changed(total_steps=steps)
+
+    def endless(self) -> Self:
+        """The same solver for a run without an end."""
+        return self if self.total_steps is not None else self._changed(total_steps=math.inf)
 
     def init(self, problem: LiftedProblem, batch: Batch) -> KroneckerSweepState:
         like = next(problem.model.parameters())
