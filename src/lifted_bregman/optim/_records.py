@@ -29,7 +29,7 @@ class Recorder:
     """Hooks on a model and on its modules with weights.  They record in training mode while gradients are enabled."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._forward = 0
+        self._forward, self._running = 0, False
         self.records: dict[nn.Module, list[Record]] = {}
         """The calls since the last step."""
         self.wanted: Collection[nn.Module] = ()
@@ -42,7 +42,11 @@ class Recorder:
 
         def begin(module: nn.Module, args: tuple[Any, ...]) -> None:
             if (recorder := me()) is not None:
-                recorder._forward += 1
+                recorder._forward, recorder._running = recorder._forward + 1, True
+
+        def end(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            if (recorder := me()) is not None:
+                recorder._running = False
 
         def note(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             if (recorder := me()) is not None:
@@ -52,6 +56,7 @@ class Recorder:
         for module in model.modules():
             if any(p.ndim > 1 for p in module.parameters(recurse=False)):
                 module.register_forward_hook(torch.compiler.disable(note))
+        model.register_forward_hook(torch.compiler.disable(end))
 
     def finished(self) -> dict[nn.Module, list[Record]]:
         """The calls of each layer that a backward pass has reached."""
@@ -65,10 +70,11 @@ class Recorder:
             calls[:] = [call for call in calls if call.E is None]
 
     def _note(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        if not (module.training and isinstance(output, Tensor) and output.requires_grad and args):
+        if self._running or not self._forward:  # and not in a backward pass that computes activations again
+            self.last = module
+        if module not in self.wanted or not (module.training and args):
             return
-        self.last = module
-        if module not in self.wanted:
+        if not (isinstance(output, Tensor) and output.requires_grad):
             return
         record = Record(args[0].detach(), self._forward)
         self.records.setdefault(module, []).append(record)
