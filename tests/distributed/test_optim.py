@@ -26,9 +26,9 @@ class Network(nn.Module):
         return self.head(torch.relu(self.wide(self.norm(h))))
 
 
-def trained(mate, narrow, block, parts):
+def trained(mate, inputs, block, parts):
     """The parameters after steps on batches of 8 samples, of which each process has its part."""
-    rule.NARROW, moves.LARGEST_BLOCK = narrow, block
+    rule.WIDEST_INPUTS, moves.LARGEST_BLOCK = inputs, block
     torch.manual_seed(0)
     model = Network().double()
     index, target = torch.randint(0, 5, (24,)), torch.randn(24, 3, dtype=F64)
@@ -40,16 +40,16 @@ def trained(mate, narrow, block, parts):
         optimizer.zero_grad()
         (0.5 * (net(index[rows]) - target[rows]).square().sum(1)).mean().backward()
         optimizer.step()
-    rule.NARROW, moves.LARGEST_BLOCK = 128, 256
+    rule.WIDEST_INPUTS, moves.LARGEST_BLOCK = 256, 256
     return [p.detach().clone() for p in model.parameters()]
 
 
-@pytest.mark.parametrize(("narrow", "block"), [(8, 3), (8, 8), (100, 8)], ids=["samples", "both", "weights"])
-def test_two_processes_equal_one(crew, narrow, block):
+@pytest.mark.parametrize(("inputs", "block"), [(8, 3), (8, 8), (100, 8)], ids=["samples", "both", "weights"])
+def test_two_processes_equal_one(crew, inputs, block):
     """Blocks of 3 samples do not end where the parts of 4 samples do."""
-    (alone,) = crew.run(1, trained, narrow, block, (8,))
+    (alone,) = crew.run(1, trained, inputs, block, (8,))
     start = [p.detach() for p in (torch.manual_seed(0), Network().double())[1].parameters()]
-    for found in crew.run(2, trained, narrow, block, (4, 4)):
+    for found in crew.run(2, trained, inputs, block, (4, 4)):
         for p, q, r in zip(found, alone, start, strict=True):
             torch.testing.assert_close(p, q, rtol=1e-8, atol=1e-9)
             assert float((q - r).abs().max()) > 1e-3

@@ -59,8 +59,8 @@ def by_solver(solver, model, X, Y, batches=BATCHES):
 
 CASES = {
     "narrow": {},
-    "the first layer wide": {"narrow": 8},
-    "two wide layers, in blocks": {"narrow": 5, "block": 3},
+    "the first layer wide": {"inputs": 8},
+    "two wide layers, in blocks": {"inputs": 5, "signals": 4, "block": 3},
     "other settings": {"step_size": 0.7, "damping": 3.0, "trust": 0.02, "weight_decay": 4.0},
     "moves that nothing limits": {"trust": 1e3, "step_size": 0.3},
 }
@@ -70,7 +70,8 @@ CASES = {
 def settings(request, monkeypatch):
     """Settings of the optimiser; those of the rule are set."""
     case = dict(CASES[request.param])
-    monkeypatch.setattr(rule, "NARROW", case.pop("narrow", 128))
+    monkeypatch.setattr(rule, "WIDEST_INPUTS", case.pop("inputs", 256))
+    monkeypatch.setattr(rule, "WIDEST_SIGNALS", case.pop("signals", 128))
     monkeypatch.setattr(moves, "LARGEST_BLOCK", case.pop("block", 256))
     return case
 
@@ -95,7 +96,7 @@ def test_every_step_is_that_of_the_slow_reference(settings):
     theta = [torch.cat((f.weight, f.bias[:, None]), 1).detach().clone() for f in dense]
     sigma = (torch.relu, torch.tanh, lambda z: z)
     reference = Reference([Layer(t, s) for t, s in zip(theta, sigma, strict=True)], 30, **settings)
-    reference.narrow, reference.block = rule.NARROW, moves.LARGEST_BLOCK
+    reference.inputs, reference.signals, reference.block = rule.WIDEST_INPUTS, rule.WIDEST_SIGNALS, moves.LARGEST_BLOCK
     optimizer = lb.optim.Gram(model, total_steps=30, **settings)
     for k in range(30):
         start, stop = BATCHES[k % 5]
@@ -212,10 +213,10 @@ def test_the_layer_that_ends_last_is_the_output_layer_also_where_it_has_no_metri
 # What a training loop does
 
 
-@pytest.mark.parametrize("narrow", [128, 8])
+@pytest.mark.parametrize("inputs", [128, 8])
 @pytest.mark.parametrize("divided", [True, False])
-def test_gradient_accumulation_is_the_whole_batch(narrow, divided, monkeypatch):
-    monkeypatch.setattr(rule, "NARROW", narrow)
+def test_gradient_accumulation_is_the_whole_batch(inputs, divided, monkeypatch):
+    monkeypatch.setattr(rule, "WIDEST_INPUTS", inputs)
     X, Y = data()
     whole, parts = chain(), chain()
     train(whole, lb.optim.Gram(whole), X, Y, [(0, 12)] * 20)
@@ -229,15 +230,15 @@ def test_gradient_accumulation_is_the_whole_batch(narrow, divided, monkeypatch):
         torch.testing.assert_close(p, q, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("narrow", [128, 8])
+@pytest.mark.parametrize("inputs", [128, 8])
 @pytest.mark.parametrize(
     "loss",
     [lambda z, y: 0.5 * (z - y).square().sum(), nn.functional.mse_loss, lambda z, y: 1000.0 * half_squares(z, y)],
     ids=["sum", "mean over outputs", "factor"],
 )
-def test_a_factor_of_the_loss_changes_nothing(loss, narrow, monkeypatch):
+def test_a_factor_of_the_loss_changes_nothing(loss, inputs, monkeypatch):
     """But for 1e-12 beside roots of second moments."""
-    monkeypatch.setattr(rule, "NARROW", narrow)
+    monkeypatch.setattr(rule, "WIDEST_INPUTS", inputs)
     X, Y = data()
     expected, model = chain(), chain()
     train(expected, lb.optim.Gram(expected), X, Y, BATCHES[:2] * 8)
@@ -257,9 +258,9 @@ def test_gradients_are_left_as_they_were():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
-@pytest.mark.parametrize("narrow", [128, 8])
-def test_a_resumed_run_has_the_same_bits(narrow, dtype, monkeypatch):
-    monkeypatch.setattr(rule, "NARROW", narrow)
+@pytest.mark.parametrize("inputs", [128, 8])
+def test_a_resumed_run_has_the_same_bits(inputs, dtype, monkeypatch):
+    monkeypatch.setattr(rule, "WIDEST_INPUTS", inputs)
     X, Y = (t.to(dtype) for t in data())
     batches = BATCHES * 3
     model = chain().to(dtype)
@@ -469,7 +470,7 @@ def test_an_optimizer_that_is_dropped_records_nothing():
 
 
 def test_a_step_that_updates_no_metric_records_wide_layers_only(monkeypatch):
-    monkeypatch.setattr(rule, "NARROW", 8)
+    monkeypatch.setattr(rule, "WIDEST_INPUTS", 8)
     (X, Y), model = data(), chain()
     optimizer = lb.optim.Gram(model)
     recorded = []

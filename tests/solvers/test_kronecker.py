@@ -40,8 +40,8 @@ def reference_of(model: nn.Sequential, total: int, **settings) -> Reference:
 
 CASES = {
     "narrow": {},
-    "wide from 5 inputs": {"narrow": 4},
-    "wide, in blocks": {"narrow": 5, "block": 3},
+    "wide from 5 inputs": {"inputs": 4},
+    "wide, in blocks": {"inputs": 5, "signals": 4, "block": 3},
     "other settings": {"step_size": 0.7, "nudge": 0.05, "damping": 3.0, "trust": 0.02, "weight_decay": 4.0},
     "no decay": {"weight_decay": 0.0},
     "a nudge that z limits": {"nudge": 50.0},
@@ -53,12 +53,13 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_every_step_is_that_of_the_reference(name, weighted, monkeypatch):
     settings = CASES[name]
-    monkeypatch.setattr(rule, "NARROW", settings.get("narrow", 128))
+    monkeypatch.setattr(rule, "WIDEST_INPUTS", settings.get("inputs", 256))
+    monkeypatch.setattr(rule, "WIDEST_SIGNALS", settings.get("signals", 128))
     monkeypatch.setattr(moves, "LARGEST_BLOCK", settings.get("block", 256))
     (X, Y), model, steps = data(), chain(), 30
     w = torch.linspace(0.5, 1.5, len(X), dtype=F64) if weighted else None
     expected = reference_of(model, steps, **settings)
-    own = {key: value for key, value in settings.items() if key not in ("narrow", "block")}
+    own = {key: value for key, value in settings.items() if key not in ("inputs", "signals", "block")}
     solver, problem = lb.KroneckerSweep(total_steps=steps, **own), lb.lift(model, loss=lb.SquaredError())
     whole = Batch.whole(problem, X, Y, w)
     state = solver.init(problem, whole)

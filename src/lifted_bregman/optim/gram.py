@@ -65,7 +65,7 @@ class Gram(torch.optim.Optimizer):
 
     The model is called in training mode; nothing is recorded under torch.no_grad.  A model that torch.compile compiles
     is cut at its layers.  Several backward passes before a step add up.  Clipping changes `p.grad`, from which all but
-    dense layers of more than 128 inputs move; these take A and E themselves.  `state_dict` has all that a resumed run
+    dense layers of more than 256 inputs move; these take A and E themselves.  `state_dict` has all that a resumed run
     needs.
     """
 

@@ -55,7 +55,7 @@ class Progress(Protocol):
 
 def is_wide(f: Dense) -> bool:
     """Whether a dense layer has the metric of the batch alone, in sample space."""
-    return f.module.in_features > rule.NARROW
+    return f.module.in_features > rule.WIDEST_INPUTS
 
 
 def updates_metrics(k: int, inverted: int) -> bool:
@@ -164,7 +164,7 @@ class Moves:
         m = samples * each
         if not wide:
             self._see(memory, "inputs", A, m)
-        if not output and E.shape[1] <= rule.NARROW:
+        if not output and E.shape[1] <= rule.WIDEST_SIGNALS:
             self._see(memory, "signals", E, m, whole=wide)
         if move.G is None:
             move.rows = A, E, m
@@ -199,7 +199,7 @@ class Moves:
             weights = None if weights is None else self._shard.all_rows(weights)
         A = f.some_rows(x, PATCHES, weights)
         self._see(memory, "inputs", A, A.shape[-2], whole=True)
-        if not output and len(G) <= rule.NARROW:
+        if not output and len(G) <= rule.WIDEST_SIGNALS:
             places = E.transpose(0, 1).flatten(1).t()
             if weights is not None:
                 places = places * weights.sqrt().repeat_interleave(math.prod(E.shape[2:]))[:, None]

@@ -40,7 +40,7 @@ class Layer:
 
 @dataclass
 class Reference:
-    """The chain, and the settings of `KroneckerSweep`; `narrow` and `block` are `rule.NARROW` and the largest block."""
+    """The chain, and the settings of `KroneckerSweep`; `inputs`, `signals` and `block` are the constants of `rule` and `moves`."""
 
     layers: Sequence[Layer]
     total_steps: int
@@ -49,7 +49,8 @@ class Reference:
     damping: float = 1.0
     trust: float = 0.3
     weight_decay: float = 1.0
-    narrow: int = 128
+    inputs: int = 256
+    signals: int = 128
     block: int = 256
     k: int = 0
     updates: int = 0
@@ -83,8 +84,8 @@ class Reference:
         s = min(1.0, k / warm) * fall
         for l, layer in enumerate(self.layers):
             a, E = A[l] * w.sqrt()[:, None], signals[l] * w.sqrt()[:, None]
-            (units, n), wide = layer.theta.shape, A[l].shape[1] - 1 > self.narrow
-            has_P_E = l < L - 1 and units <= self.narrow
+            (units, n), wide = layer.theta.shape, A[l].shape[1] - 1 > self.inputs
+            has_P_E = l < L - 1 and units <= self.signals
             share = max(0.05, 1.0 / self.updates)
             if updating:
                 layer.R_A = (1.0 - share) * layer.R_A + share * a.T @ a / m

@@ -16,11 +16,11 @@ The rate c/√(K n) makes the sum of all moves, √K of them if they were random
 the change of a unit's output independent of the number n of its inputs.  The metric is that of K-FAC, with lifted
 signals; the moments are Adam's, with a short memory.
 
-A layer of more than `NARROW` inputs takes the metric of the batch alone, in sample space,
+A layer of more than `WIDEST_INPUTS` inputs takes the metric of the batch alone, in sample space,
 
     G = Cᵀ A/m          C = (AAᵀ/m + τtI)⁻¹ E P_E t (1 + τ) ,   t the mean eigenvalue of AAᵀ/m ,
 
-and one second moment for each unit.  Layers of more than `NARROW` units, and the output layer, have P_E = I.
+and one second moment for each unit.  Layers of more than `WIDEST_SIGNALS` units, and the output layer, have P_E = I.
 
 These are functions of tensors; `memory` holds a layer's tensors by name.
 """
@@ -35,8 +35,10 @@ from torch import Tensor
 
 from lifted_bregman._linalg import damped_inverse
 
-NARROW = 128
-"""Inputs or units up to which a Gram matrix is kept."""
+WIDEST_INPUTS = 256
+"""Inputs up to which a running Gram matrix of the inputs is kept."""
+WIDEST_SIGNALS = 128
+"""Units up to which a running Gram matrix of the signals is kept."""
 MOMENTUM = 0.9
 """β₁."""
 SECOND = 0.95

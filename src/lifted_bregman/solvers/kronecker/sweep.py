@@ -68,7 +68,7 @@ class KroneckerSweep(TopDownSweep[KroneckerSweepState]):
     proximal map of P_l.
 
     A step costs the three products of a weight's size that back-propagation needs, two elementwise passes as Adam has
-    them, and for layers of up to 128 inputs two small products and in every 10th step a factorisation.  Two tensors of
+    them, and for layers of up to 256 inputs two small products and in every 10th step a factorisation.  Two tensors of
     the weights' size are kept.  Convergence is observed, not proven.  It reaches far lower training losses than
     `GramSweep` in as many epochs, and overfits few noisy samples sooner: hold samples out, or give a penalty.
 
