@@ -42,8 +42,15 @@ CASES = {
     "narrow": {},
     "wide from 5 inputs": {"inputs": 4},
     "wide, in blocks": {"inputs": 5, "signals": 4, "block": 3},
-    "other settings": {"step_size": 0.7, "nudge": 0.05, "damping": 3.0, "trust": 0.02, "weight_decay": 4.0},
-    "no decay": {"weight_decay": 0.0},
+    "other settings": {
+        "step_size": 0.7,
+        "nudge": 0.05,
+        "damping": 3.0,
+        "trust": 0.02,
+        "weight_decay": 0.5,
+        "epochs": 6.0,
+    },
+    "default decay": {"epochs": 8.0},
     "a nudge that z limits": {"nudge": 50.0},
     "moves that nothing limits": {"trust": 1e3, "step_size": 0.3},
 }
@@ -100,20 +107,23 @@ def test_without_an_end_the_rate_decays_like_one_over_the_root_of_the_steps():
 
 
 def test_the_decay_of_a_run_adds_up_to_the_setting_and_ends_with_the_rate():
-    decays = [rule.decay(k, 1000, 0.7) for k in range(1, 1001)]
-    assert sum(decays) == pytest.approx(0.7, rel=0.01)
+    decays = [rule.decay(k, 1000, 5.0, 0.1) for k in range(1, 1001)]
+    assert sum(decays) == pytest.approx(0.5, rel=0.01)
     assert decays[-1] == pytest.approx(0.0, abs=1e-12)
-    # without an end, the weights shrink in proportion to the steps that are added to k
-    assert rule.decay(4000, math.inf, 0.7) == rule.decay(4000, None, 0.7) == pytest.approx(0.7 / 4000)
+    unknown = [rule.decay(4000, total, epochs, 0.1) for total, epochs in ((math.inf, 5.0), (None, 5.0), (1000, None))]
+    assert unknown == [0.0, 0.0, 0.0]
 
 
 def test_weights_shrink_and_biases_and_penalised_layers_do_not():
-    """Where the signals are 0, decay is all that moves: (1 - 2 D s(1/K)/K) after one step."""
+    """Where the signals are 0, decay is all that moves: (1 - 2 δ s(1/K) e/K) after one step."""
     model = nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 2)).double()
     X = torch.zeros(5, 3, dtype=F64)
     problem = lb.lift(model, loss=lb.SquaredError(), parameter_penalties={2: lb.penalties.L1(1e-30)})
     before = [p.detach().clone() for p in model.parameters()]
-    solver, batch = lb.KroneckerSweep(total_steps=10, weight_decay=0.5), Batch.whole(problem, X, model(X).detach())
+    solver, batch = (
+        lb.KroneckerSweep(total_steps=10, weight_decay=0.25, epochs=2),
+        Batch.whole(problem, X, model(X).detach()),
+    )
     solver.step(problem, solver.init(problem, batch), batch)
     after = [p.detach() for p in model.parameters()]
     factors = [1.0 - 2.0 * 0.5 * rule.schedule(1, 10) / 10, 1.0, 1.0, 1.0]
@@ -150,7 +160,7 @@ def test_a_convolution_moves_in_the_metric_of_its_patches_and_signals():
     model = nn.Sequential(conv, nn.Tanh(), nn.Flatten(), head).double()
     X, Y = torch.randn(6, 2, 3, 3, dtype=F64), torch.randn(6, 4, dtype=F64)
     problem, before = lb.lift(model, loss=lb.SquaredError()), conv.weight.detach().clone()
-    solver, batch = lb.KroneckerSweep(total_steps=10, nudge=1e-7, weight_decay=0.0), Batch.whole(problem, X, Y)
+    solver, batch = lb.KroneckerSweep(total_steps=10, nudge=1e-7), Batch.whole(problem, X, Y)
     z = conv(X)
     out = head(torch.tanh(z).flatten(1))
     (E,) = torch.autograd.grad(((out - Y) ** 2).sum() / 2, z)
@@ -187,11 +197,13 @@ def test_one_layer_reaches_the_least_squares_solution():
 
 def test_fit_plans_the_schedule_and_a_longer_run_has_another():
     solver = lb.KroneckerSweep()
-    assert solver.planned(50) == replace(solver, total_steps=50)
-    assert replace(solver, total_steps=7).planned(50).total_steps == 7
-    endless = solver.endless()
-    assert endless.total_steps == math.inf == endless.planned(50).total_steps
-    assert replace(solver, total_steps=7).endless().total_steps == 7
+    assert solver.planned(50, 2) == replace(solver, total_steps=50, epochs=2)
+    assert solver.planned(math.inf, 2) == replace(solver, total_steps=math.inf)
+    # 7 of 50 steps in 2 epochs
+    assert replace(solver, total_steps=7).planned(50, 2) == replace(solver, total_steps=7, epochs=2 * 7 / 50)
+    assert replace(solver, epochs=3).planned(50, 2) == replace(solver, total_steps=50, epochs=3)
+    endless = replace(solver, total_steps=math.inf)
+    assert endless.planned(50, 2) == endless
     assert rule.rate(5000, math.inf, 4, 2.0) == rule.rate(5000, None, 4, 2.0)
 
 

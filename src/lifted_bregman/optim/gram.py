@@ -42,11 +42,12 @@ class Gram(torch.optim.Optimizer):
     the same rule without a metric.
 
         model = lb.lifted_backward(model)              # optional: signals by proximal maps
-        optimizer = lb.optim.Gram(model, total_steps=epochs * len(loader))
-        for x, y in loader:
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
+        optimizer = lb.optim.Gram(model, total_steps=epochs * len(loader), epochs=epochs)
+        for _ in range(epochs):
+            for x, y in loader:
+                optimizer.zero_grad()
+                F.cross_entropy(model(x), y).backward()
+                optimizer.step()
 
     With `lb.lifted_backward` on a chain of dense layers these are the numbers of `lb.fit`; without it the same moves
     with back-propagated signals.  A constant factor of the loss changes nothing: a sum over samples gives the moves
@@ -58,6 +59,7 @@ class Gram(torch.optim.Optimizer):
     lr           a factor of the rate, for LR schedulers; 1 is the default solver
     total_steps  K, the steps of the whole run, in which the rate rises and falls to 0: no scheduler is needed.  None
                  for a rate that decays like 1/√k
+    epochs       passes over the data in these steps, for weight decay, which is a share for each; None for no decay
     step_size, damping, trust, weight_decay
                  as of `KroneckerSweep`
     loss_scale   the torch.amp.GradScaler, where you call its `unscale_`; or a changing factor of the loss, as a
@@ -76,16 +78,22 @@ class Gram(torch.optim.Optimizer):
         lr: float = 1.0,
         *,
         total_steps: float | None = None,
+        epochs: float | None = None,
         step_size: float = 2.0,
         damping: float = 1.0,
         trust: float = 0.3,
-        weight_decay: float = 1.0,
+        weight_decay: float = 0.04,
         loss_scale: Any = 1.0,
     ) -> None:
         if not lr >= 0.0:
             raise SettingError(f"lr is {lr!r}; it must be a number of at least 0.")
         self._settings = KroneckerSweep(
-            step_size=step_size, damping=damping, trust=trust, weight_decay=weight_decay, total_steps=total_steps
+            step_size=step_size,
+            damping=damping,
+            trust=trust,
+            weight_decay=weight_decay,
+            total_steps=total_steps,
+            epochs=epochs,
         )
         parallel = isinstance(model, DistributedDataParallel)
         self._model = model.module if isinstance(model, DistributedDataParallel) else model

@@ -40,6 +40,8 @@ class Settings(Protocol):
     def weight_decay(self) -> float: ...
     @property
     def total_steps(self) -> float | None: ...
+    @property
+    def epochs(self) -> float | None: ...
 
 
 class Progress(Protocol):
@@ -142,7 +144,7 @@ class Moves:
         weights   w_i of the samples on this rank
         gradient  EᵀA/m by name, where it is known
         share     a factor of rate and decay
-        weight_decay  D of this layer; None for that of the settings
+        weight_decay  δ of this layer; None for that of the settings
         """
         wide, shard = is_wide(f), self._shard
         decay = self._decay(share, weight_decay)
@@ -243,7 +245,7 @@ class Moves:
 
     def _decay(self, share: float, weight_decay: float | None) -> float:
         given = self._settings.weight_decay if weight_decay is None else weight_decay
-        return share * rule.decay(self.k, self._settings.total_steps, given)
+        return share * rule.decay(self.k, self._settings.total_steps, self._settings.epochs, given)
 
     def _see(self, memory: rule.Memory, name: str, rows: Tensor, total: int, whole: bool = False) -> None:
         """The Gram matrix of rows, where this step updates it.
@@ -296,7 +298,7 @@ class Moves:
             self._take(moves)
 
     def _take(self, moves: list[_Move]) -> None:
-        # Θ ← (1 - 2 D s/K) Θ
+        # Θ ← (1 - 2 δ s e/K) Θ
         shrinking = [(p, 1.0 - move.decay) for move in moves if move.decay for p in move.theta.values() if p.ndim > 1]
         if shrinking:
             torch._foreach_mul_([p for p, _ in shrinking], [factor for _, factor in shrinking])

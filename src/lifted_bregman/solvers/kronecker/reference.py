@@ -40,7 +40,7 @@ class Layer:
 
 @dataclass
 class Reference:
-    """The chain, and the settings of `KroneckerSweep`; `inputs`, `signals` and `block` are the constants of `rule` and `moves`."""
+    """The chain, the settings of `KroneckerSweep`, and three constants of `rule` and `moves`."""
 
     layers: Sequence[Layer]
     total_steps: int
@@ -48,7 +48,8 @@ class Reference:
     nudge: float = 0.5
     damping: float = 1.0
     trust: float = 0.3
-    weight_decay: float = 1.0
+    weight_decay: float = 0.04
+    epochs: float = 0.0
     inputs: int = 256
     signals: int = 128
     block: int = 256
@@ -106,9 +107,8 @@ class Reference:
             layer.M, layer.V = 0.9 * layer.M + 0.1 * G, 0.95 * layer.V + 0.05 * squares
             root = layer.V.sqrt() + 1e-3 * layer.V.mean().sqrt() + 1e-12
             U = layer.M / root * math.sqrt(1.0 - 0.95**k) / (1.0 - 0.9**k)
-            layer.theta = torch.cat(
-                ((1.0 - 2.0 * self.weight_decay * s / self.total_steps) * layer.theta[:, :-1], layer.theta[:, -1:]), 1
-            )
+            kept = 1.0 - 2.0 * self.weight_decay * s * self.epochs / self.total_steps
+            layer.theta = torch.cat((kept * layer.theta[:, :-1], layer.theta[:, -1:]), 1)
             size_of_theta = max(float(layer.theta.norm()), 0.1 * math.sqrt(units))
             rate = self.step_size / math.sqrt(self.total_steps * n)
             layer.theta = layer.theta - s * min(rate, self.trust / L * size_of_theta / float(U.norm())) * U

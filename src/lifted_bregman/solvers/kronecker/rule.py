@@ -9,7 +9,7 @@ is EᵀA/m.  k counts steps from 1, and K is the number of steps of the run.
     memory          M ← β₁ M + (1 - β₁) G                 V ← β₂ V + (1 - β₂) G²
     move            Θ ← Θ - η U,   U = M/(1 - β₁ᵏ) / √(V/(1 - β₂ᵏ)), a thousandth of the mean added to the root
     length          η = s(k/K) min( c/√(K n), κ/L ‖Θ‖/‖U‖ )
-    decay           Θ ← (1 - 2 D s(k/K)/K) Θ before the move, so that the run shrinks Θ by about e^(-D)
+    decay           Θ ← (1 - 2 δ s(k/K) e/K) Θ before the move, δ in each of e epochs; not of biases and gains
     schedule        s rises to 1 in the first 20th of the run, and falls to 0 like a cosine
 
 The rate c/√(K n) makes the sum of all moves, √K of them if they were random, independent of the length of the run, and
@@ -78,11 +78,11 @@ def rate(k: int, total: float | None, inputs: int, step_size: float) -> float:
     return schedule(k, total) * step_size / math.sqrt(steps * inputs)
 
 
-def decay(k: int, total: float | None, weight_decay: float) -> float:
-    """2 D s(k/K)/K, whose sum over the run is about D, since s is ½ in the mean; D s/max(k, 400) for an unknown K."""
-    if total is None or math.isinf(total):
-        return weight_decay * schedule(k, total) / max(k, OPEN_ENDED)
-    return 2.0 * weight_decay * schedule(k, total) / total
+def decay(k: int, total: float | None, epochs: float | None, weight_decay: float) -> float:
+    """2 δ s(k/K) e/K, which makes about δ in each of e epochs, since s is ½ in the mean; 0 where K or e is unknown."""
+    if total is None or math.isinf(total) or not epochs:
+        return 0.0
+    return 2.0 * weight_decay * schedule(k, total) * epochs / total
 
 
 def inverts(k: int, last: int) -> bool:

@@ -76,9 +76,10 @@ class KroneckerSweep(TopDownSweep[KroneckerSweepState]):
     nudge            ν > 0, shared by the variables on the longest path
     damping          τ > 0, over the mean eigenvalue of a Gram matrix; the larger, the nearer to the gradient
     trust            κ > 0, the largest relative change of all layers together in a step
-    weight_decay     D >= 0: weights shrink by about e^(-D) in the whole run, Θ ← (1 - 2 D s/K) Θ in each step; biases,
-                     gains and layers with a penalty on their parameters do not
+    weight_decay     δ >= 0: weights shrink by about this share in an epoch, Θ ← (1 - 2 δ s(k/K) e/K) Θ in each step;
+                     biases, gains and layers with a penalty on their parameters do not
     total_steps      K >= 1, infinity for a run without an end; None lets `fit` decide
+    epochs           e >= 0, the passes over the data in K steps; None lets `fit` decide
     penalised_nudge  ν_l > 0 of layers with a penalty on x_l; a small one keeps their zeros
     micro_batches    M >= 1, the parts of a batch that follow each other through the layers where ranks share these
     """
@@ -87,8 +88,9 @@ class KroneckerSweep(TopDownSweep[KroneckerSweepState]):
     nudge: float = 0.5
     damping: float = 1.0
     trust: float = 0.3
-    weight_decay: float = 1.0
+    weight_decay: float = 0.04
     total_steps: float | None = None
+    epochs: float | None = None
     penalised_nudge: float = 0.001
     micro_batches: int = 1
 
@@ -99,13 +101,14 @@ class KroneckerSweep(TopDownSweep[KroneckerSweepState]):
         require_count(self.micro_batches, "micro_batches")
         if self.total_steps is not None and self.total_steps != math.inf:
             require_count(self.total_steps, "total_steps")
+        if self.epochs is not None:
+            require_not_negative(self.epochs, "epochs")
 
     def planned(self, steps: float, epochs: float) -> Self:
-        return self if self.total_steps is not None else self._changed(total_steps=steps)
-
-    def endless(self) -> Self:
-        """The same solver for a run without an end."""
-        return self if self.total_steps is not None else self._changed(total_steps=math.inf)
+        total = steps if self.total_steps is None else self.total_steps
+        if self.epochs is None and math.isfinite(total):
+            return self._changed(total_steps=total, epochs=epochs * total / steps)
+        return self._changed(total_steps=total)
 
     def init(self, problem: LiftedProblem, batch: Batch) -> KroneckerSweepState:
         like = next(problem.model.parameters())
