@@ -72,7 +72,7 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
         batch_size: int | None = None,
         weights: float | Sequence[float] | None = None,
         parameter_penalty: Penalty | None = None,
-        tol: float | None = 1e-4,
+        tol: float | None = None,
         n_iter_no_change: int = 10,
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
