@@ -29,8 +29,7 @@ FIGURES = REPOSITORY / "docs" / "figures"
 
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("[!_]*.py") if "__main__" in path.read_text())
 SMALLEST = {"activations": [], "algorithm_1": ["--threads", "1", "--small"], "growth": ["--threads", "1", "--quick"]}
-SMALLEST["robustness"] = ["--threads", "1", "--epochs", "1"]
-SMALLEST["ablation_signals"] = ["--threads", "1", "--quick"]
+SMALLEST["parts_of_the_default"] = ["--threads", "1", "--quick", "--seeds", "1"]
 SMALLEST["stream_memory"] = ["--threads", "1", "--quick"]
 
 

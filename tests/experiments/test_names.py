@@ -55,8 +55,8 @@ def test_a_solver_is_built_from_its_plain_settings(name: str) -> None:
 
 
 def test_without_a_name_it_is_the_default_of_fit() -> None:
-    assert make_solver(None, {}) == make_solver(default_name(), {}) == default_solver() == solvers.GramSweep()
-    assert make_solver(None, {"step_size": 0.5}) == solvers.GramSweep(step_size=0.5)
+    assert make_solver(None, {}) == make_solver(default_name(), {}) == default_solver() == solvers.KroneckerSweep()
+    assert make_solver(None, {"step_size": 0.5}) == solvers.KroneckerSweep(step_size=0.5)
 
 
 @pytest.mark.parametrize("name", REQUIRED)

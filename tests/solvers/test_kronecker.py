@@ -11,7 +11,7 @@ from torch.nn import functional as F
 import lifted_bregman as lb
 from lifted_bregman.errors import SettingError
 from lifted_bregman.solvers import Batch
-from lifted_bregman.solvers.kronecker import rule, sweep
+from lifted_bregman.solvers.kronecker import moves, rule
 from lifted_bregman.solvers.kronecker.reference import Layer, Reference
 
 F64 = torch.float64
@@ -40,9 +40,17 @@ def reference_of(model: nn.Sequential, total: int, **settings) -> Reference:
 
 CASES = {
     "narrow": {},
-    "wide from 5 inputs": {"narrow": 4},
-    "wide, in blocks": {"narrow": 5, "block": 3},
-    "other settings": {"step_size": 0.7, "nudge": 0.05, "damping": 3.0, "trust": 0.02},
+    "wide from 5 inputs": {"inputs": 4},
+    "wide, in blocks": {"inputs": 5, "signals": 4, "block": 3},
+    "other settings": {
+        "step_size": 0.7,
+        "nudge": 0.05,
+        "damping": 3.0,
+        "trust": 0.02,
+        "weight_decay": 0.5,
+        "epochs": 6.0,
+    },
+    "default decay": {"epochs": 8.0},
     "a nudge that z limits": {"nudge": 50.0},
     "moves that nothing limits": {"trust": 1e3, "step_size": 0.3},
 }
@@ -52,12 +60,13 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_every_step_is_that_of_the_reference(name, weighted, monkeypatch):
     settings = CASES[name]
-    monkeypatch.setattr(rule, "NARROW", settings.get("narrow", 128))
-    monkeypatch.setattr(sweep, "LARGEST_BLOCK", settings.get("block", 256))
+    monkeypatch.setattr(rule, "WIDEST_INPUTS", settings.get("inputs", 256))
+    monkeypatch.setattr(rule, "WIDEST_SIGNALS", settings.get("signals", 128))
+    monkeypatch.setattr(moves, "LARGEST_BLOCK", settings.get("block", 256))
     (X, Y), model, steps = data(), chain(), 30
     w = torch.linspace(0.5, 1.5, len(X), dtype=F64) if weighted else None
     expected = reference_of(model, steps, **settings)
-    own = {key: value for key, value in settings.items() if key not in ("narrow", "block")}
+    own = {key: value for key, value in settings.items() if key not in ("inputs", "signals", "block")}
     solver, problem = lb.KroneckerSweep(total_steps=steps, **own), lb.lift(model, loss=lb.SquaredError())
     whole = Batch.whole(problem, X, Y, w)
     state = solver.init(problem, whole)
@@ -73,11 +82,11 @@ def test_every_step_is_that_of_the_reference(name, weighted, monkeypatch):
 def test_the_metric_inverts_the_damped_gram_matrix_and_is_the_identity_for_multiples_of_it():
     B = torch.randn(7, 4, generator=torch.Generator().manual_seed(0), dtype=F64)
     R, tau = B.T @ B, 0.3
-    P, failed = rule.metric(R, tau)
+    (P,), (failed,) = rule.metrics([R], tau)
     t = R.trace() / 4
     torch.testing.assert_close((R + tau * t * torch.eye(4, dtype=F64)) @ P, t * (1 + tau) * torch.eye(4, dtype=F64))
     assert not failed
-    P, _ = rule.metric(5.0 * torch.eye(3, dtype=F64), tau)
+    (P,), _ = rule.metrics([5.0 * torch.eye(3, dtype=F64)], tau)
     torch.testing.assert_close(P, torch.eye(3, dtype=F64))
 
 
@@ -97,11 +106,36 @@ def test_without_an_end_the_rate_decays_like_one_over_the_root_of_the_steps():
     assert rule.rate(50, None, 1, 2.0) == pytest.approx(2.0 / math.sqrt(400))
 
 
+def test_the_decay_of_a_run_adds_up_to_the_setting_and_ends_with_the_rate():
+    decays = [rule.decay(k, 1000, 5.0, 0.1) for k in range(1, 1001)]
+    assert sum(decays) == pytest.approx(0.5, rel=0.01)
+    assert decays[-1] == pytest.approx(0.0, abs=1e-12)
+    unknown = [rule.decay(4000, total, epochs, 0.1) for total, epochs in ((math.inf, 5.0), (None, 5.0), (1000, None))]
+    assert unknown == [0.0, 0.0, 0.0]
+
+
+def test_weights_shrink_and_biases_and_penalised_layers_do_not():
+    """Where the signals are 0, decay is all that moves: (1 - 2 δ s(1/K) e/K) after one step."""
+    model = nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 2)).double()
+    X = torch.zeros(5, 3, dtype=F64)
+    problem = lb.lift(model, loss=lb.SquaredError(), parameter_penalties={2: lb.penalties.L1(1e-30)})
+    before = [p.detach().clone() for p in model.parameters()]
+    solver, batch = (
+        lb.KroneckerSweep(total_steps=10, weight_decay=0.25, epochs=2),
+        Batch.whole(problem, X, model(X).detach()),
+    )
+    solver.step(problem, solver.init(problem, batch), batch)
+    after = [p.detach() for p in model.parameters()]
+    factors = [1.0 - 2.0 * 0.5 * rule.schedule(1, 10) / 10, 1.0, 1.0, 1.0]
+    for p, q, factor in zip(before, after, factors, strict=True):
+        torch.testing.assert_close(q, factor * p, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("rows", [3, 20])
 def test_few_and_many_rows_have_the_same_direction(rows):
     generator = torch.Generator().manual_seed(0)
     A, E = (torch.randn(rows, n, generator=generator, dtype=F64) for n in (6, 5))
-    P_A, P_E = (rule.metric(torch.eye(n, dtype=F64) + torch.ones(n, n, dtype=F64), 0.5)[0] for n in (6, 5))
+    P_A, P_E = rule.metrics([torch.eye(n, dtype=F64) + torch.ones(n, n, dtype=F64) for n in (6, 5)], 0.5)[0]
     memory = {"input_metric": P_A, "signal_metric": P_E}
     G = rule.direction(A, E, memory, rows, lambda *sums: None)
     torch.testing.assert_close(G, P_E @ (E.T @ A / rows) @ P_A)
@@ -109,7 +143,7 @@ def test_few_and_many_rows_have_the_same_direction(rows):
 
 def test_a_layer_that_begins_at_zero_moves():
     U = torch.ones(4, 9, dtype=F64)
-    eta = rule.length([torch.zeros(4, 8, dtype=F64), torch.zeros(4, dtype=F64)], U, 10.0, 0.5)
+    (eta,) = rule.lengths([[torch.zeros(4, 8, dtype=F64), torch.zeros(4, dtype=F64)]], [U], [10.0], [0.5])
     assert float(eta) == pytest.approx(0.5 * 0.1 * 2.0 / 6.0)
     model = chain()
     with torch.no_grad():
@@ -135,7 +169,7 @@ def test_a_convolution_moves_in_the_metric_of_its_patches_and_signals():
     A = F.unfold(X, 2).transpose(1, 2).reshape(-1, 8)
     A = torch.cat((A, torch.ones(len(A), 1, dtype=F64)), 1)
     E = E.permute(0, 2, 3, 1).reshape(-1, 3)
-    P_A, P_E = rule.metric(A.T @ A / len(A), 1.0)[0], rule.metric(E.T @ E / len(E), 1.0)[0]
+    P_A, P_E = rule.metrics([A.T @ A / len(A), E.T @ E / len(E)], 1.0)[0]
     G = P_E @ (E.T @ A / len(X)) @ P_A
     # In the first step M̂/√V̂ is G/|G|, but for a thousandth of the root mean square beside |G|
     U = G / (G.abs() + 1e-3 * G.square().mean().sqrt())
@@ -163,12 +197,26 @@ def test_one_layer_reaches_the_least_squares_solution():
 
 def test_fit_plans_the_schedule_and_a_longer_run_has_another():
     solver = lb.KroneckerSweep()
-    assert solver.planned(50) == replace(solver, total_steps=50)
-    assert replace(solver, total_steps=7).planned(50).total_steps == 7
+    assert solver.planned(50, 2) == replace(solver, total_steps=50, epochs=2)
+    assert solver.planned(math.inf, 2) == replace(solver, total_steps=math.inf)
+    # 7 of 50 steps in 2 epochs
+    assert replace(solver, total_steps=7).planned(50, 2) == replace(solver, total_steps=7, epochs=2 * 7 / 50)
+    assert replace(solver, epochs=3).planned(50, 2) == replace(solver, total_steps=50, epochs=3)
+    endless = replace(solver, total_steps=math.inf)
+    assert endless.planned(50, 2) == endless
+    assert rule.rate(5000, math.inf, 4, 2.0) == rule.rate(5000, None, 4, 2.0)
 
 
 @pytest.mark.parametrize(
-    "settings", [{"step_size": 0.0}, {"nudge": -1.0}, {"damping": math.inf}, {"trust": 0.0}, {"total_steps": 0}]
+    "settings",
+    [
+        {"step_size": 0.0},
+        {"nudge": -1.0},
+        {"damping": math.inf},
+        {"trust": 0.0},
+        {"weight_decay": -1.0},
+        {"total_steps": 0},
+    ],
 )
 def test_settings_outside_their_range_are_refused(settings):
     with pytest.raises(SettingError, match=next(iter(settings))):

@@ -211,10 +211,10 @@ def test_inner_solvers_have_the_steps_that_they_take():
         solvers.ModelAveraging(2, inner, local_steps=2),
         solvers.ImplicitParallel(2, 1.0, inner, local_steps=2),
     ):
-        assert solver.planned(100).solver.step_parameter.steps == 6 and not solver.ends_with_run
+        assert solver.planned(100, 10).solver.step_parameter.steps == 6 and not solver.ends_with_run
     constrained = solvers.Constrained(inner, inner_steps=2)
-    assert constrained.planned(100).solver.step_parameter.steps == 600 and constrained.ends_with_run
-    assert solvers.ImplicitParallel(2, CosineDecay(1.0), local_steps=2).planned(100).prox_weight.steps == 100
+    assert constrained.planned(100, 10).solver.step_parameter.steps == 600 and constrained.ends_with_run
+    assert solvers.ImplicitParallel(2, CosineDecay(1.0), local_steps=2).planned(100, 10).prox_weight.steps == 100
 
 
 def test_a_schedule_that_ends_with_the_run_needs_one():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -71,7 +72,7 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
         batch_size: int | None = None,
         weights: float | Sequence[float] | None = None,
         parameter_penalty: Penalty | None = None,
-        tol: float | None = 1e-4,
+        tol: float | None = None,
         n_iter_no_change: int = 10,
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
@@ -169,6 +170,13 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
     ) -> dict[str, float]:
         """Trains a new network, or goes on with the present one; returns what that is worth on the samples."""
         solver = default_solver() if self.solver is None else settings.solver(self.solver)
+        if solver.ends_with_run and (goes_on or incremental):
+            raise SettingError(
+                f"a schedule of {solver!r} ends with the run, and here a run is one of several: give it the number of "
+                "all steps, steps=, or use fit with warm_start=False."
+            )
+        if incremental:  # nobody knows how many calls will follow
+            solver = solver.planned(math.inf, epochs=0)
         epochs = whole(self.epochs, "epochs")
         batch_size = None if self.batch_size is None else whole(self.batch_size, "batch_size")
         holds_out = settings.holds_out(self.early_stopping, len(X)) and not incremental
@@ -176,11 +184,6 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
         stopper = None if incremental else self._stopper(solver, holds_out)
         progress = [Progress(line_seconds=0.0)] if settings.verbose(self.verbose) else []
         device = resolve_device(self.device)
-        if solver.ends_with_run and (goes_on or incremental):
-            raise SettingError(
-                f"a schedule of {solver!r} ends with the run, and here a run is one of several: give it the number of "
-                "all steps, steps=, or use fit with warm_start=False."
-            )
         if goes_on:
             seed, model, continuation, history = self._seed, self.model_, Continuation(self._left), self.history_
         else:

@@ -47,7 +47,8 @@ class LiftedClassifier(ClassifierMixin, LiftedEstimator):  # type: ignore[misc]
         batch_size: samples per step; None for min(100, samples).
         weights: λ_1 .. λ_{L-1} > 0 of the hidden layers in the lifted energy, or one number for all; 1 by default.
         parameter_penalty: on the weights of every layer, such as `penalties.SquaredL2(1e-4)`.
-        tol: the least decrease of the objective that counts as an improvement, >= 0; None to make all epochs.
+        tol: the least decrease of the objective that counts as an improvement, >= 0; None to make all epochs, as suits
+            the default solver, whose rate ends at 0 with them.
         n_iter_no_change: epochs without an improvement after which training ends.
         early_stopping: whether to hold out a `validation_fraction` of the samples, in proportion by class where there
             are enough of each, and to stop when the objective on them no longer improves.  "auto" holds out from 10,000
@@ -86,7 +87,7 @@ class LiftedClassifier(ClassifierMixin, LiftedEstimator):  # type: ignore[misc]
         batch_size: int | None = None,
         weights: float | Sequence[float] | None = None,
         parameter_penalty: Penalty | None = None,
-        tol: float | None = 1e-4,
+        tol: float | None = None,
         n_iter_no_change: int = 10,
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,

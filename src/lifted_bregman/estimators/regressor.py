@@ -32,13 +32,14 @@ class LiftedRegressor(RegressorMixin, MultiOutputMixin, LiftedEstimator):  # typ
         loss: `SquaredError()`, the default, or `BregmanLoss(activation)` for targets in the range of an activation.
         standardise_targets: whether the network learns (y - mean) / standard deviation of each output, so that the
             unit of y does not matter and several outputs count alike.  For SquaredError only; other losses take the
-            targets as they are.  Few samples with much noise are then fitted, and overfitted, sooner.
+            targets as they are.
         solver: any solver or baseline; None for the default of `lifted_bregman.fit`.
         epochs: passes over the samples, >= 1; steps for a solver that takes the whole set.
         batch_size: samples per step; None for min(100, samples).
         weights: λ_1 .. λ_{L-1} > 0 of the hidden layers in the lifted energy, or one number for all; 1 by default.
         parameter_penalty: on the weights of every layer, such as `penalties.SquaredL2(1e-4)`.
-        tol: the least decrease of the objective that counts as an improvement, >= 0; None to make all epochs.
+        tol: the least decrease of the objective that counts as an improvement, >= 0; None to make all epochs, as suits
+            the default solver, whose rate ends at 0 with them.
         n_iter_no_change: epochs without an improvement after which training ends.
         early_stopping: whether to hold out a `validation_fraction` of the samples, and to stop when the objective on
             them no longer improves.  "auto" holds out from 10,000 samples on; with fewer it trains on all, and stops
@@ -70,13 +71,13 @@ class LiftedRegressor(RegressorMixin, MultiOutputMixin, LiftedEstimator):  # typ
         *,
         activation: Activation | str = RELU,
         loss: BregmanLoss | None = None,
-        standardise_targets: bool = False,
+        standardise_targets: bool = True,
         solver: Solver[Any] | None = None,
         epochs: int = 100,
         batch_size: int | None = None,
         weights: float | Sequence[float] | None = None,
         parameter_penalty: Penalty | None = None,
-        tol: float | None = 1e-4,
+        tol: float | None = None,
         n_iter_no_change: int = 10,
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,

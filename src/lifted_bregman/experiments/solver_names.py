@@ -24,9 +24,9 @@ from lifted_bregman.solvers._interface import shown_settings
 from lifted_bregman.training import default_solver
 
 SOLVERS: dict[str, type[Solver[Any]]] = {
-    "gram-sweep": solvers.GramSweep,
     "kronecker-sweep": solvers.KroneckerSweep,
     "implicit-sgd": solvers.ImplicitSGD,
+    "gram-sweep": solvers.GramSweep,
     "proximal-gradient": solvers.ProximalGradient,
     "pipelined-sweep": solvers.PipelinedSweep,
     "stochastic-proximal-gradient": solvers.StochasticProximalGradient,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,72 +11,63 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from lifted_bregman._arguments import require_count
 from lifted_bregman._autocast import full_precision
 from lifted_bregman.errors import CompatibilityError, SettingError
-from lifted_bregman.maps import Convolution
+from lifted_bregman.maps import Convolution, Dense
+from lifted_bregman.optim._layers import Layer, find_layers
 from lifted_bregman.optim._ranks import Ranks
-from lifted_bregman.optim._records import Record, Recorder, Reduction
-from lifted_bregman.optim._rule import LayerStep, RunState, Seen, apply_rule
-from lifted_bregman.solvers.gram import GramSweep
+from lifted_bregman.optim._records import Record, Recorder
+from lifted_bregman.solvers.kronecker import KroneckerSweep
+from lifted_bregman.solvers.kronecker.moves import Moves, is_wide, updates_metrics
 
-CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+Calls = Mapping[nn.Module, list[Record]]
 
 
-@dataclass(frozen=True, eq=False)
-class _Layer:
-    """The parameters of one module, which move together."""
+@dataclass
+class _Run:
+    """What the first parameter group remembers of the run: the counters of `moves.Progress`."""
 
-    name: str
-    module: nn.Module | None
-    """None for a parameter that several modules share."""
-    parameters: dict[str, nn.Parameter]
-    convolution: Convolution | None = None
-
-    @property
-    def first(self) -> nn.Parameter:
-        """The parameter in whose state the rule keeps what it remembers of the layer."""
-        return next(iter(self.parameters.values()))
-
-    def gradient(self) -> dict[str, Tensor]:
-        """The gradients that there are, by name."""
-        found = {name: p.grad for name, p in self.parameters.items() if p.grad is not None}
-        return {name: g.to_dense() if g.is_sparse else g for name, g in found.items()}
+    steps: int = 0
+    updates: int = 0
+    inverted: int = 0
+    fallbacks: Any = 0
 
 
 class Gram(torch.optim.Optimizer):
     """The moves of the default solver in a training loop of your own.
 
-    Hooks on the model's layers record their inputs A and the gradients E of the loss in their outputs.  `step` then
-    makes the moves of `GramSweep`: a dense layer solves (AᵀA/m + tI) Δ = AᵀE/m, in sample space where it has more
-    inputs than `block`; a convolution takes the metric of some of its patches, an embedding that of the counts of its
-    entries; other parameters, and those that occur in several modules or calls, move along `p.grad`.  Each unit gets
-    the length r_k/√(n Σ s_j), and the parameters stay between the fast iterate V and its average.
+    A dense layer or convolution moves in the metric of its inputs A and of the gradients E of the loss in its outputs,
+    which hooks on the model record; moments, lengths and schedule are those of `KroneckerSweep`.  Other parameters
+    (normalisation, embeddings, parameters of several modules, modules that are called twice in a forward pass) move by
+    the same rule without a metric.
 
         model = lb.lifted_backward(model)              # optional: signals by proximal maps
-        optimizer = lb.optim.Gram(model)
-        for x, y in loader:
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
+        optimizer = lb.optim.Gram(model, total_steps=epochs * len(loader), epochs=epochs)
+        for _ in range(epochs):
+            for x, y in loader:
+                optimizer.zero_grad()
+                F.cross_entropy(model(x), y).backward()
+                optimizer.step()
 
-    With `lb.lifted_backward` on a chain of dense layers these are the numbers of `lb.fit`'s default; without it the
-    same moves with back-propagated signals.
+    With `lb.lifted_backward` on a chain of dense layers these are the numbers of `lb.fit`; without it the same moves
+    with back-propagated signals.  A constant factor of the loss changes nothing: a sum over samples gives the moves
+    of a mean.
 
-    model             the model, or its DistributedDataParallel: then sums and rows of all ranks are joined in `step`
-    params            parameters or parameter groups as torch's optimisers take them; None for all that are trained.  A
-                      group may have its own lr.  Weight and bias of a layer belong to one group
-    lr                a factor of the steps, for LR schedulers; 1 is the default solver
-    reduction         "mean" or "sum", what the loss is over the samples of a batch
-    terms_per_sample  how many terms of a sample a mean is over besides: the outputs of a sample for nn.MSELoss
-    loss_scale        what the loss is multiplied by: a number (1/K where it is divided by K for gradient
-                      accumulation), a function that returns it, or a torch.amp.GradScaler
-    total_steps       the steps of the whole run, for rules that end with it; the present rule needs none
-    step_size ..      as of `lb.GramSweep`
+    model        the model, or its DistributedDataParallel: then sums and rows of all ranks are joined in `step`
+    params       parameters or parameter groups as torch's optimisers take them; None for all that are trained.  A
+                 group may have its own lr and weight_decay.  Weight and bias of a layer belong to one group
+    lr           a factor of the rate, for LR schedulers; 1 is the default solver
+    total_steps  K, the steps of the whole run, in which the rate rises and falls to 0: no scheduler is needed.  None
+                 for a rate that decays like 1/√k
+    epochs       passes over the data in these steps, for weight decay, which is a share for each; None for no decay
+    step_size, damping, trust, weight_decay
+                 as of `KroneckerSweep`
+    loss_scale   the torch.amp.GradScaler, where you call its `unscale_`; or a changing factor of the loss, as a
+                 function that returns it
 
     The model is called in training mode; nothing is recorded under torch.no_grad.  A model that torch.compile compiles
-    is cut at its layers.  Several backward passes before a step add up.  Moves have lengths of their own: clipping
-    changes `p.grad` only, and with it those parameters that move along it.  `state_dict` has all that a resumed run
+    is cut at its layers.  Several backward passes before a step add up.  Clipping changes `p.grad`, from which all but
+    dense layers of more than 256 inputs move; these take A and E themselves.  `state_dict` has all that a resumed run
     needs.
     """
 
@@ -86,63 +77,52 @@ class Gram(torch.optim.Optimizer):
         params: Iterable[Any] | None = None,
         lr: float = 1.0,
         *,
-        reduction: str = "mean",
-        terms_per_sample: float = 1.0,
+        total_steps: float | None = None,
+        epochs: float | None = None,
+        step_size: float = 2.0,
+        damping: float = 1.0,
+        trust: float = 0.3,
+        weight_decay: float = 0.04,
         loss_scale: Any = 1.0,
-        total_steps: int | None = None,
-        step_size: float = 0.3,
-        trust: float = 0.15,
-        damping: float = 0.15,
-        narrow_damping: float = 3.0,
-        average: float = 0.97,
-        power: float = 2.0,
-        block: int = 100,
     ) -> None:
-        if reduction not in ("mean", "sum"):
-            raise SettingError(
-                f"reduction is {reduction!r}; it must be 'mean' or 'sum', what the loss is over a batch."
-            )
         if not lr >= 0.0:
             raise SettingError(f"lr is {lr!r}; it must be a number of at least 0.")
-        if total_steps is not None:
-            require_count(total_steps, "total_steps")
-        self._total_steps = total_steps
-        self._settings = GramSweep(
+        self._settings = KroneckerSweep(
             step_size=step_size,
-            trust=trust,
             damping=damping,
-            narrow_damping=narrow_damping,
-            average=average,
-            power=power,
-            block=block,
+            trust=trust,
+            weight_decay=weight_decay,
+            total_steps=total_steps,
+            epochs=epochs,
         )
-        inner = model.module if isinstance(model, DistributedDataParallel) else model
-        self._ranks = Ranks(model.process_group if isinstance(model, DistributedDataParallel) else None)
-        trained = [p for p in inner.parameters() if p.requires_grad]
+        parallel = isinstance(model, DistributedDataParallel)
+        self._model = model.module if isinstance(model, DistributedDataParallel) else model
+        self._ranks = Ranks(model.process_group if parallel else None)
+        trained = [p for p in self._model.parameters() if p.requires_grad]
         if not trained:
             raise CompatibilityError(
-                f"{type(inner).__name__} has no parameters that are trained (requires_grad); there is nothing to move."
+                f"{type(self._model).__name__} has no parameters that are trained (requires_grad); there is nothing to "
+                "move."
             )
-        super().__init__(trained if params is None else params, {"lr": lr})
-        self._layers = _layers(inner, [p for group in self.param_groups for p in group["params"]])
-        self._groups = {id(p): index for index, group in enumerate(self.param_groups) for p in group["params"]}
-        for layer in self._layers:
-            if len({self._groups[id(p)] for p in layer.parameters.values()}) > 1:
-                raise SettingError(
-                    f"{layer.name}: its parameters are in different parameter groups, and they move together; put "
-                    "them into one."
-                )
-        self.param_groups[0] |= {"steps": 0, "distance": trained[0].new_full((), step_size), "fallbacks": 0}
-        recorded = [layer.module for layer in self._layers if layer.module is not None and _is_known(layer)]
-        self._recorder = Recorder(inner, recorded, Reduction(reduction == "mean", terms_per_sample, loss_scale))
+        self._recorder = Recorder(self._model)
         self._loss_scale = loss_scale
+        self._layers: list[Layer] = []
+        super().__init__(trained if params is None else params, {"lr": lr, "weight_decay": weight_decay})
+        self.param_groups[0] |= vars(_Run())
+        self._arrange()
         # torch.amp.GradScaler then says in `grad_scale` and `found_inf` what it has found.
         self._step_supports_amp_scaling = True
 
     @property
     def fallbacks(self) -> int:
-        """Moves in which a gradient step replaced the solution of a linear system."""
+        """Metrics that a multiple of the identity replaced, because a matrix could not be factorised."""
         return int(self.param_groups[0]["fallbacks"])
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds parameters of the model, with an lr of their own."""
+        super().add_param_group(param_group)
+        if self._layers:
+            self._arrange()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Sets the gradients to None or 0, and forgets what backward passes have recorded."""
@@ -152,9 +132,10 @@ class Gram(torch.optim.Optimizer):
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
-        for name, value in self.param_groups[0].items():
-            if isinstance(value, Tensor):
-                self.param_groups[0][name] = value.to(self.param_groups[0]["params"][0].device)
+        group = self.param_groups[0]
+        if isinstance(group["fallbacks"], Tensor):
+            group["fallbacks"] = group["fallbacks"].to(group["params"][0].device)
+        self._expect()
 
     @torch.no_grad()
     @full_precision
@@ -167,145 +148,154 @@ class Gram(torch.optim.Optimizer):
         try:
             scales = self._scales()
             if scales is not None:
-                self._move_all(self._recorder.finished(), *scales)
+                self._move(self._recorder.finished(), *scales)
         finally:
             self._recorder.clear()
+            self._expect()
         return loss
 
     # One step
 
-    def _scales(self) -> tuple[Any, Any] | None:
-        """By what E and `p.grad` must be multiplied; None where a GradScaler has found infinities."""
-        found, scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
-        if found is None:
-            return 1.0, 1.0
-        if bool(found):
-            return None
-        if self._loss_scale == 1.0:
-            if scale is None:
+    def _arrange(self) -> None:
+        """Finds the layers of the parameters, and the parameter group of each."""
+        self._layers = find_layers(self._model, [p for group in self.param_groups for p in group["params"]])
+        groups = {id(p): index for index, group in enumerate(self.param_groups) for p in group["params"]}
+        self._groups: dict[Layer, int] = {}
+        for layer in self._layers:
+            found = {groups[id(p)] for p in layer.parameters.values()}
+            if len(found) > 1:
                 raise SettingError(
-                    "a GradScaler has unscaled the gradients, and Gram cannot know its scale; give loss_scale=scaler."
+                    f"{layer.name}: its parameters are in different parameter groups, and they move together; put "
+                    "them into one."
                 )
-            return 1.0 / scale, 1.0 / scale
-        # The hooks have divided by the scale of the loss; gradients may be unscaled already.
-        unscaled = scale is None and hasattr(self._loss_scale, "get_scale")
-        return 1.0, self._loss_scale.get_scale() if unscaled else 1.0
+            (self._groups[layer],) = found
+            if half := [p.dtype for p in layer.parameters.values() if p.dtype in (torch.bfloat16, torch.float16)]:
+                raise CompatibilityError(
+                    f"{layer.name}: its parameters are {half[0]}, in which no metric can be computed; keep them in "
+                    "float32, and use torch.autocast."
+                )
+        self._expect()
 
-    def _move_all(self, calls: Mapping[nn.Module, list[Record]], of_signals: Any, of_gradients: Any) -> None:
+    def _expect(self) -> None:
+        """Tells the recorder which layers need A and E in the next step: in most steps only wide ones."""
+        group = self.param_groups[0]
+        everything = updates_metrics(group["steps"] + 1, group["inverted"])
+        self._recorder.wanted = {
+            layer.module
+            for layer in self._layers
+            if layer.module is not None and layer.map is not None and (everything or _is_wide(layer))
+        }
+
+    def _scales(self) -> tuple[Any, Any] | None:
+        """By what E and `p.grad` must be multiplied, None for 1; None where a GradScaler has found infinities."""
+        found, scale, given = getattr(self, "found_inf", None), getattr(self, "grad_scale", None), self._loss_scale
+        if found is not None and bool(found):
+            return None
+        if found is not None and scale is not None:  # the GradScaler's, which `p.grad` still has
+            return 1.0 / scale, 1.0 / scale
+        if found is not None and isinstance(given, float | int):
+            raise SettingError(
+                "a GradScaler has unscaled the gradients, and Gram cannot know its scale; give loss_scale=scaler."
+            )
+        factor = given.get_scale() if hasattr(given, "get_scale") else given() if callable(given) else given
+        if isinstance(factor, float | int) and factor == 1.0:
+            return None, None
+        return 1.0 / factor, None if found is not None else 1.0 / factor
+
+    def _move(self, calls: Calls, of_signals: Any, of_gradients: Any) -> None:
+        group, ranks = self.param_groups[0], self._ranks
         active = [layer for layer in self._layers if any(p.grad is not None for p in layer.parameters.values())]
         self._require(active, calls)
-        group = self.param_groups[0]
-        run = RunState(group["steps"], group["distance"], group["fallbacks"])
-        factor, samples = _reduction(calls, self._ranks)
-        # J_Θᵀ E/samples of all ranks, whose mean DistributedDataParallel has computed
-        scale = factor * of_gradients * self._ranks.count / samples
-        output, steps = _last(calls), []
+        run = _Run(*(group[name] for name in vars(_Run())))
+        weights = sum(any(p.ndim > 1 for p in layer.parameters.values()) for layer in self._layers)
+        moves = Moves(self._settings, run, weights, ranks)
+        # Samples of all ranks of the layers that every rank has seen once in each forward pass
+        seen = [layer for layer in active if layer.module in self._recorder.wanted]
+        own = [_samples(layer, calls) for layer in seen]
+        totals = ranks.totals([*own, *(int(count > 0) for count in own)], active[0].first)
+        samples = {
+            layer: total
+            for layer, total, where in zip(seen, totals[: len(seen)], totals[len(seen) :], strict=True)
+            if where == ranks.ranks
+        }
         for layer in active:
-            parameters = {name: p.detach() for name, p in layer.parameters.items() if p.grad is not None}
-            seen = _seen(layer, calls, of_signals, layer.module is output, self._ranks)
-            wanted = seen is None or seen.kind != "dense"
-            gradient = {name: g * scale for name, g in layer.gradient().items()} if wanted else {}
-            lr, state = self._group(layer)["lr"], self.state[layer.first]
-            steps.append(LayerStep(parameters, gradient, seen, layer.convolution, lr, state))
-        apply_rule(self._settings, steps, run, self._total_steps, self._ranks)
-        group |= {"steps": run.steps, "distance": run.distance, "fallbacks": run.fallbacks}
+            gradient = layer.gradient(of_gradients)
+            state, settings = self.state[layer.first], self.param_groups[self._groups[layer]]
+            share, decay = settings["lr"], settings["weight_decay"]
+            f, key = layer.map, "layer " + " ".join(gradient)
+            whole = f is not None and set(gradient) == set(f.parameters)
+            if not (whole and (layer in samples or (key in state and layer not in seen))):
+                _forget(state, gradient)
+                for name, g in gradient.items():
+                    moves.plain(name, layer.parameters[name], state.setdefault(name, {}), g, share, decay)
+                continue
+            _forget(state, (key,))
+            memory = state.setdefault(key, {})
+            x, E = (
+                (None, None)
+                if layer not in samples
+                else _joined(layer, calls, of_signals, samples[layer] / ranks.ranks)
+            )
+            output = layer.module is self._recorder.last
+            if isinstance(f, Dense):
+                count = samples.get(layer, 0)
+                moves.dense(f, memory, x, E, count, output=output, gradient=gradient, share=share, weight_decay=decay)
+            elif isinstance(f, Convolution):
+                moves.convolution(f, memory, x, E, gradient, output=output, share=share, weight_decay=decay)
+        moves.finish()
+        if moves.failed:
+            run.fallbacks = run.fallbacks + torch.stack(moves.failed).sum()
+        group |= vars(run)
+        if run.steps == (self._settings.total_steps or 0) + 1 > 1:
+            warnings.warn(
+                f"this is step {run.steps}, and total_steps is {run.steps - 1}: the rate has ended at 0, and nothing "
+                "moves any more. Give the number of steps of the whole run.",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
-    def _require(self, active: list[_Layer], calls: Mapping[nn.Module, list[Record]]) -> None:
+    def _require(self, active: list[Layer], calls: Calls) -> None:
         if not active:
             raise CompatibilityError("step() was called before loss.backward(): no parameter has a gradient.")
-        known = [layer for layer in active if layer.module is not None and _is_known(layer)]
+        known = [layer for layer in active if layer.module in self._recorder.wanted]
         if known and not calls:
             raise CompatibilityError(
                 f"{known[0].name}: it has a gradient, but Gram's hooks saw no call of it; call the model in training "
                 "mode (model.train()), through its modules; an exported copy of it has no hooks."
             )
 
-    def _group(self, layer: _Layer) -> dict[str, Any]:
-        return self.param_groups[self._groups[id(layer.first)]]
+
+def _is_wide(layer: Layer) -> bool:
+    return isinstance(layer.map, Dense) and is_wide(layer.map)
 
 
-def _seen(
-    layer: _Layer, calls: Mapping[nn.Module, list[Record]], scale: Any, output: bool, ranks: Ranks
-) -> Seen | None:
-    """None where the layer moves along its gradient: no rule for it, or several calls in one forward pass."""
-    module = layer.module
-    if module is None or not _is_known(layer) or module not in calls:
-        return None
-    done = calls[module]
+def _forget(state: dict[str, Any], names: Iterable[str]) -> None:
+    """Drops what a layer remembers from when it moved in another way."""
+    for name in set(state) - set(names):
+        del state[name]
+
+
+def _samples(layer: Layer, calls: Calls) -> int:
+    """Rows of a dense layer or samples of a convolution on this rank; 0 where a forward pass has called it twice."""
+    done = calls.get(layer.module, []) if layer.module is not None else []
     if len({record.forward for record in done}) < len(done):
-        return None
-    dtype = layer.first.dtype
-    E = _joined([record.E for record in done if record.E is not None]).to(dtype)
-    E = E if isinstance(scale, float) and scale == 1.0 else E * scale
-    x = _joined([record.x for record in done])
-    if isinstance(module, nn.Linear):
-        kind, x, E = "dense", x.to(dtype), E.reshape(-1, E.shape[-1])
-        rows = len(E)
-    elif isinstance(module, nn.Embedding):
-        kind, rows = "embedding", x.numel()
-    else:
-        kind, x, rows = "convolution", x.to(dtype), len(E) * math.prod(E.shape[2:])
-    square = torch.stack([record.square for record in done]).sum().to(dtype)
-    residual = torch.linalg.vector_norm(E).square_()
-    ranks.all_sum(square, residual)
-    counts = rows, sum(record.samples for record in done), E.numel()
-    total_rows, samples, entries = (ranks.total(count, E) for count in counts)
-    return Seen(kind, x, E, total_rows, samples, square, residual, entries, output)
+        return 0
+    return sum(len(_batched(layer, record.x)) for record in done)
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+def _joined(layer: Layer, calls: Calls, scale: Any, samples: float) -> tuple[Tensor, Tensor]:
+    """A and E of all backward passes, such that AᵀE/samples is `p.grad`."""
+    assert layer.module is not None
+    done, dtype = calls[layer.module], layer.first.dtype
+    x = torch.cat([_batched(layer, record.x) for record in done]) if len(done) > 1 else _batched(layer, done[0].x)
+    signals = [_batched(layer, record.E) for record in done if record.E is not None]
+    E = torch.cat(signals) if len(signals) > 1 else signals[0]
+    return x.to(dtype), E.to(dtype) * (samples if scale is None else samples * scale)
 
 
-def _reduction(calls: Mapping[nn.Module, list[Record]], ranks: Ranks) -> tuple[Any, int]:
-    """c of a forward pass, and the samples of all forward passes on all ranks."""
-    passes = {record.forward: record for done in calls.values() for record in done}
-    if not passes:
-        return 1.0, ranks.count
-    first = next(iter(passes.values()))
-    return first.factor, ranks.total(sum(record.samples for record in passes.values()), first.square)
-
-
-def _last(calls: Mapping[nn.Module, list[Record]]) -> nn.Module | None:
-    """The layer that was called last in a forward pass: the output layer."""
-    found = [(record.forward, record.place, module) for module, done in calls.items() for record in done]
-    return max(found, key=lambda entry: entry[:2])[2] if found else None
-
-
-def _is_known(layer: _Layer) -> bool:
-    """Whether there is a rule for the layer besides the gradient, and its module computes what its class does."""
-    module = layer.module
-    if isinstance(module, nn.Linear):
-        return type(module).forward is nn.Linear.forward
-    if isinstance(module, nn.Embedding):
-        plain = module.max_norm is None and not module.scale_grad_by_freq
-        return type(module).forward is nn.Embedding.forward and plain
-    return layer.convolution is not None
-
-
-def _layers(model: nn.Module, given: list[nn.Parameter]) -> list[_Layer]:
-    """The given parameters by the modules that have them; a parameter of several modules is a layer by itself."""
-    wanted = {id(p) for p in given}
-    owners: dict[int, list[tuple[str, nn.Module, str, nn.Parameter]]] = {}
-    for path, module in model.named_modules():
-        for name, p in module.named_parameters(recurse=False):
-            if id(p) in wanted:
-                owners.setdefault(id(p), []).append((path, module, name, p))
-    if missing := [p for p in given if id(p) not in owners]:
-        raise SettingError(
-            f"params has {len(missing)} parameters that {type(model).__name__} does not have, the first of shape "
-            f"{tuple(missing[0].shape)}; give the model that they belong to."
-        )
-    shared = {id(entry[1]) for found in owners.values() if len(found) > 1 for entry in found}
-    grouped: dict[Any, list[Any]] = {}
-    for key, found in owners.items():
-        path, module, name, p = found[0]
-        grouped.setdefault((key,) if len(found) > 1 else id(module), []).append((path, module, name, p))
-    layers = []
-    for entries in grouped.values():
-        path, module, name, _ = entries[0]
-        alone = id(module) not in shared
-        convolution = Convolution(module) if alone and type(module) in CONVOLUTIONS else None
-        parameters = {own: p for _, _, own, p in entries}
-        layers.append(_Layer(path or name, module if alone else None, parameters, convolution))
-    return layers
+def _batched(layer: Layer, t: Tensor) -> Tensor:
+    """Inputs or signals with one batch dimension: rows of a dense layer, samples of a convolution."""
+    if isinstance(layer.map, Dense):
+        return t.reshape(-1, t.shape[-1])
+    assert isinstance(layer.map, Convolution)
+    return t if t.ndim == layer.map.module.weight.ndim else t[None]

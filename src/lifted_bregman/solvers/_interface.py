@@ -187,8 +187,12 @@ class Solver(ABC, Generic[S]):
         """Whether its numbers depend on the length of the run, so that a run with more epochs is another run."""
         return any(isinstance(setting, Schedule) and setting.ends_with_run for setting in vars(self).values())
 
-    def planned(self, steps: int) -> Self:
-        """The same solver for a run of so many steps: schedules that end with the run know when that is."""
+    def planned(self, steps: float, epochs: float) -> Self:
+        """The same solver for a run of this length: schedules that end with the run know when that is.
+
+        steps   inf where nobody knows
+        epochs  passes over the data; 0 for a solver inside another, whose runs are parts of a step
+        """
         schedules = {name: setting for name, setting in vars(self).items() if isinstance(setting, Schedule)}
         return self._changed(**{name: schedule.planned(steps) for name, schedule in schedules.items()})
 

@@ -136,7 +136,7 @@ class Run:
                 "epoch has: give epoch_steps=, the data a length (__len__), or the schedule steps=."
             )
         steps = epochs * (source.batches or 1)  # at least, where it is not known
-        self.solver = solver = solver.planned(steps)
+        self.solver = solver = solver.planned(math.inf if source.batches is None else steps, epochs)
         solver.require(problem)
         self.problem = problem
         if problem.partition.count > 1:

@@ -128,8 +128,8 @@ class AsynchronousPIAG(Solver[AsynchronousState]):
     def require_steps(self, problem: LiftedProblem, steps: int) -> None:
         super().require_steps(problem, steps * self.round_updates)
 
-    def planned(self, steps: int) -> Self:
-        return super().planned(steps * self.round_updates)
+    def planned(self, steps: float, epochs: float) -> Self:
+        return super().planned(steps * self.round_updates, epochs)
 
     def init(self, problem: LiftedProblem, batch: Batch) -> AsynchronousState:
         if self.workers > len(batch):

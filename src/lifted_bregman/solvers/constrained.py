@@ -114,8 +114,8 @@ class Constrained(Solver[ConstrainedState]):
         """As the solver it wraps."""
         return self.solver.ends_with_run
 
-    def planned(self, steps: int) -> Self:
-        return self._changed(solver=self.solver.planned(steps * self.inner_steps))
+    def planned(self, steps: float, epochs: float) -> Self:
+        return self._changed(solver=self.solver.planned(steps * self.inner_steps, epochs))
 
     def init(self, problem: LiftedProblem, batch: Batch) -> ConstrainedState:
         state = ConstrainedState(multipliers=[self._limited(weight) for weight in problem.weights])

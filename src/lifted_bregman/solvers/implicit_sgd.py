@@ -161,9 +161,9 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
         implicit = self.parameters is ParameterUpdate.IMPLICIT
         self._require_solver(problem, require_numbers(self.prox_weight, "prox_weight", steps, zero=implicit))
 
-    def planned(self, steps: int) -> Self:
-        inner = None if self.solver is None else self.solver.planned(self.inner_steps)
-        return super().planned(steps)._changed(solver=inner)
+    def planned(self, steps: float, epochs: float) -> Self:
+        inner = None if self.solver is None else self.solver.planned(self.inner_steps, epochs=0)
+        return super().planned(steps, epochs)._changed(solver=inner)
 
     def _require_solver(self, problem: LiftedProblem, tau: float) -> None:
         """An error unless the solver of the sub-problems, if one is given, takes those with a term of weight τ."""

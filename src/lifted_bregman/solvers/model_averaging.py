@@ -110,8 +110,8 @@ class ModelAveraging(Solver[AveragingState]):
     def require(self, problem: LiftedProblem) -> None:
         require_solvable(problem.anchored(live(problem), 0.0), self.solver, self.local_steps)
 
-    def planned(self, steps: int) -> Self:
-        return self._changed(solver=self.solver.planned(self.local_steps))
+    def planned(self, steps: float, epochs: float) -> Self:
+        return self._changed(solver=self.solver.planned(self.local_steps, epochs=0))
 
     def init(self, problem: LiftedProblem, batch: Batch) -> AveragingState:
         return _start(problem, batch, self.workers)
@@ -159,8 +159,8 @@ class ImplicitParallel(Solver[AveragingState]):
     def require(self, problem: LiftedProblem) -> None:
         require_solvable(problem.anchored(live(problem), 1.0), self.solver, self.local_steps)
 
-    def planned(self, steps: int) -> Self:
-        return super().planned(steps)._changed(solver=self.solver.planned(self.local_steps))
+    def planned(self, steps: float, epochs: float) -> Self:
+        return super().planned(steps, epochs)._changed(solver=self.solver.planned(self.local_steps, epochs=0))
 
     def init(self, problem: LiftedProblem, batch: Batch) -> AveragingState:
         return _start(problem, batch, self.workers)

@@ -34,7 +34,7 @@ class Schedule(ABC):
         """Whether it needs the number of steps of the run, which it has not been given."""
         return False
 
-    def planned(self, steps: int) -> Schedule:
+    def planned(self, steps: float) -> Schedule:
         """The schedule of a run of so many steps; the schedule itself unless it `ends_with_run`."""
         return self
 
@@ -127,7 +127,7 @@ class _ToZero(Schedule):
     def ends_with_run(self) -> bool:
         return self.steps is None
 
-    def planned(self, steps: int) -> Schedule:
+    def planned(self, steps: float) -> Schedule:
         if self.steps is not None:
             return self
         own: Any = self

@@ -137,8 +137,8 @@ class TargetedPenalties(Solver[TargetedState]):
         """As the solver it wraps."""
         return self.solver.ends_with_run
 
-    def planned(self, steps: int) -> Self:
-        return self._changed(solver=self.solver.planned(steps))
+    def planned(self, steps: float, epochs: float) -> Self:
+        return self._changed(solver=self.solver.planned(steps, epochs))
 
     def init(self, problem: LiftedProblem, batch: Batch) -> TargetedState:
         inner = self.solver.init(problem, batch)

@@ -11,13 +11,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lifted_bregman._generators import named_generator
 from lifted_bregman.errors import LiftedBregmanError
-from lifted_bregman.solvers import Callback, Outcome, Result, Run
+from lifted_bregman.solvers import Callback, Outcome, Result, Run, Solver
 from lifted_bregman.solvers._batches import epoch_order
 from lifted_bregman.training import fit
 from lifted_bregman_lab.race.opponents import Opponent
@@ -119,15 +120,17 @@ class BackpropRun(RaceRun):
 
 
 class LiftedRun(RaceRun):
-    """A run by `lb.fit` with its default solver.
+    """A run by `lb.fit`, with its default solver or another.
 
     `fit` runs in a thread of its own.  Its callback holds it after the steps that were asked for, while the other
     thread evaluates.  One of the two threads waits for the other at any time.
     """
 
-    def __init__(self, problem: RaceProblem, data: RaceSamples, epochs: int, seed: int) -> None:
+    def __init__(
+        self, problem: RaceProblem, data: RaceSamples, epochs: int, seed: int, solver: Solver[Any] | None = None
+    ) -> None:
         super().__init__(problem, data, epochs, seed)
-        self._lifted = problem.lifted(self.model, data)
+        self._lifted, self._solver = problem.lifted(self.model, data), solver
         self._wanted, self._closed = 0, False
         self._go, self._ready = threading.Semaphore(0), threading.Semaphore(0)
         self._started = 0.0
@@ -182,7 +185,7 @@ class LiftedRun(RaceRun):
         data, size = (self.data.X, self.data.Y), self.problem.batch_size
         options = {"epochs": self.epochs, "batch_size": size, "seed": self.seed, "record_every": self.epochs}
         try:
-            self._result = fit(self._lifted, data, callbacks=[_Hold(self._hold, self._stepped)], **options)  # type: ignore[arg-type]
+            self._result = fit(self._lifted, data, self._solver, callbacks=[_Hold(self._hold, self._stepped)], **options)  # type: ignore[arg-type]
         except BaseException as error:  # raised again in the thread that waits
             self._error = error
         self._ready.release()

@@ -40,16 +40,18 @@ class Layer:
 
 @dataclass
 class Reference:
-    """The chain, and the settings of `KroneckerSweep`; `narrow` and `block` are `rule.NARROW` and the largest block."""
+    """The chain, the settings of `KroneckerSweep`, and three constants of `rule` and `moves`."""
 
     layers: Sequence[Layer]
     total_steps: int
     step_size: float = 2.0
     nudge: float = 0.5
     damping: float = 1.0
-    wide_damping: float = 0.15
     trust: float = 0.3
-    narrow: int = 128
+    weight_decay: float = 0.04
+    epochs: float = 0.0
+    inputs: int = 256
+    signals: int = 128
     block: int = 256
     k: int = 0
     updates: int = 0
@@ -83,8 +85,8 @@ class Reference:
         s = min(1.0, k / warm) * fall
         for l, layer in enumerate(self.layers):
             a, E = A[l] * w.sqrt()[:, None], signals[l] * w.sqrt()[:, None]
-            (units, n), wide = layer.theta.shape, A[l].shape[1] - 1 > self.narrow
-            has_P_E = l < L - 1 and units <= self.narrow
+            (units, n), wide = layer.theta.shape, A[l].shape[1] - 1 > self.inputs
+            has_P_E = l < L - 1 and units <= self.signals
             share = max(0.05, 1.0 / self.updates)
             if updating:
                 layer.R_A = (1.0 - share) * layer.R_A + share * a.T @ a / m
@@ -96,7 +98,7 @@ class Reference:
             if wide:
                 size = math.ceil(m / math.ceil(m / self.block))
                 parts = [slice(i, i + size) for i in range(0, m, size)]
-                blocks = [damped(a[p] @ a[p].T / len(a[p]), self.wide_damping) for p in parts]
+                blocks = [damped(a[p] @ a[p].T / len(a[p]), self.damping) for p in parts]
                 G = torch.stack([(P @ E[p]).T @ a[p] for p, P in zip(parts, blocks, strict=True)]).sum(0) / m
                 squares = (G * G).mean(1, keepdim=True).expand_as(G)
             else:
@@ -105,6 +107,8 @@ class Reference:
             layer.M, layer.V = 0.9 * layer.M + 0.1 * G, 0.95 * layer.V + 0.05 * squares
             root = layer.V.sqrt() + 1e-3 * layer.V.mean().sqrt() + 1e-12
             U = layer.M / root * math.sqrt(1.0 - 0.95**k) / (1.0 - 0.9**k)
+            kept = 1.0 - 2.0 * self.weight_decay * s * self.epochs / self.total_steps
+            layer.theta = torch.cat((kept * layer.theta[:, :-1], layer.theta[:, -1:]), 1)
             size_of_theta = max(float(layer.theta.norm()), 0.1 * math.sqrt(units))
             rate = self.step_size / math.sqrt(self.total_steps * n)
             layer.theta = layer.theta - s * min(rate, self.trust / L * size_of_theta / float(U.norm())) * U

@@ -9,17 +9,18 @@ is EᵀA/m.  k counts steps from 1, and K is the number of steps of the run.
     memory          M ← β₁ M + (1 - β₁) G                 V ← β₂ V + (1 - β₂) G²
     move            Θ ← Θ - η U,   U = M/(1 - β₁ᵏ) / √(V/(1 - β₂ᵏ)), a thousandth of the mean added to the root
     length          η = s(k/K) min( c/√(K n), κ/L ‖Θ‖/‖U‖ )
+    decay           Θ ← (1 - 2 δ s(k/K) e/K) Θ before the move, δ in each of e epochs; not of biases and gains
     schedule        s rises to 1 in the first 20th of the run, and falls to 0 like a cosine
 
 The rate c/√(K n) makes the sum of all moves, √K of them if they were random, independent of the length of the run, and
 the change of a unit's output independent of the number n of its inputs.  The metric is that of K-FAC, with lifted
 signals; the moments are Adam's, with a short memory.
 
-A layer of more than `NARROW` inputs takes the metric of the batch alone, in sample space,
+A layer of more than `WIDEST_INPUTS` inputs takes the metric of the batch alone, in sample space,
 
     G = Cᵀ A/m          C = (AAᵀ/m + τtI)⁻¹ E P_E t (1 + τ) ,   t the mean eigenvalue of AAᵀ/m ,
 
-and one second moment for each unit.  Layers of more than `NARROW` units, and the output layer, have P_E = I.
+and one second moment for each unit.  Layers of more than `WIDEST_SIGNALS` units, and the output layer, have P_E = I.
 
 These are functions of tensors; `memory` holds a layer's tensors by name.
 """
@@ -27,17 +28,17 @@ These are functions of tensors; `memory` holds a layer's tensors by name.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from lifted_bregman._linalg import damped_inverse
 
-NARROW = 128
-"""Inputs or units up to which a Gram matrix is kept."""
-WIDE_DAMPING = 0.15
-"""τ in sample space."""
+WIDEST_INPUTS = 256
+"""Inputs up to which a running Gram matrix of the inputs is kept."""
+WIDEST_SIGNALS = 128
+"""Units up to which a running Gram matrix of the signals is kept."""
 MOMENTUM = 0.9
 """β₁."""
 SECOND = 0.95
@@ -47,7 +48,7 @@ GRAM_MEMORY = 0.95
 WARM_UP = 0.05
 """Share of the run in which the rate rises."""
 OPEN_ENDED = 400
-"""Where K is unknown, the rate is that of a run of max(k, 400) steps."""
+"""Where K is unknown (None or infinite), the rate is that of a run of max(k, 400) steps."""
 _UPDATE_EVERY = 3
 _INVERT_EVERY = 10
 _LEAST_NORM = 0.1  # of a unit, where a layer begins at 0
@@ -62,19 +63,26 @@ Memory = dict[str, Tensor]
 AllSum = Callable[..., None]
 
 
-def schedule(k: int, total: int | None) -> float:
+def schedule(k: int, total: float | None) -> float:
     """s(k/K) for step k >= 1; for an unknown K it only rises."""
-    if total is None:
+    if total is None or math.isinf(total):
         return min(1.0, k / (WARM_UP * OPEN_ENDED))
     warm = max(1.0, WARM_UP * total)
     left = max(0.0, k - warm) / max(1.0, total - warm)
     return min(k / warm, 1.0) * 0.5 * (1.0 + math.cos(math.pi * min(1.0, left)))
 
 
-def rate(k: int, total: int | None, inputs: int, step_size: float) -> float:
+def rate(k: int, total: float | None, inputs: int, step_size: float) -> float:
     """s(k/K) c/√(K n)."""
-    steps = max(k, OPEN_ENDED) if total is None else total
+    steps = max(k, OPEN_ENDED) if total is None or math.isinf(total) else total
     return schedule(k, total) * step_size / math.sqrt(steps * inputs)
+
+
+def decay(k: int, total: float | None, epochs: float | None, weight_decay: float) -> float:
+    """2 δ s(k/K) e/K, which makes about δ in each of e epochs, since s is ½ in the mean; 0 where K or e is unknown."""
+    if total is None or math.isinf(total) or not epochs:
+        return 0.0
+    return 2.0 * weight_decay * schedule(k, total) * epochs / total
 
 
 def inverts(k: int, last: int) -> bool:
@@ -101,16 +109,28 @@ def update_gram(memory: Memory, name: str, gram: Tensor, times: int) -> None:
         memory[name] = gram.clone()
 
 
-def metric(gram: Tensor, damping: float) -> tuple[Tensor, Tensor]:
-    """P = (R + τtI)⁻¹ t(1 + τ), which is I for R = tI, and whether a multiple of I replaces it, () of bool.
+def metrics(grams: Sequence[Tensor], damping: float) -> tuple[list[Tensor], list[Tensor]]:
+    """P = (R + τtI)⁻¹ t(1 + τ) of each matrix, which is I for R = tI; equal ones are factorised in one call.
 
-    gram  R, (n, n) or a stack (k, n, n); t is the mean of the diagonal of each
+    Second comes, for each call, whether multiples of I replace its matrices, () of bool.
+
+    grams  R, (n, n) or a stack (k, n, n) each; t is the mean of the diagonal of each matrix
     """
-    stack = gram if gram.ndim == 3 else gram[None]
-    t = stack.diagonal(dim1=1, dim2=2).mean(1)
-    inverse, _, failed = damped_inverse(stack.clone(), damping)
-    P = inverse.mul_((t * (1.0 + damping))[:, None, None])
-    return (P if gram.ndim == 3 else P[0]), failed
+    alike: dict[tuple[int, torch.dtype, torch.device], list[int]] = {}
+    for place, R in enumerate(grams):
+        alike.setdefault((R.shape[-1], R.dtype, R.device), []).append(place)
+    found: dict[int, Tensor] = {}
+    failures = []
+    for (n, _, _), places in alike.items():
+        counts = [grams[place].numel() // (n * n) for place in places]
+        stack = torch.cat([grams[place].view(-1, n, n) for place in places])
+        t = stack.diagonal(dim1=1, dim2=2).mean(1)
+        inverse, _, failed = damped_inverse(stack, damping)
+        failures.append(failed)
+        parts = inverse.mul_((t * (1.0 + damping))[:, None, None]).split(counts)
+        # in memory of their own: products with unaligned memory may differ in the last bit
+        found |= {place: P.clone().view_as(grams[place]) for place, P in zip(places, parts, strict=True)}
+    return [found[place] for place in range(len(grams))], failures
 
 
 def direction(A: Tensor, E: Tensor, memory: Mapping[str, Tensor], total: int, all_sum: AllSum) -> Tensor:
@@ -139,35 +159,44 @@ def in_metric(G: Tensor, memory: Mapping[str, Tensor]) -> Tensor:
     return G if P_E is None else P_E @ G
 
 
-def sample_direction(A: Tensor, E: Tensor, damping: float, block: int) -> tuple[Tensor, Tensor]:
-    """CᵀA/m with C = (AAᵀ/m + τtI)⁻¹ E t(1 + τ), and whether the gradient replaces it, () of bool.
+def sample_directions(
+    layers: Sequence[tuple[Tensor, Tensor]], damping: float, block: int
+) -> tuple[list[Tensor], list[Tensor]]:
+    """CᵀA/m with C = (AAᵀ/m + τtI)⁻¹ E t(1 + τ) of each layer; second comes what `metrics` says of failures.
 
-    A, E   (m, n) and (m, units): all rows of the batch
-    block  rows of a system, at most; the directions of the blocks are averaged, by their rows
+    layers  A and E of each, (m, n) and (m, units): all rows of the batch
+    block   rows of a system, at most; the directions of the blocks are averaged, by their rows
     """
-    m = len(A)
-    size = -(-m // -(-m // block))
-    G, failed = E.new_zeros(E.shape[1], A.shape[1]), torch.zeros((), dtype=torch.bool, device=A.device)
-    for a, e in zip(A.split(size), E.split(size), strict=True):
-        P, missed = metric((a @ a.t()).div_(len(a)), damping)
-        G.addmm_((P @ e).t(), a, alpha=1.0 / m)
-        failed = failed | missed
-    return G, failed
+    if not layers:
+        return [], []
+    cuts = [-(-len(A) // -(-len(A) // block)) for A, _ in layers]
+    blocks = [list(A.split(size)) for (A, _), size in zip(layers, cuts, strict=True)]
+    found, failures = metrics([(a @ a.t()).div_(len(a)) for parts in blocks for a in parts], damping)
+    P, directions = iter(found), []
+    for (A, E), parts, size in zip(layers, blocks, cuts, strict=True):
+        C = torch.cat([next(P) @ e for e in E.split(size)]) if len(parts) > 1 else next(P) @ E
+        directions.append((C.t() @ A).div_(len(A)))
+    return directions, failures
 
 
-def remember(memory: Memory, G: Tensor, by_unit: bool) -> None:
-    """M and V take in G, in place.
+def remember(memories: Sequence[Memory], directions: Sequence[Tensor], by_unit: Sequence[bool]) -> None:
+    """M and V of each layer take in its G, in place.
 
-    by_unit  one second moment for each unit, the mean of its squares
+    by_unit  whether a layer has one second moment for each unit, the mean of its squares
     """
-    if "momentum" not in memory:
-        memory["momentum"] = torch.zeros_like(G)
-        memory["squares"] = G.new_zeros(len(G), 1) if by_unit else torch.zeros_like(G)
-    memory["momentum"].lerp_(G, 1.0 - MOMENTUM)
-    if by_unit:
-        memory["squares"].lerp_(torch.linalg.vecdot(G, G)[:, None] / G.shape[1], 1.0 - SECOND)
-    else:
-        memory["squares"].mul_(SECOND).addcmul_(G, G, value=1.0 - SECOND)
+    for memory, G, one in zip(memories, directions, by_unit, strict=True):
+        if "momentum" not in memory:
+            memory["momentum"] = torch.zeros_like(G)
+            memory["squares"] = G.new_zeros(len(G), 1) if one else torch.zeros_like(G)
+    torch._foreach_lerp_([memory["momentum"] for memory in memories], list(directions), 1.0 - MOMENTUM)
+    squares = [memory["squares"] for memory, one in zip(memories, by_unit, strict=True) if not one]
+    entries = [G for G, one in zip(directions, by_unit, strict=True) if not one]
+    if squares:
+        torch._foreach_mul_(squares, SECOND)
+        torch._foreach_addcmul_(squares, entries, entries, 1.0 - SECOND)
+    for memory, G, one in zip(memories, directions, by_unit, strict=True):
+        if one:
+            memory["squares"].lerp_(torch.linalg.vecdot(G, G)[:, None] / G.shape[1], 1.0 - SECOND)
 
 
 def correction(k: int) -> float:
@@ -175,23 +204,44 @@ def correction(k: int) -> float:
     return math.sqrt(1.0 - SECOND**k) / (1.0 - MOMENTUM**k)
 
 
-def move(memory: Mapping[str, Tensor]) -> Tensor:
-    """M/(√V + ε), without the correction for the first steps; ε is a thousandth of the root mean square of √V.
+def moves(memories: Sequence[Mapping[str, Tensor]]) -> list[Tensor]:
+    """M/(√V + ε) of each layer, without the correction for the first steps; ε is 0.001 of the root mean square of √V.
 
     Without it an entry of G that is 0 but for rounding would move as far as any other.
     """
-    V = memory["squares"]
-    return memory["momentum"] / V.sqrt().add_(V.mean().sqrt_().mul_(_LEAST_SHARE).add_(_TINY))
+    roots = list(torch._foreach_sqrt([memory["squares"] for memory in memories]))
+    # √mean(V) = ‖√V‖/√entries
+    least = list(torch._foreach_norm(roots))
+    torch._foreach_mul_(least, [_LEAST_SHARE / math.sqrt(root.numel()) for root in roots])
+    torch._foreach_add_(least, _TINY)
+    torch._foreach_add_(roots, least)
+    return list(torch._foreach_div([memory["momentum"] for memory in memories], roots))
 
 
-def length(parameters: list[Tensor], U: Tensor, rate: float, limit: float) -> Tensor:
-    """η = min( rate, limit ‖Θ‖/‖U‖ ), (); a unit counts with a norm of 0.1 at least, so that a layer may begin at 0.
+def lengths(
+    parameters: Sequence[Sequence[Tensor]], U: Sequence[Tensor], rates: Sequence[float], limits: Sequence[float]
+) -> list[Tensor]:
+    """η = min( rate, limit ‖Θ‖/‖U‖ ) of each layer, (); a unit counts with a norm of 0.1 at least.
 
-    limit  s(k/K) κ/L
+    So a layer may begin at 0.
+
+    parameters  Θ of each layer, in one part or several
+    limits      s(k/K) κ/L of each
     """
-    norms = torch._foreach_norm([*parameters, U])
-    size: Tensor = torch.linalg.vector_norm(torch.stack(norms[:-1]))
-    return size.clamp_(min=_LEAST_NORM * math.sqrt(len(U))).mul_(limit).div_(norms[-1] + _TINY).clamp_(max=rate)
+    count, parts = len(U), max(map(len, parameters))
+    norms = torch._foreach_norm([*(p for own in parameters for p in own), *U])
+    # ‖Θ‖ of a layer from those of its parts, (parts, layers)
+    found, nothing = iter(norms), norms[0].new_zeros(())
+    table = [[next(found) for _ in own] + [nothing] * (parts - len(own)) for own in parameters]
+    stacked = torch.stack([*(row[part] for part in range(parts) for row in table), *norms[-count:]])
+    stacked = stacked.view(parts + 1, count)
+    quotients: Tensor = torch.linalg.vector_norm(stacked[:-1], dim=0)
+    eta = list(quotients.unbind())
+    torch._foreach_clamp_min_(eta, [_LEAST_NORM * math.sqrt(len(u)) for u in U])
+    quotients.div_(stacked[-1] + _TINY)
+    torch._foreach_mul_(eta, list(limits))
+    torch._foreach_clamp_max_(eta, list(rates))
+    return eta
 
 
 def prox_step(memory: Mapping[str, Tensor], eta: Tensor, k: int) -> Tensor:
