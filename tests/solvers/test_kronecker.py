@@ -131,11 +131,11 @@ def test_weights_shrink_and_biases_and_penalised_layers_do_not():
         torch.testing.assert_close(q, factor * p, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("rows", [3, 20])
+@pytest.mark.parametrize("rows", [3, 5, 20])
 def test_few_and_many_rows_have_the_same_direction(rows):
     generator = torch.Generator().manual_seed(0)
-    A, E = (torch.randn(rows, n, generator=generator, dtype=F64) for n in (6, 5))
-    P_A, P_E = rule.metrics([torch.eye(n, dtype=F64) + torch.ones(n, n, dtype=F64) for n in (6, 5)], 0.5)[0]
+    A, E = (torch.randn(rows, n, generator=generator, dtype=F64) for n in (7, 4))
+    P_A, P_E = rule.metrics([torch.eye(n, dtype=F64) + torch.ones(n, n, dtype=F64) for n in (7, 4)], 0.5)[0]
     memory = {"input_metric": P_A, "signal_metric": P_E}
     G = rule.direction(A, E, memory, rows, lambda *sums: None)
     torch.testing.assert_close(G, P_E @ (E.T @ A / rows) @ P_A)

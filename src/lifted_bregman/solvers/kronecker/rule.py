@@ -141,14 +141,15 @@ def direction(A: Tensor, E: Tensor, memory: Mapping[str, Tensor], total: int, al
     all_sum  adds up sums over rows, in place
     """
     P_A, P_E = memory.get("input_metric"), memory.get("signal_metric")
-    few = total < max(A.shape[1], E.shape[1])  # the same on every rank
-    if few:  # the metrics meet the smaller factors first
-        A = A if P_A is None else A @ P_A
-        E = E if P_E is None else E @ P_E
+    # Each metric meets the smaller matrix, which is the same one on every rank.
+    before, after = total < E.shape[1], total < A.shape[1]
+    A = A @ P_A if P_A is not None and before else A
+    E = E @ P_E if P_E is not None and after else E
     G = E.t() @ A
     all_sum(G)
     G.div_(total)
-    return G if few else in_metric(G, memory)
+    G = G @ P_A if P_A is not None and not before else G
+    return P_E @ G if P_E is not None and not after else G
 
 
 def in_metric(G: Tensor, memory: Mapping[str, Tensor]) -> Tensor:
