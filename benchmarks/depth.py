@@ -33,7 +33,6 @@ from torch import Tensor, nn
 import lifted_bregman as lb
 from lifted_bregman.activations import Identity
 from lifted_bregman.solvers import Batch, Solver
-from lifted_bregman.solvers.gram.signal import Signal
 
 WIDTH, TEST_SHARE = 64, 0.25
 RATES = {"AdamW": (1e-4, 3e-4, 1e-3, 3e-3), "SGD": (3e-3, 1e-2, 3e-2, 1e-1)}
@@ -114,12 +113,12 @@ class Recording(lb.GramSweep):
 
     found: dict[int, Tensor]
 
-    def _signal(self, problem: lb.LiftedProblem, layer: int, *arguments: Any) -> Signal:
-        signal = super()._signal(problem, layer, *arguments)
-        self.found[layer] = signal.E.clone()
-        return signal
+    def _signal(self, problem: lb.LiftedProblem, layer: int, *arguments: Any) -> Tensor:
+        E = super()._signal(problem, layer, *arguments)
+        self.found[layer] = E.clone()
+        return E
 
-    def _take(self, *arguments: object) -> None:
+    def _collect(self, *arguments: object) -> None:
         pass
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from lifted_bregman.solvers import KroneckerSweep, Outcome
+from lifted_bregman.solvers import GramSweep, Outcome
 from lifted_bregman.training import default_solver
 from lifted_bregman_lab.race.problems import PROBLEMS, RaceProblem
 from lifted_bregman_lab.race.runs import LiftedRun
@@ -44,7 +44,7 @@ LEAST = 1e-5
 """Losses below this count as this: ratios of numbers that are 0 but for rounding say nothing."""
 
 
-def variants(default: KroneckerSweep) -> dict[str, KroneckerSweep]:
+def variants(default: GramSweep) -> dict[str, GramSweep]:
     """The default, the default without a part, and with a setting that is off, by name."""
     found = {"default": default} | {name: replace(default, **changed) for name, changed in PARTS.items()}  # type: ignore[arg-type]
     for name in SETTINGS:
@@ -57,7 +57,7 @@ def off(setting: str, factor: float) -> str:
     return f"{setting} x {factor:.2g}"
 
 
-def train(problem: RaceProblem, data: Any, solver: KroneckerSweep, seed: int) -> tuple[float | None, float | None]:
+def train(problem: RaceProblem, data: Any, solver: GramSweep, seed: int) -> tuple[float | None, float | None]:
     """Training loss and error on new samples at the end; None where the run diverged."""
     run = LiftedRun(problem, data, problem.epochs("short"), seed, solver)
     run.advance(run.steps)
@@ -114,7 +114,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     default = default_solver()
-    assert isinstance(default, KroneckerSweep)
+    assert isinstance(default, GramSweep)
     solvers = variants(default)
     if given.quick:
         solvers = {name: solvers[name] for name in ("default", *PARTS)}

@@ -65,7 +65,7 @@ GRAM_LENGTH, GRAM_SCHEDULE, GRAM_PARALLEL = (
 )
 STREAMS, STREAM_TESTS = "data/streams.py", "tests/training/test_streams.py -k "
 MISTAKEN_STREAMS = "tests/training/test_stream_mistakes.py -k "
-KRONECKER, KRONECKER_TESTS = "solvers/kronecker/rule.py", "tests/solvers/test_kronecker.py"
+KRONECKER, KRONECKER_TESTS = "solvers/gram/rule.py", "tests/solvers/test_kronecker.py"
 CURVATURE, CHOLESKY = "problem/curvature.py", "_linalg/cholesky.py"
 SHARD, TEAM, AGREEMENT = (
     "distributed/process_shard.py",
@@ -417,9 +417,9 @@ MUTATIONS = [
     Mutation("Kronecker: signals without their metric", KRONECKER, "return G if P_E is None else P_E @ G", "return G", KRONECKER_TESTS + " -k patches"),
     Mutation("Kronecker: a rate for each number of inputs alike", KRONECKER, "math.sqrt(steps * inputs)", "math.sqrt(steps)", KRONECKER_TESTS),
     Mutation("Kronecker: the last updates count alone", KRONECKER, "share = max(1.0 - GRAM_MEMORY, 1.0 / times)", "share = 1.0", KRONECKER_TESTS),
-    Mutation("Kronecker: sample weights forgotten", "solvers/kronecker/moves.py", "            A, E = A * root, E * root\n", "", KRONECKER_TESTS),
+    Mutation("Kronecker: sample weights forgotten", "solvers/gram/moves.py", "            A, E = A * root, E * root\n", "", KRONECKER_TESTS),
     Mutation("Kronecker: a layer at 0 stays there", KRONECKER, "_LEAST_NORM = 0.1", "_LEAST_NORM = 0.0", KRONECKER_TESTS + " -k begins_at_zero"),
-    Mutation("Kronecker: Gram matrices of this rank's rows", "solvers/kronecker/moves.py", "            self._shard.all_sum(gram)\n", "            pass\n", IN_PARTS + "Kronecker"),
+    Mutation("Kronecker: Gram matrices of this rank's rows", "solvers/gram/moves.py", "            self._shard.all_sum(gram)\n", "            pass\n", IN_PARTS + "Kronecker"),
     Mutation("patches: the metric forgotten", GRAM_MOVE, "delta = torch.bmm(G, inverse)", "delta = G", SWEEP + " -k patches"),
     Mutation("patches: few of them not averaged", GRAM_MOVE, "alpha=-1.0 / r)", "alpha=-1.0)", SWEEP + " -k patches"),
     Mutation("sites: a new mask at every call of a step", "maps/sites.py", "return self.frozen or (self.once and self._found)", "return self.frozen", "tests/maps/test_core.py"),

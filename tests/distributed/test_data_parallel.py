@@ -107,7 +107,7 @@ def test_every_solver(crew, place, way):
 
 CONVOLUTIONAL = [
     solvers.GramSweep(step_size=0.02),
-    solvers.KroneckerSweep(step_size=0.2, total_steps=40),
+    solvers.GramSweep(step_size=0.2, total_steps=40),
     solvers.ImplicitSGD(prox_weight=5.0, inner_steps=2),
     solvers.StochasticProximalGradient(step_parameter=ESTIMATED, order=solvers.Simultaneous()),
     solvers.SAGA(),

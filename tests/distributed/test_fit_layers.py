@@ -221,9 +221,9 @@ def test_impossible_degrees_are_refused_before_workers_start(monkeypatch: pytest
 
 
 def test_the_default_solver_where_layers_are_shared() -> None:
-    assert lb.training.default_solver(TWO) == lb.KroneckerSweep(micro_batches=4)
+    assert lb.training.default_solver(TWO) == lb.GramSweep(micro_batches=4)
     for parallel in (None, lb.Parallel(data=2), lb.Parallel(data=2, layer=2)):
-        assert lb.training.default_solver(parallel) == lb.KroneckerSweep()
+        assert lb.training.default_solver(parallel) == lb.GramSweep()
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ JACOBI = solvers.ProximalGradient(sweep=solvers.Jacobi(), step_rule=solvers.Fixe
 CURVED = solvers.ProximalGradient(sweep=solvers.Jacobi())
 SIMULTANEOUS = solvers.StochasticProximalGradient(0.02, order=solvers.Simultaneous())
 PIPELINED = solvers.PipelinedSweep(micro_batches=2)
-GRAM = solvers.GramSweep(step_size=0.02, micro_batches=3)
+GRAM = solvers.GramSweep(step_size=0.1, micro_batches=3)
 SOLVERS = {
     "Jacobi, fixed": JACOBI,
     "Jacobi, bound": CURVED,
@@ -33,10 +33,9 @@ SOLVERS = {
     "simultaneous, estimate": solvers.StochasticProximalGradient(ESTIMATED, 0.1, order=solvers.Simultaneous()),
     "pipelined": PIPELINED,
     "pipelined, fixed": solvers.PipelinedSweep(0.03, 0.05, micro_batches=3),
-    "Gram": solvers.GramSweep(step_size=0.02),
-    "Kronecker": solvers.KroneckerSweep(step_size=0.2, total_steps=40, micro_batches=3),
+    "Gram": solvers.GramSweep(step_size=0.1),
     "Gram, pipelined": GRAM,
-    "Gram, all settings": solvers.GramSweep(0.02, nudge=30.0, average=0.0, inner_steps=2, block=2, micro_batches=2),
+    "Gram, all settings": solvers.GramSweep(0.2, nudge=30.0, damping=3.0, trust=0.05, total_steps=40, micro_batches=2),
 }
 EXACT = ("outcome", "parameters", "state", "work")
 

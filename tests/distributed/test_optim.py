@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import lifted_bregman as lb
-from lifted_bregman.solvers.kronecker import moves, rule
+from lifted_bregman.solvers.gram import moves, rule
 
 F64 = torch.float64
 

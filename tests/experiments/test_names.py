@@ -55,8 +55,8 @@ def test_a_solver_is_built_from_its_plain_settings(name: str) -> None:
 
 
 def test_without_a_name_it_is_the_default_of_fit() -> None:
-    assert make_solver(None, {}) == make_solver(default_name(), {}) == default_solver() == solvers.KroneckerSweep()
-    assert make_solver(None, {"step_size": 0.5}) == solvers.KroneckerSweep(step_size=0.5)
+    assert make_solver(None, {}) == make_solver(default_name(), {}) == default_solver() == solvers.GramSweep()
+    assert make_solver(None, {"step_size": 0.5}) == solvers.GramSweep(step_size=0.5)
 
 
 @pytest.mark.parametrize("name", REQUIRED)
@@ -96,8 +96,8 @@ def test_the_solvers_of_the_cases_are_built_from_plain_settings() -> None:
             {"reading": "majorised", "space": "samples"},
             solvers.ImplicitSGD(reading=solvers.Majorised(), space=solvers.Space.SAMPLES),
         ),
-        ("gram-sweep", {"damping": 1, "inner_steps": 2}, solvers.GramSweep(damping=1.0, inner_steps=2)),
-        ("gram-sweep", {"damping": math.inf}, solvers.GramSweep(damping=math.inf)),
+        ("gram-sweep", {"damping": 1, "micro_batches": 2}, solvers.GramSweep(damping=1.0, micro_batches=2)),
+        ("gram-sweep", {"total_steps": math.inf}, solvers.GramSweep(total_steps=math.inf)),
         ("linbreg", {"penalties": "box:-inf:2"}, solvers.LinBreg(penalties=lb.penalties.Box(-math.inf, 2.0))),
         ("admm", {"balancing": "none"}, solvers.ADMM(balancing=None)),
         ("admm", {"sweep": "top-down", "monotone": False}, solvers.ADMM(sweep=solvers.TopDown(), monotone=False)),

@@ -214,11 +214,11 @@ def test_a_network_beyond_the_memory_is_refused_before_it_is_built() -> None:
 
 @pytest.mark.parametrize("written", ["inf", "Infinity", "+inf"])
 def test_a_solver_s_setting_may_be_infinite_and_survives_a_file(written: str, tmp_path: Path) -> None:
-    given_as = {"data": "digits", "solver": {"name": "gram-sweep", "damping": from_text(written)}}
+    given_as = {"data": "digits", "solver": {"name": "gram-sweep", "total_steps": from_text(written)}}
     settings = from_entries(given_as).resolved()
-    assert settings.make_solver() == solvers.GramSweep(damping=math.inf)
+    assert settings.make_solver() == solvers.GramSweep(total_steps=math.inf)
     assert through_file(settings, tmp_path) == settings
-    assert "\ndamping = inf\n" in (tmp_path / "settings.toml").read_text()
+    assert "\ntotal_steps = inf\n" in (tmp_path / "settings.toml").read_text()
 
 
 @given(

@@ -14,8 +14,8 @@ from torch.utils.checkpoint import checkpoint
 import lifted_bregman as lb
 from lifted_bregman import solvers
 from lifted_bregman.errors import CompatibilityError, SettingError
-from lifted_bregman.solvers.kronecker import moves, rule
-from lifted_bregman.solvers.kronecker.reference import Layer, Reference
+from lifted_bregman.solvers.gram import moves, rule
+from lifted_bregman.solvers.gram.reference import Layer, Reference
 
 F64 = torch.float64
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
@@ -63,7 +63,7 @@ CASES = {
     "the first layer wide": {"inputs": 8},
     "two wide layers, in blocks": {"inputs": 5, "signals": 4, "block": 3},
     "other settings": {"step_size": 0.7, "damping": 3.0, "trust": 0.02, "weight_decay": 0.5, "epochs": 6},
-    "moves that nothing limits": {"trust": 1e3, "step_size": 0.3},
+    "moves that nothing limits": {"trust": 1e3, "step_size": 0.1},
 }
 
 
@@ -81,7 +81,7 @@ def settings(request, monkeypatch):
 def test_lifted_backward_gives_the_numbers_of_fit(settings, total):
     """Over as many steps as have some that update no metric, and record nothing of narrow layers."""
     (X, Y), batches = data(), (BATCHES * 3)[:40]
-    expected = by_solver(lb.KroneckerSweep(total_steps=total, **settings), chain(), X, Y, batches)
+    expected = by_solver(lb.GramSweep(total_steps=total, **settings), chain(), X, Y, batches)
     model = lb.lifted_backward(chain(), nudge=0.5)
     optimizer, start = lb.optim.Gram(model, total_steps=total, **settings), values(model)
     train(model, optimizer, X, Y, batches)
@@ -125,7 +125,7 @@ def test_convolutions_have_the_numbers_of_fit(pooled):
         ).double()
 
     X, Y = torch.randn(15, 2, 4, 4, dtype=F64, generator=torch.Generator().manual_seed(0)), next(iter([*data()][1:]))
-    expected = by_solver(lb.KroneckerSweep(total_steps=15), network(), X, Y)
+    expected = by_solver(lb.GramSweep(total_steps=15), network(), X, Y)
     model = lb.lifted_backward(network())
     train(model, lb.optim.Gram(model, total_steps=15), X, Y)
     for p, q in zip(values(model), expected, strict=True):
@@ -179,8 +179,8 @@ def test_a_layer_that_is_called_twice_moves_along_its_gradient():
     half_squares(model(x), x).backward()
     g = [p.grad.clone() for p in model.parameters()]
     optimizer.step()
-    # The rate of the first of 50 steps is 1/2.5 of c/√(50 n); that of a bias a tenth of it, with n = 1.
-    rates = [0.4 * 0.1 / math.sqrt(50 * 3), 0.1 * 0.4 * 0.1 / math.sqrt(50)]
+    # The rate of the first of 50 steps is 1/2.5 of c/(50^¼ √n); that of a bias a tenth of it, with n = 1.
+    rates = [0.4 * 0.1 / (50**0.25 * math.sqrt(3)), 0.1 * 0.4 * 0.1 / 50**0.25]
     for p, q, slope, rate in zip(before, values(model), g, rates, strict=True):
         expected = rate * slope / (slope.abs() + 1e-3 * slope.square().mean().sqrt())
         torch.testing.assert_close(p - q, expected, rtol=1e-9, atol=1e-12)
@@ -314,7 +314,7 @@ def test_parameter_groups_and_frozen_parameters():
 def test_groups_have_a_weight_decay_of_their_own_and_may_be_added():
     """Where the loss has no gradient, decay is all that moves."""
     (X, _), model = data(), chain()
-    optimizer = lb.optim.Gram(model, model[0].parameters(), total_steps=10, weight_decay=0.25, epochs=2)
+    optimizer = lb.optim.Gram(model, model[0].parameters(), total_steps=10, weight_decay=0.25, epochs=4)
     optimizer.add_param_group({"params": model[2].parameters(), "weight_decay": 0.0})
     before = values(model)
     (0.0 * model(X).sum()).backward()

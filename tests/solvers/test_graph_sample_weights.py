@@ -12,7 +12,7 @@ F64 = torch.float64
 KINDS = ["pre-activation residual", "language model", "dense block", "two inputs", "recurrence"]
 SOLVERS = {
     "default": lb.GramSweep(step_size=0.02),
-    "Kronecker": lb.KroneckerSweep(step_size=0.2, total_steps=40),
+    "Kronecker": lb.GramSweep(step_size=0.2, total_steps=40),
     "ProximalGradient": lb.ProximalGradient(step_rule=lb.solvers.FixedStep(0.01, 0.05)),
     "AdamW": baselines.AdamW(0.02),
 }

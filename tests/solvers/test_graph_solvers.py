@@ -8,6 +8,7 @@ import lifted_bregman as lb
 from lifted_bregman import solvers
 from lifted_bregman.solvers import baselines
 from lifted_bregman.solvers.gram import sweep
+from lifted_bregman.solvers.gram.moves import Moves
 from tests.graph.architectures import MODELS, answer, drawn, first
 from tests.problem.test_graph_problems import CASES, lifted
 from tests.sampling import pairwise
@@ -17,14 +18,13 @@ def signal_gradient(problem, batch, nudge, monkeypatch):
     """J_Θᵀ E_l/m of every parameter by GramSweep's own signals, as if every term moved along its gradient."""
     found = {}
 
-    def keep(self, problem, state, layer, move, lengths):
-        for name, g in move.gradient.items():
-            found[id(problem.network[layer].map.parameters[name])] = g
+    def keep(self, name, p, memory, g, *rest):
+        found[id(p)] = g
 
     with monkeypatch.context() as patch:
         patch.setattr(sweep, "is_dense", lambda problem, layer: False)
         patch.setattr(sweep, "is_convolution", lambda problem, layer: False)
-        patch.setattr(lb.GramSweep, "_take", keep)
+        patch.setattr(Moves, "plain", keep)
         solver = lb.GramSweep(nudge=nudge)
         solver.step(problem, solver.init(problem, batch), batch)
     return found

@@ -17,14 +17,12 @@ from tests.solvers.problems import NAMES, Case, make
 
 SOLVERS = [
     lb.GramSweep(),
-    lb.KroneckerSweep(),
     lb.ImplicitSGD(prox_weight=5.0, inner_steps=2),
     lb.SAGA(),
     *solver_cases(),
 ]
 GRAPH_SOLVERS = [
     lb.GramSweep(),
-    lb.KroneckerSweep(),
     lb.ImplicitSGD(prox_weight=5.0, inner_steps=1),
     lb.baselines.Adam(),
 ]

@@ -42,9 +42,7 @@ WHOLE_SET = [
 ]
 """Solvers whose run on weighted samples is that on duplicated ones."""
 MINIBATCH = [
-    solvers.GramSweep(step_size=0.02),
-    solvers.KroneckerSweep(step_size=0.2, total_steps=40),
-    solvers.GramSweep(step_size=0.02, inner_steps=2, average=0.0),
+    solvers.GramSweep(step_size=0.2, total_steps=40),
     solvers.ImplicitSGD(prox_weight=5.0, inner_steps=3),
     solvers.ImplicitSGD(
         prox_weight=solvers.Growing(5.0),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,9 +14,8 @@ from lifted_bregman.activations.differences import quotient
 from lifted_bregman.errors import ActivationDerivativeError, CompatibilityError
 from lifted_bregman.penalties import Penalty
 from lifted_bregman.problem.composite import composite_prox
+from lifted_bregman.solvers.gram.signal import LARGEST_NUDGE, least_norm
 
-LARGEST_NUDGE = 0.3
-"""How far a nudge moves z_i at most, relative to the norm of z_i."""
 PENALISED_NUDGE = 0.001
 """ν of activations with a penalty, as in the default solver; a small one keeps zeros."""
 
@@ -69,8 +67,7 @@ def sizes(z: Tensor) -> Tensor:
     A sample with z_i = 0 has no size: it gets that of numbers of √eps.
     """
     precision = torch.promote_types(z.dtype, torch.float32)
-    floor = math.sqrt(torch.finfo(precision).eps * max(math.prod(z.shape[1:]), 1))
-    return _norms(z, precision).clamp(min=floor)
+    return _norms(z, precision).clamp(min=least_norm(z, precision))
 
 
 def answer(call: Call, G: Tensor, z: Tensor, size: Tensor) -> Tensor:

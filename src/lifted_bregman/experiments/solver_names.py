@@ -24,9 +24,8 @@ from lifted_bregman.solvers._interface import shown_settings
 from lifted_bregman.training import default_solver
 
 SOLVERS: dict[str, type[Solver[Any]]] = {
-    "kronecker-sweep": solvers.KroneckerSweep,
-    "implicit-sgd": solvers.ImplicitSGD,
     "gram-sweep": solvers.GramSweep,
+    "implicit-sgd": solvers.ImplicitSGD,
     "proximal-gradient": solvers.ProximalGradient,
     "pipelined-sweep": solvers.PipelinedSweep,
     "stochastic-proximal-gradient": solvers.StochasticProximalGradient,

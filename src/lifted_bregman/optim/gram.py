@@ -17,8 +17,8 @@ from lifted_bregman.maps import Convolution, Dense
 from lifted_bregman.optim._layers import Layer, find_layers
 from lifted_bregman.optim._ranks import Ranks
 from lifted_bregman.optim._records import Record, Recorder
-from lifted_bregman.solvers.kronecker import KroneckerSweep
-from lifted_bregman.solvers.kronecker.moves import Moves, is_wide, updates_metrics
+from lifted_bregman.solvers.gram import GramSweep
+from lifted_bregman.solvers.gram.moves import Moves, is_wide, updates_metrics
 
 Calls = Mapping[nn.Module, list[Record]]
 
@@ -37,7 +37,7 @@ class Gram(torch.optim.Optimizer):
     """The moves of the default solver in a training loop of your own.
 
     A dense layer or convolution moves in the metric of its inputs A and of the gradients E of the loss in its outputs,
-    which hooks on the model record; moments, lengths and schedule are those of `KroneckerSweep`.  Other parameters
+    which hooks on the model record; moments, lengths and schedule are those of `GramSweep`.  Other parameters
     (normalisation, embeddings, parameters of several modules, modules that are called twice in a forward pass) move by
     the same rule without a metric.
 
@@ -59,9 +59,9 @@ class Gram(torch.optim.Optimizer):
     lr           a factor of the rate, for LR schedulers; 1 is the default solver
     total_steps  K, the steps of the whole run, in which the rate rises and falls to 0: no scheduler is needed.  None
                  for a rate that decays like 1/√k
-    epochs       passes over the data in these steps, for weight decay, which is a share for each; None for no decay
+    epochs       passes over the data in these steps, on which weight decay depends; None for no decay
     step_size, damping, trust, weight_decay
-                 as of `KroneckerSweep`
+                 as of `GramSweep`
     loss_scale   the torch.amp.GradScaler, where you call its `unscale_`; or a changing factor of the loss, as a
                  function that returns it
 
@@ -79,15 +79,15 @@ class Gram(torch.optim.Optimizer):
         *,
         total_steps: float | None = None,
         epochs: float | None = None,
-        step_size: float = 2.0,
+        step_size: float = 0.4,
         damping: float = 1.0,
         trust: float = 0.3,
-        weight_decay: float = 0.04,
+        weight_decay: float = 0.25,
         loss_scale: Any = 1.0,
     ) -> None:
         if not lr >= 0.0:
             raise SettingError(f"lr is {lr!r}; it must be a number of at least 0.")
-        self._settings = KroneckerSweep(
+        self._settings = GramSweep(
             step_size=step_size,
             damping=damping,
             trust=trust,

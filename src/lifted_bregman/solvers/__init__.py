@@ -21,7 +21,6 @@ from lifted_bregman.solvers.data_ranks import DataRanks
 from lifted_bregman.solvers.directions import Direction, LiftedDirection
 from lifted_bregman.solvers.gram import GramSweep
 from lifted_bregman.solvers.implicit_sgd import Coupling, ImplicitSGD, ParameterUpdate, Space
-from lifted_bregman.solvers.kronecker import KroneckerSweep
 from lifted_bregman.solvers.linbreg import LinBreg
 from lifted_bregman.solvers.model_averaging import ImplicitParallel, ModelAveraging, OneProcess, Team
 from lifted_bregman.solvers.outcome import Outcome, Result
@@ -93,7 +92,6 @@ __all__ = [
     "ImplicitSGD",
     "InTurn",
     "Jacobi",
-    "KroneckerSweep",
     "LayerByLayer",
     "LiftedDirection",
     "LinBreg",

@@ -16,7 +16,7 @@ from lifted_bregman.distributed.parallel import Parallel
 from lifted_bregman.errors import CheckpointError, SettingError, StreamError, WorkerError
 from lifted_bregman.graph.inputs import input_tensors
 from lifted_bregman.problem import LiftedProblem
-from lifted_bregman.solvers import Batch, Callback, KroneckerSweep, Outcome, Result, Run, Solver
+from lifted_bregman.solvers import Batch, Callback, GramSweep, Outcome, Result, Run, Solver
 from lifted_bregman.solvers._batches import Source
 from lifted_bregman.solvers._loop import StopNow
 from lifted_bregman.solvers._requirements import require_streamable
@@ -32,7 +32,7 @@ _BATCH_SIZE = 100
 
 def default_solver(parallel: Parallel | None = None) -> Solver[Any]:
     """The solver of `fit` where none is named; where layers are shared and batches are not, it cuts batches up."""
-    return KroneckerSweep(micro_batches=4 if parallel is not None and parallel.layer > 1 == parallel.data else 1)
+    return GramSweep(micro_batches=4 if parallel is not None and parallel.layer > 1 == parallel.data else 1)
 
 
 def fit(

@@ -1,13 +1,12 @@
-"""The default solver in parts: signal, move, length and schedule are functions of tensors, `sweep` has the solver.
+"""The default solver in parts, each a file of functions of tensors as far as it can be.
 
-signal     E of a term, from what its readers sent down
-rows, move from the rows of a layer's inputs and its signal to a move of its parameters
-length     how far each unit moves
-schedule   what depends on the number of the step
-forward    the forward pass of a lifted problem, and its pull-backs
-parallel   every message to other ranks
-sweep      `GramSweep`: settings, state, `init` and `step`
-reference  the same step for dense layers, slowly and in a page: what the tests compare with
+forward     x_l = σ_l(f_l(x_{l-1}))
+signal      the error signals E_l, and `top_down` their way through a graph
+rule        the formulas of a move, from inputs A and signals E
+moves       the moves of all layers of a step together, which `lb.optim.Gram` shares
+sweep       the solver
+parallel    messages between ranks that share the layers
+reference   a step for dense layers once more, slowly and in a page: what the tests compare with
 """
 
 from lifted_bregman.solvers.gram.sweep import GramSweep, GramSweepState

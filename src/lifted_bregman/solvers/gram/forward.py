@@ -16,7 +16,6 @@ from lifted_bregman.maps.base import Inputs, PullBack
 from lifted_bregman.maps.traced import core_of
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.solvers.gram.parallel import receive_inputs, send_outputs
-from lifted_bregman.solvers.gram.rows import by_row
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,3 +122,8 @@ def add_pulled(pulled: dict[int, Tensor], inputs: Sequence[int], below: Inputs, 
     for v, g in zip(inputs, below if isinstance(below, tuple) else (below,), strict=False):
         if v in wanted:
             pulled[v] = pulled[v] + g if v in pulled else g
+
+
+def by_row(values: Tensor, like: Tensor) -> Tensor:
+    """values (n,) in a shape that multiplies the rows of `like`."""
+    return values.view(-1, *[1] * (like.ndim - 1))

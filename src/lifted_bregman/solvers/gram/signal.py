@@ -16,9 +16,7 @@ These are functions of tensors.  `nudge` is ν/λ.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -26,49 +24,29 @@ from torch import Tensor
 from lifted_bregman.activations import Activation
 from lifted_bregman.activations.differences import quotient
 
-TINY = 1e-30  # stands for 0 where something is divided by
-LARGEST_NUDGE = 0.3  # of the norm of z_i
+LARGEST_NUDGE = 0.3
+"""How far a nudge moves z_i at most, relative to the norm of z_i."""
 
 Function = Callable[[Tensor], Tensor]
 
 
-@dataclass(frozen=True, eq=False)
-class Signal:
-    """E of a term."""
-
-    E: Tensor
-    """(samples, ...), so that J_Θᵀ E/m is the gradient in the term's parameters."""
-    left: Function
-    """H ↦ E(H) = (λ/ν) (σ(z - (ν/λ) H) - x⁺), what is left of E once the parameters have changed z by -(ν/λ) H."""
-
-
-def output_signal(x: Tensor, z: Tensor, y: Tensor, weight: float, activate: Function) -> Signal:
+def output_signal(x: Tensor, y: Tensor, weight: float) -> Tensor:
     """E = λ (σ(z) - y) of the output, for x = σ(z)."""
-    return Signal(torch.sub(x, y).mul_(weight), lambda H: (activate(z - H / weight) - y).mul_(weight))
+    return torch.sub(x, y).mul_(weight)
 
 
-def linear_signal(g: Tensor) -> Signal:
-    """E = g, for σ = identity without a penalty."""
-    return Signal(g, lambda H: g - H)
-
-
-def lifted_signal(activation: Activation, activate: Function, dim: int, z: Tensor, g: Tensor, nudge: Tensor) -> Signal:
+def lifted_signal(activation: Activation, activate: Function, dim: int, z: Tensor, g: Tensor, nudge: Tensor) -> Tensor:
     """E = (σ(z) - σ(z - νg))/ν with all its digits, however small ν is.
 
     activate  computes σ, a joint one along `dim`
     nudge     (samples, 1, ..)
     """
-    difference = partial(quotient, activation, dim=dim, function=activate)
-    # σ(z - νH) - σ(z - νg) is the same difference at z - νH, for g - H
-    return Signal(difference(z, g, nudge), lambda H: difference(torch.addcmul(z, H, nudge, value=-1.0), g - H, nudge))
+    return quotient(activation, z, g, nudge, dim=dim, function=activate)
 
 
-def penalised_signal(x: Tensor, z: Tensor, g: Tensor, nudge: float, activate: Function, prox: Function) -> Signal:
+def penalised_signal(x: Tensor, z: Tensor, g: Tensor, nudge: float, prox: Function) -> Tensor:
     """E = (x - x⁺)/ν with x⁺ = prox(z - νg), for x = σ(z) and prox = prox_{Ψ + νR}."""
-    target = prox(torch.sub(z, g, alpha=nudge))
-    return Signal(
-        torch.sub(x, target).div_(nudge), lambda H: activate(torch.sub(z, H, alpha=nudge)).sub_(target).div_(nudge)
-    )
+    return torch.sub(x, prox(torch.sub(z, g, alpha=nudge))).div_(nudge)
 
 
 def limit_nudge(z_norms: Tensor, g: Tensor, nudge: float) -> Tensor:
@@ -76,9 +54,13 @@ def limit_nudge(z_norms: Tensor, g: Tensor, nudge: float) -> Tensor:
 
     z_norms  ‖z_i‖, (samples,).  A sample with z_i = 0 has no size: it gets that of numbers of √eps.
     """
-    least = math.sqrt(torch.finfo(z_norms.dtype).eps * max(math.prod(g.shape[1:]), 1))
-    nudges = z_norms.clamp(min=least).mul_(LARGEST_NUDGE).div_(sample_norms(g)).clamp_(max=nudge)
+    nudges = z_norms.clamp(min=least_norm(g, z_norms.dtype)).mul_(LARGEST_NUDGE).div_(sample_norms(g)).clamp_(max=nudge)
     return nudges.view(-1, *[1] * (g.ndim - 1))
+
+
+def least_norm(z: Tensor, precision: torch.dtype) -> float:
+    """The norm of a sample z_i of numbers of √eps, which stands for ‖z_i‖ where this is less."""
+    return math.sqrt(torch.finfo(precision).eps * max(math.prod(z.shape[1:]), 1))
 
 
 def sample_norms(t: Tensor) -> Tensor:
@@ -87,15 +69,3 @@ def sample_norms(t: Tensor) -> Tensor:
         return t.abs()
     norms: Tensor = torch.linalg.vector_norm(t, dim=tuple(range(1, t.ndim)))
     return norms
-
-
-def joined(parts: Sequence[Signal]) -> Signal:
-    """The signal of a batch from those of its parts, in order."""
-    if len(parts) == 1:
-        return parts[0]
-    sizes = [len(part.E) for part in parts]
-
-    def left(H: Tensor) -> Tensor:
-        return torch.cat([part.left(rows) for part, rows in zip(parts, H.split(sizes), strict=True)])
-
-    return Signal(torch.cat([part.E for part in parts]), left)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import ClassVar, TypeVar
 
+import torch
 from torch import Tensor
 
 from lifted_bregman.activations import Identity
@@ -16,15 +17,7 @@ from lifted_bregman.problem.composite import composite_prox
 from lifted_bregman.solvers._interface import Batch, Solver, SolverState
 from lifted_bregman.solvers.gram.forward import Forward, Gradients, add_pulled, core
 from lifted_bregman.solvers.gram.parallel import receive_signal, send_signals
-from lifted_bregman.solvers.gram.signal import (
-    Signal,
-    joined,
-    lifted_signal,
-    limit_nudge,
-    linear_signal,
-    output_signal,
-    penalised_signal,
-)
+from lifted_bregman.solvers.gram.signal import lifted_signal, limit_nudge, output_signal, penalised_signal
 
 S = TypeVar("S", bound=SolverState)
 
@@ -57,13 +50,13 @@ class TopDownSweep(Solver[S]):
         self,
         problem: LiftedProblem,
         passed: Forward,
-        output: Signal | None,
+        output: Tensor | None,
         norms: Mapping[int, Tensor],
         gradients: Gradients,
-    ) -> Iterator[tuple[int, Signal]]:
+    ) -> Iterator[tuple[int, Tensor]]:
         """(l, E_l) from the top down; a layer may move as soon as it is yielded, since its pull-back is done."""
         partition, hidden = problem.partition, hidden_layers(problem.depth)
-        found: dict[int, list[Signal]] = {layer: [] for layer in partition.terms}
+        found: dict[int, list[Tensor]] = {layer: [] for layer in partition.terms}
         if output is not None:
             found[problem.depth].append(output)
         for number, rows in enumerate(passed.parts):
@@ -71,13 +64,12 @@ class TopDownSweep(Solver[S]):
             for layer in reversed(partition.terms):
                 if layer == problem.depth:
                     assert output is not None
-                    E = output.E[rows]
+                    E = output[rows]
                 else:
                     x, z = passed.x[layer][rows], passed.z[layer][rows]
                     g = receive_signal(problem, x) if layer in partition.lent else pulled.pop(layer)
-                    signal = self._signal(problem, layer, x, z, g, norms[layer][rows])
-                    found[layer].append(signal)
-                    E = signal.E
+                    E = self._signal(problem, layer, x, z, g, norms[layer][rows])
+                    found[layer].append(E)
                 # J_xᵀ E_l for the variables that f_l reads, with Θ_l before its move
                 wanted = [v for v in problem.links.inputs[layer] if v in hidden]
                 if layer in passed.pulls:
@@ -90,29 +82,34 @@ class TopDownSweep(Solver[S]):
                     below, _ = passed.heads[layer][number](below)
                 add_pulled(pulled, problem.links.inputs[layer], below, wanted)
                 if rows is passed.parts[-1] and not partition.borrowed:
-                    yield layer, joined(found.pop(layer))
+                    yield layer, _joined(found.pop(layer))
             send_signals(problem, pulled)
         for layer in reversed(list(found)):
-            yield layer, joined(found[layer])
+            yield layer, _joined(found[layer])
 
-    def _signal(self, problem: LiftedProblem, layer: int, x: Tensor, z: Tensor, g: Tensor, z_norms: Tensor) -> Signal:
+    def _signal(self, problem: LiftedProblem, layer: int, x: Tensor, z: Tensor, g: Tensor, z_norms: Tensor) -> Tensor:
         """E_l from g = Σ J_xᵀ E of the terms that read x_l = σ_l(z_l); ‖z_i‖ of each sample is known."""
         own, weight = problem.network[layer], problem.weight(layer)
         if layer in problem.penalties:
             nudge = self.penalised_nudge / weight
-            return penalised_signal(x, z, g, nudge, own.activate, partial(_penalised_prox, problem, layer, nudge))
+            return penalised_signal(x, z, g, nudge, partial(_penalised_prox, problem, layer, nudge))
         if isinstance(own.activation, Identity):
-            return linear_signal(g)
+            return g
         nudges = limit_nudge(z_norms, g, self.nudge / problem.links.longest_path / weight)
         return lifted_signal(own.activation, own.activate, own.dim, z, g, nudges)
 
 
-def output_of(problem: LiftedProblem, passed: Forward, batch: Batch) -> Signal | None:
+def _joined(parts: list[Tensor]) -> Tensor:
+    """The signal of a batch from those of its parts, in order."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def output_of(problem: LiftedProblem, passed: Forward, batch: Batch) -> Tensor | None:
     """E_L; None where another rank has the output."""
     top = problem.depth
     if top not in passed.z:
         return None
-    return output_signal(passed.x[top], passed.z[top], batch.Y, problem.weight(top), problem.network[top].activate)
+    return output_signal(passed.x[top], batch.Y, problem.weight(top))
 
 
 def is_dense(problem: LiftedProblem, layer: int) -> bool:

@@ -1,4 +1,4 @@
-"""The moves of all layers of one step, which `KroneckerSweep` and `lb.optim.Gram` share.
+"""The moves of all layers of one step, which `GramSweep` and `lb.optim.Gram` share.
 
 `Moves` is given the inputs A and signals E of one layer after the other, or a gradient, and then moves all layers
 together by the formulas of `rule`: equal matrices are factorised in one call, and elementwise operations take the lists
@@ -19,7 +19,7 @@ from lifted_bregman._autocast import full_precision
 from lifted_bregman.maps import Convolution, Dense
 from lifted_bregman.problem.shard import Shard
 from lifted_bregman.solvers._packing import design, unpacked
-from lifted_bregman.solvers.kronecker import rule
+from lifted_bregman.solvers.gram import rule
 
 PATCHES = 512
 """Rows of a convolution's inputs that its Gram matrix is computed from, at most."""
@@ -28,7 +28,7 @@ LARGEST_BLOCK = 256
 
 
 class Settings(Protocol):
-    """The settings of the rule; `KroneckerSweep` explains them."""
+    """The settings of the rule; `GramSweep` explains them."""
 
     @property
     def step_size(self) -> float: ...

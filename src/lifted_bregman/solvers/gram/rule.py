@@ -8,13 +8,13 @@ is EᵀA/m.  k counts steps from 1, and K is the number of steps of the run.
     direction       G = P_E (EᵀA/m) P_A
     memory          M ← β₁ M + (1 - β₁) G                 V ← β₂ V + (1 - β₂) G²
     move            Θ ← Θ - η U,   U = M/(1 - β₁ᵏ) / √(V/(1 - β₂ᵏ)), a thousandth of the mean added to the root
-    length          η = s(k/K) min( c/√(K n), κ/L ‖Θ‖/‖U‖ )
-    decay           Θ ← (1 - 2 δ s(k/K) e/K) Θ before the move, δ in each of e epochs; not of biases and gains
+    length          η = s(k/K) min( c/(K^¼ √n), κ/L ‖Θ‖/‖U‖ )
+    decay           Θ ← (1 - 2 δ √e s(k/K)/K) Θ before the move, e epochs in K steps; not of biases and gains
     schedule        s rises to 1 in the first 20th of the run, and falls to 0 like a cosine
 
-The rate c/√(K n) makes the sum of all moves, √K of them if they were random, independent of the length of the run, and
-the change of a unit's output independent of the number n of its inputs.  The metric is that of K-FAC, with lifted
-signals; the moments are Adam's, with a short memory.
+The rate falls with the length K of the run, like K^-¼: 1/√K would make the sum of moves in random directions
+independent of K.  With √n the change of a unit's output does not depend on the number n of its inputs.  The metric is
+that of K-FAC, with lifted signals; the moments are Adam's, with a short memory.
 
 A layer of more than `WIDEST_INPUTS` inputs takes the metric of the batch alone, in sample space,
 
@@ -73,16 +73,17 @@ def schedule(k: int, total: float | None) -> float:
 
 
 def rate(k: int, total: float | None, inputs: int, step_size: float) -> float:
-    """s(k/K) c/√(K n)."""
-    steps = max(k, OPEN_ENDED) if total is None or math.isinf(total) else total
+    """s(k/K) c/(K^¼ √n); for an unknown K it goes on from that of a run of 400 steps, like 1/√k."""
+    endless = total is None or math.isinf(total)
+    steps = max(k, OPEN_ENDED) / math.sqrt(OPEN_ENDED) if endless else math.sqrt(total or 1)
     return schedule(k, total) * step_size / math.sqrt(steps * inputs)
 
 
 def decay(k: int, total: float | None, epochs: float | None, weight_decay: float) -> float:
-    """2 δ s(k/K) e/K, which makes about δ in each of e epochs, since s is ½ in the mean; 0 where K or e is unknown."""
+    """2 δ √e s(k/K)/K, about δ√e in a run of e epochs, since s is ½ in the mean; 0 where K or e is unknown."""
     if total is None or math.isinf(total) or not epochs:
         return 0.0
-    return 2.0 * weight_decay * schedule(k, total) * epochs / total
+    return 2.0 * weight_decay * math.sqrt(epochs) * schedule(k, total) / total
 
 
 def inverts(k: int, last: int) -> bool:
@@ -141,14 +142,15 @@ def direction(A: Tensor, E: Tensor, memory: Mapping[str, Tensor], total: int, al
     all_sum  adds up sums over rows, in place
     """
     P_A, P_E = memory.get("input_metric"), memory.get("signal_metric")
-    few = total < max(A.shape[1], E.shape[1])  # the same on every rank
-    if few:  # the metrics meet the smaller factors first
-        A = A if P_A is None else A @ P_A
-        E = E if P_E is None else E @ P_E
+    # Each metric meets the smaller matrix, which is the same one on every rank.
+    before, after = total < E.shape[1], total < A.shape[1]
+    A = A @ P_A if P_A is not None and before else A
+    E = E @ P_E if P_E is not None and after else E
     G = E.t() @ A
     all_sum(G)
     G.div_(total)
-    return G if few else in_metric(G, memory)
+    G = G @ P_A if P_A is not None and not before else G
+    return P_E @ G if P_E is not None and not after else G
 
 
 def in_metric(G: Tensor, memory: Mapping[str, Tensor]) -> Tensor:
