@@ -3,9 +3,9 @@
     python benchmarks/parts_of_the_default.py [--seeds 2] [--quick] [--json FILE] [--data-dir FOLDER]
 
 Each run differs from the default in one setting: a part is taken away, or a number is 3 or 10 times too small or too
-large.  Runs of a problem and a seed have the same initial weights, batches and epochs, those of the race's short budget.
-Tables show medians over the problems, each problem with the median over its seeds.  The file gets a row for each run,
-and a run that is in it already is not made again.  Nothing here is about time.
+large.  Runs of a problem and a seed have the same initial weights, batches and epochs: those of the race's short
+budget.  Tables show medians over the problems, each problem with the median over its seeds.  The file gets a row for
+each run, and a run that is in it already is not made again.  Nothing here is about time.
 """
 
 from __future__ import annotations

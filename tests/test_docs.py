@@ -203,7 +203,7 @@ def example(name):
 
 def test_the_races_of_the_page_are_those_that_are_stored():
     """Every row of the table, worked out anew from the rows of the races in docs/races."""
-    page = (DOCS / "speed.md").read_text().splitlines()
+    page = (DOCS / "race.md").read_text().splitlines()
     files = sorted((DOCS / "races").glob("*.json"))
     assert len(files) == 6
     for path in files:

@@ -1,4 +1,4 @@
-"""StochasticADMM, PrimalDual and RandomCoordinateDescent: minima found elsewhere, stated rates, iterates written out."""
+"""StochasticADMM, PrimalDual and RandomCoordinateDescent: minima found elsewhere, stated rates, written-out iterates."""
 
 from __future__ import annotations
 
@@ -454,7 +454,7 @@ def test_they_train_real_networks_with_their_defaults(solver, epochs, accuracy, 
 def test_maps_that_are_not_dense_are_refused(kind):
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)).double()
     problem = lb.lift(model, loss=lb.SquaredError(), example=torch.zeros(1, 1, 4, 4, dtype=F64))
-    with pytest.raises(errors.CompatibilityError, match="dense layers .* take CoordinateDescent or ProximalGradient"):
+    with pytest.raises(errors.CompatibilityError, match=r"dense layers .* take CoordinateDescent or ProximalGradient"):
         kind().require(problem)
 
 

@@ -185,7 +185,8 @@ class LiftedRun(RaceRun):
         data, size = (self.data.X, self.data.Y), self.problem.batch_size
         options = {"epochs": self.epochs, "batch_size": size, "seed": self.seed, "record_every": self.epochs}
         try:
-            self._result = fit(self._lifted, data, self._solver, callbacks=[_Hold(self._hold, self._stepped)], **options)  # type: ignore[arg-type]
+            callbacks = [_Hold(self._hold, self._stepped)]
+            self._result = fit(self._lifted, data, self._solver, callbacks=callbacks, **options)  # type: ignore[arg-type]
         except BaseException as error:  # raised again in the thread that waits
             self._error = error
         self._ready.release()
