@@ -12,7 +12,7 @@ from lifted_bregman.data.fetch import get, verify, whereabouts
 from lifted_bregman.data.loading import from_record, load, load_text
 from lifted_bregman.data.naming import names
 from lifted_bregman.data.preparation import Preparation
-from lifted_bregman.data.registry import SETS, SetInfo, register
+from lifted_bregman.data.registry import SETS, FileInfo, SetInfo, Stored, register
 from lifted_bregman.data.samples import TASKS, Samples, Task
 from lifted_bregman.data.streams import gathered
 from lifted_bregman.data.texts import TEXTS, TextInfo
@@ -24,6 +24,7 @@ __all__ = [
     "TEXTS",
     "Centre",
     "DataSet",
+    "FileInfo",
     "Noise",
     "OneHot",
     "Preparation",
@@ -31,6 +32,7 @@ __all__ = [
     "Samples",
     "Scale",
     "SetInfo",
+    "Stored",
     "Subset",
     "Task",
     "TextInfo",
