@@ -119,8 +119,14 @@ def save_tensors(tensors: Mapping[str, Tensor]) -> bytes:
     """The content of a safetensors file; the tensors may be views of the same memory."""
     from safetensors.torch import save
 
+    stored, seen = {}, set()
+    for name, tensor in tensors.items():
+        own = tensor.detach().contiguous()
+        memory = own.untyped_storage().data_ptr()
+        stored[name] = own.clone() if memory in seen else own  # safetensors refuses two views of one memory
+        seen.add(memory)
     try:
-        return save({name: t.detach().clone(memory_format=torch.contiguous_format) for name, t in tensors.items()})
+        return save(stored)
     except (KeyError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"safetensors cannot store these tensors: {str(error)[:200]}.") from error
 
