@@ -57,15 +57,10 @@ THEOREM, FORMS, ACCURACY = (
 JOINT, LOSSES, GRADIENTS = ("tests/activations/test_joint.py", "tests/losses", "tests/problem/test_block_gradients.py")
 OWN_JOINT = "tests/activations/test_own_joint.py"
 LOOP, RESUME = "solvers/_loop.py", "tests/training/test_resume.py"
-GRAM, GRAM_MOVE, GRAM_SIGNAL = "solvers/gram/sweep.py", "solvers/gram/move.py", "solvers/gram/signal.py"
-GRAM_LENGTH, GRAM_SCHEDULE, GRAM_PARALLEL = (
-    "solvers/gram/length.py",
-    "solvers/gram/schedule.py",
-    "solvers/gram/parallel.py",
-)
+GRAM_SIGNAL, TOP_DOWN, GRAM_MOVES = "solvers/gram/signal.py", "solvers/gram/top_down.py", "solvers/gram/moves.py"
 STREAMS, STREAM_TESTS = "data/streams.py", "tests/training/test_streams.py -k "
 MISTAKEN_STREAMS = "tests/training/test_stream_mistakes.py -k "
-KRONECKER, KRONECKER_TESTS = "solvers/gram/rule.py", "tests/solvers/test_kronecker.py"
+GRAM_RULE, GRAM_TESTS = "solvers/gram/rule.py", "tests/solvers/test_gram_rule.py"
 CURVATURE, CHOLESKY = "problem/curvature.py", "_linalg/cholesky.py"
 SHARD, TEAM, AGREEMENT = (
     "distributed/process_shard.py",
@@ -100,7 +95,7 @@ SCHEDULES, BACKPROP = "tests/solvers/test_schedules.py -k ", "tests/solvers/test
 PIAG, IN_PROCESSES = "tests/solvers/test_asynchronous_piag.py -k ", "tests/distributed/test_asynchronous.py -k "
 CALLBACKS = "tests/distributed/test_callback_errors.py -k raised_by_all"
 SYSTEMS, SPECTRAL = "tests/linalg/test_cholesky.py", "tests/linalg/test_spectral.py"
-SWEEP, MOVES = "tests/solvers/test_gram_sweep.py", "tests/solvers/test_gram_moves.py"
+SWEEP = "tests/solvers/test_gram_sweep.py"
 SIGNALS = "tests/solvers/test_gram_signal.py"
 OPTIM = "tests/optim/test_gram.py -k "
 GRAM_FAULTS = "tests/solvers/test_gram_sweep_faults.py"
@@ -315,16 +310,6 @@ MUTATIONS = [
     Mutation("schedules: rounds counted for updates", "solvers/asynchronous_piag.py", "require_steps(problem, steps * self.round_updates)", "require_steps(problem, steps)", SCHEDULES + "updates_of_a_round"),
     Mutation("implicit SGD: the first term decides", "solvers/implicit_sgd.py", "        self._require_solver(problem, require_numbers(", "        self._require_solver(problem, 0.0 * require_numbers(", SCHEDULES + "takes_no_term"),
     Mutation("implicit SGD: anchor forgotten", "solvers/_descent.py", "p.add_(anchor[name], alpha=pull)", "pass", "tests/solvers/test_implicit_sgd.py"),
-    Mutation("gram sweep: the tangent of the layer above with the wrong sign", GRAM_SIGNAL, "return Signal(difference(z, g, nudge),", "return Signal(difference(z, -g, nudge),", SWEEP),
-    Mutation("gram sweep: signals not divided by the nudge", GRAM_SIGNAL, "torch.sub(x, target).div_(nudge)", "torch.sub(x, target)", SWEEP),
-    Mutation("gram sweep: no trust limit", GRAM_LENGTH, "torch.fmin(rate, limit / change_size(change, lengths))", "rate", SWEEP),
-    Mutation("gram sweep: lengths that never shorten", GRAM_LENGTH, "sums[name].add_(square)", "sums[name].copy_(square)", SWEEP),
-    Mutation("gram sweep: the distance is forgotten", GRAM_LENGTH, "torch.fmax(distance, (squares.sum() / max(1, layers)).sqrt_())", "(squares.sum() / max(1, layers)).sqrt_()", SWEEP),
-    Mutation("gram sweep: average not recovered from Θ and V", GRAM_SCHEDULE, "(beta - 1.0) / beta)", "0.0)", SWEEP),
-    Mutation("gram sweep: the share of the average one step late", GRAM_SCHEDULE, "/ (k + power)", "/ (k + 1 + power)", SWEEP),
-    Mutation("gram sweep: proximal map of a penalty with step 1", GRAM, "problem.parameter_prox(layer, V, step)", "problem.parameter_prox(layer, V, 1.0)", SWEEP),
-    Mutation("gram moves: ones in the rows that fill a block", GRAM_MOVE, "filled = len(first) % block > 0", "filled = False", MOVES),
-    Mutation("gram moves: inner steps forget what is left", GRAM_MOVE, "G = H + left(H)", "G = left(H)", MOVES),
     Mutation("gram moves: metric without damping", CHOLESKY, "    diagonal.add_(t)\n", "", SYSTEMS),
     Mutation("gram moves: blocks of zeros divide by 0", CHOLESKY, "    t.masked_fill_(mean < _NOTHING, 1.0 / _NOTHING)", "    pass", GRAM_FAULTS),
     Mutation("shard: means not counted by their samples", "problem/nested.py", "        if share < 1.0:\n", "        if False:\n", IN_PARTS + "Adam"),
@@ -341,9 +326,6 @@ MUTATIONS = [
     Mutation("shard: variables of one's own samples kept", "solvers/implicit_sgd.py", "whole_variables(batch.shard, point.state), dict(memory)", "point.state, dict(memory)", SETTINGS + "four_processes"),
     Mutation("shard: promises of one's own samples", "solvers/steps.py", "promised += next(of_variables) if isinstance(block, VariableBlock) else promise", "promised += promise", IN_PARTS + "moves_of_all"),
     Mutation("shard: table of one's own samples", "solvers/_gradient_table.py", "        shard.all_sum(*change.values())\n", "", IN_PARTS + "SAG"),
-    Mutation("shard: parts taken for blocks", GRAM_PARALLEL, "any(end * each % block for end in shard.ends(samples) if end < total)", "False", SETTINGS + "parts"),
-    Mutation("shard: all rows sent for blocks of one's own", GRAM_PARALLEL, "any(end * each % block for end in shard.ends(samples) if end < total)", "True", SENT + "own"),
-    Mutation("shard: units of one's own rows", GRAM_MOVE, "    all_sum(along, squares)\n", "", SETTINGS + "parts"),
     Mutation("shard: history of one's own part", "solvers/_history.py", "sums = sum_numbers(own.shard, objective, zeros, numbers, right)", "sums = objective, zeros, numbers, right", IN_PARTS + "in_parts"),
     Mutation("shard: batch not divided", LOOP, "        batch = fetched.share(self.ranks)\n", "        batch = fetched\n", IN_PARTS + "own_part"),
     Mutation("agreement: every process calls the callbacks", LOOP, "            if self.agreement.rank > 0 and not callback.everywhere:\n                continue\n", "", ENDINGS + "anywhere_ends"),
@@ -360,10 +342,7 @@ MUTATIONS = [
     Mutation("worker: ends as Python does", "distributed/worker.py", "atexit.register(lambda: end_at_once(code))", "pass", "tests/distributed/test_launcher.py -k abort"),
     Mutation("team: sum in another order", TEAM, "zip(self._gather(flat), shares[first:], strict=False)", "reversed(list(zip(self._gather(flat), shares[first:], strict=False)))", "tests/distributed/test_team.py"),
     Mutation("team: variables stay where they are", TEAM, "                    x[part] = done[: len(part)]", "                    pass", "tests/distributed/test_team.py"),
-    Mutation("Gram sweep in layers: the distance of one's own layers", GRAM, "all_terms(problem, squares)", "torch.stack(squares)", IN_LAYERS + "deep_network"),
-    Mutation("Gram sweep in parts: signals of the last part only", GRAM_SIGNAL, "return Signal(torch.cat([part.E for part in parts]), left)", "return Signal(torch.cat([parts[-1].E for part in parts]), left)", SWEEP + " -k micro_batches"),
     Mutation("gram signals: one nudge for all samples", GRAM_SIGNAL, ".div_(sample_norms(g))", ".div_(sample_norms(g).amax())", SIGNALS),
-    Mutation("Gram sweep in parts: the rest of a move by the first part's signal", GRAM_SIGNAL, "torch.cat([part.left(rows) for part, rows in", "torch.cat([parts[0].left(rows) for part, rows in", SIGNALS),
     Mutation("border: the borrowed variable stays as it was", BORDER, "point.set_variable(layer, problem.border.from_below(point.x[layer]))", "problem.border.from_below(point.x[layer])", IN_LAYERS + "deep_network"),
     Mutation("partition: a variable that another rank moves is not borrowed", "graph/partition.py", "read.difference(self.terms)", "read.difference(self.terms, range(2))", BORDERS + "cross_a_border"),
     Mutation("partition: readers on this rank borrow", "graph/partition.py", "if any(reader not in", "if all(reader not in", BORDERS + "cross_a_border"),
@@ -406,22 +385,27 @@ MUTATIONS = [
     Mutation("asynchronous processes: rank 0 blamed for every fault", WORKERS, "host = max(round.fault.worker, 0) % dist.get_world_size(self.group)", "host = 0", IN_PROCESSES + "told_with_their_rank"),
     Mutation("graph: the first reader of a variable only", LIFTED, "total = torch.add(total, pulled, alpha=weight)", "total = total + 0.0", "tests/problem/test_graph_problems.py -k gradients"),
     Mutation("graph: a shared parameter counted in one term only", LIFTED, "            self._add_shared(point, user, layer, gradient)\n", "            pass\n", "tests/problem/test_graph_problems.py -k gradients"),
-    Mutation("optim: the mean over samples is not undone", "optim/_records.py", "(samples * self.terms_per_sample if self.mean else 1.0)", "1.0", OPTIM + "numbers_of_the_default"),
+    Mutation("gram signals: the tangent of the layer above with the wrong sign", GRAM_SIGNAL, "return quotient(activation, z, g, nudge,", "return quotient(activation, z, -g, nudge,", SIGNALS),
+    Mutation("gram signals: not divided by the nudge", GRAM_SIGNAL, "prox(torch.sub(z, g, alpha=nudge))).div_(nudge)", "prox(torch.sub(z, g, alpha=nudge)))", SIGNALS),
+    Mutation("gram sweep in parts: signals of the last part only", TOP_DOWN, "else torch.cat(parts)", "else torch.cat([parts[-1] for _ in parts])", SWEEP + " -k micro_batches"),
+    Mutation("gram rule: no trust limit", GRAM_RULE, "    quotients.div_(stacked[-1] + _TINY)\n", "    quotients.fill_(1e9)\n", GRAM_TESTS),
+    Mutation("gram rule: biases decay too", GRAM_MOVES, "for p in move.theta.values() if p.ndim > 1]", "for p in move.theta.values()]", GRAM_TESTS),
+    Mutation("gram rule: the decay of an epoch for each", GRAM_RULE, "math.sqrt(epochs) * schedule", "epochs * schedule", GRAM_TESTS),
+    Mutation("gram rule: proximal map of a penalty with step 1", GRAM_MOVES, "move.prox(rule.prox_step(move.memory, step, self.k))", "move.prox(torch.ones_like(step))", SWEEP + " -k penalty"),
+    Mutation("optim: signals of a mean", "optim/gram.py", "return x.to(dtype), E.to(dtype) * (samples if scale is None else samples * scale)", "return x.to(dtype), E.to(dtype)", OPTIM + "numbers_of_fit"),
     Mutation("optim: a layer that is called twice in its metric", "optim/gram.py", "    if len({record.forward for record in done}) < len(done):\n", "    if not done:\n", OPTIM + "called_twice"),
-    Mutation("optim: the first of several backward passes", "optim/gram.py", "E = _joined([record.E for record in done if record.E is not None])", "E = _joined([done[0].E for record in done if record.E is not None])", OPTIM + "accumulation"),
-    Mutation("optim: the output layer without its residual", "optim/_rule.py", "if self.output else size", "if False else size", OPTIM + "numbers_of_the_default"),
+    Mutation("optim: the first of several backward passes", "optim/gram.py", "E = torch.cat(signals) if len(signals) > 1 else signals[0]", "E = torch.cat([signals[0]] * len(signals))", OPTIM + "accumulation"),
+    Mutation("optim: the output layer of a backward pass", "optim/_records.py", "if self._running or not self._forward:", "if True:", OPTIM + "checkpointing"),
     Mutation("optim: rows of one rank", "optim/_ranks.py", "        sizes = [torch.zeros(()", "        return rows\n        sizes = [torch.zeros(()", "tests/distributed/test_optim.py"),
-    Mutation("optim: gradients unscaled twice", "optim/gram.py", "return 1.0, self._loss_scale.get_scale() if unscaled else 1.0", "return 1.0, 1.0", OPTIM + "scaler"),
-    Mutation("Kronecker: no correction of the first steps", KRONECKER, "math.sqrt(1.0 - SECOND**k) / (1.0 - MOMENTUM**k)", "1.0", KRONECKER_TESTS),
-    Mutation("Kronecker: metric without its scale", KRONECKER, "inverse.mul_((t * (1.0 + damping))[:, None, None])", "inverse", KRONECKER_TESTS),
-    Mutation("Kronecker: signals without their metric", KRONECKER, "return G if P_E is None else P_E @ G", "return G", KRONECKER_TESTS + " -k patches"),
-    Mutation("Kronecker: a rate for each number of inputs alike", KRONECKER, "math.sqrt(steps * inputs)", "math.sqrt(steps)", KRONECKER_TESTS),
-    Mutation("Kronecker: the last updates count alone", KRONECKER, "share = max(1.0 - GRAM_MEMORY, 1.0 / times)", "share = 1.0", KRONECKER_TESTS),
-    Mutation("Kronecker: sample weights forgotten", "solvers/gram/moves.py", "            A, E = A * root, E * root\n", "", KRONECKER_TESTS),
-    Mutation("Kronecker: a layer at 0 stays there", KRONECKER, "_LEAST_NORM = 0.1", "_LEAST_NORM = 0.0", KRONECKER_TESTS + " -k begins_at_zero"),
-    Mutation("Kronecker: Gram matrices of this rank's rows", "solvers/gram/moves.py", "            self._shard.all_sum(gram)\n", "            pass\n", IN_PARTS + "Kronecker"),
-    Mutation("patches: the metric forgotten", GRAM_MOVE, "delta = torch.bmm(G, inverse)", "delta = G", SWEEP + " -k patches"),
-    Mutation("patches: few of them not averaged", GRAM_MOVE, "alpha=-1.0 / r)", "alpha=-1.0)", SWEEP + " -k patches"),
+    Mutation("optim: gradients unscaled twice", "optim/gram.py", "return 1.0 / factor, None if found is not None else 1.0 / factor", "return 1.0 / factor, 1.0 / factor", OPTIM + "scaler"),
+    Mutation("gram rule: no correction of the first steps", GRAM_RULE, "math.sqrt(1.0 - SECOND**k) / (1.0 - MOMENTUM**k)", "1.0", GRAM_TESTS),
+    Mutation("gram rule: metric without its scale", GRAM_RULE, "inverse.mul_((t * (1.0 + damping))[:, None, None])", "inverse", GRAM_TESTS),
+    Mutation("gram rule: signals without their metric", GRAM_RULE, "return G if P_E is None else P_E @ G", "return G", GRAM_TESTS + " -k patches"),
+    Mutation("gram rule: a rate for each number of inputs alike", GRAM_RULE, "math.sqrt(steps * inputs)", "math.sqrt(steps)", GRAM_TESTS),
+    Mutation("gram rule: the last updates count alone", GRAM_RULE, "share = max(1.0 - GRAM_MEMORY, 1.0 / times)", "share = 1.0", GRAM_TESTS),
+    Mutation("gram rule: sample weights forgotten", GRAM_MOVES, "            A, E = A * root, E * root\n", "", GRAM_TESTS),
+    Mutation("gram rule: a layer at 0 stays there", GRAM_RULE, "_LEAST_NORM = 0.1", "_LEAST_NORM = 0.0", GRAM_TESTS + " -k begins_at_zero"),
+    Mutation("gram rule: Gram matrices of this rank's rows", GRAM_MOVES, "            self._shard.all_sum(gram)\n", "            pass\n", SETTINGS + "gram_sweep"),
     Mutation("sites: a new mask at every call of a step", "maps/sites.py", "return self.frozen or (self.once and self._found)", "return self.frozen", "tests/maps/test_core.py"),
     Mutation("anchors: left out of the energy", ENERGIES, "mean + _on_parameters(problem, layer) + _to_anchors(problem, layer)\n", "mean + _on_parameters(problem, layer)\n", "tests/solvers/test_implicit_sgd_variants.py -k proximal_problem"),
     Mutation("softmax: a masked place counts", SIMPLEX, "torch.where(x_ == 0.0, 0.0, x_ * z_.log_softmax(-1))", "x_ * z_.log_softmax(-1)", "tests/activations/test_joint.py -k masked"),

@@ -216,8 +216,9 @@ def test_a_convolution_moves_in_the_metric_of_its_patches(before, conv, size, mo
     expected = []
     for rows, slopes in zip(A.numpy(), np.split(g, conv.groups), strict=True):
         K = rows.T @ rows / len(rows)
-        K += 3.0 * np.trace(K) / len(K) * np.eye(len(K))
-        expected.append(np.linalg.solve(K, slopes.T).T)
+        t = np.trace(K) / len(K)
+        K += 3.0 * t * np.eye(len(K))
+        expected.append(t * np.linalg.solve(K, slopes.T).T)
     delta = np.concatenate(expected)
     delta = delta / (np.abs(delta) + 1e-3 * np.sqrt((delta**2).mean()))
     start = [p.detach().clone() for p in conv.parameters()]

@@ -100,7 +100,8 @@ class GramSweep(TopDownSweep[GramSweepState]):
         require_not_negative(self.weight_decay, "weight_decay")
         require_count(self.micro_batches, "micro_batches")
         if self.total_steps is not None and self.total_steps != math.inf:
-            require_count(self.total_steps, "total_steps")
+            total = self.total_steps  # a settings file may have written 40 as 40.0
+            require_count(int(total) if isinstance(total, float) and total.is_integer() else total, "total_steps")
         if self.epochs is not None:
             require_not_negative(self.epochs, "epochs")
 
