@@ -38,8 +38,8 @@ ORDER = (
     "training",
     "experiments",
     "reports",
-    "estimators",
     "tasks",
+    "estimators",
     "cli",
 )
 

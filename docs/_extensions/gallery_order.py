@@ -13,6 +13,7 @@ ORDER = (
     "scikit_learn_pipeline",
     "sparse_codes",
     "invert_a_network",
+    "detect_abnormal_samples",
     "save_and_load",
     "export_to_onnx",
     "fine_tune",

@@ -16,7 +16,13 @@ if TYPE_CHECKING:
     from lifted_bregman.activations.checks import check_bregman, check_conjugate, check_prox
     from lifted_bregman.backward import backward_report, lifted_backward, plain_backward
     from lifted_bregman.distributed import Parallel
-    from lifted_bregman.estimators import LiftedAutoencoder, LiftedClassifier, LiftedRegressor
+    from lifted_bregman.estimators import (
+        LiftedAutoencoder,
+        LiftedClassifier,
+        LiftedDetector,
+        LiftedOutlierDetector,
+        LiftedRegressor,
+    )
     from lifted_bregman.graph.prune import prune
     from lifted_bregman.losses import BregmanLoss, CrossEntropy, QuadraticPenalty, SquaredError, bregman_loss
     from lifted_bregman.maps import Map
@@ -77,6 +83,8 @@ __all__ = [
     "Inversion",
     "LiftedAutoencoder",
     "LiftedClassifier",
+    "LiftedDetector",
+    "LiftedOutlierDetector",
     "LiftedProblem",
     "LiftedRegressor",
     "LiftedState",
@@ -124,7 +132,9 @@ _HOMES = {
     "activations.checks": ("check_bregman", "check_conjugate", "check_prox"),
     "backward": ("backward_report", "lifted_backward", "plain_backward"),
     "distributed": ("Parallel",),
-    "estimators": ("LiftedAutoencoder", "LiftedClassifier", "LiftedRegressor"),
+    "estimators": (
+        *("LiftedAutoencoder", "LiftedClassifier", "LiftedDetector", "LiftedOutlierDetector", "LiftedRegressor"),
+    ),
     "losses": ("BregmanLoss", "CrossEntropy", "QuadraticPenalty", "SquaredError", "bregman_loss"),
     "graph.prune": ("prune",),
     "maps": ("Map",),

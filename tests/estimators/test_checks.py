@@ -13,11 +13,18 @@ import sklearn.utils.estimator_checks as checks
 from sklearn.base import BaseEstimator
 
 import lifted_bregman as lb
-from lifted_bregman.estimators import LiftedAutoencoder, LiftedClassifier, LiftedRegressor
+from lifted_bregman.estimators import (
+    LiftedAutoencoder,
+    LiftedClassifier,
+    LiftedDetector,
+    LiftedOutlierDetector,
+    LiftedRegressor,
+)
 
 CLASSIFIER = LiftedClassifier(hidden=(8,), epochs=30)
 REGRESSOR = LiftedRegressor(hidden=(8,), epochs=25, solver=lb.AdaBreg(step_size=0.02))
 AUTOENCODER = LiftedAutoencoder(hidden=(8, 4, 8), epochs=4)
+DETECTORS = [LiftedDetector((8, 3), epochs=3), LiftedOutlierDetector((8, 3), epochs=3)]
 VARIANTS = [
     LiftedClassifier(hidden=(8, 6), epochs=20, loss=lb.SquaredError(), solver=lb.ImplicitSGD(5.0, 3)),
     LiftedClassifier(hidden=(8,), epochs=30, activation=lb.activations.Tanh()),
@@ -34,6 +41,8 @@ VARIANTS = [
     LiftedClassifier(solver=lb.GramSweep(weight_decay=0.0)),
     LiftedRegressor(),
     LiftedAutoencoder(),
+    LiftedDetector(),
+    LiftedOutlierDetector(energy="minimum", steps=5),
 ]
 
 # Not part of check_estimator: what scikit-learn asks of its own classes, where it makes sense for others.
@@ -53,10 +62,10 @@ def test_check_estimator_passes_completely() -> None:
     script = """
 import json, sys
 from sklearn.utils.estimator_checks import check_estimator
-from tests.estimators.test_checks import AUTOENCODER, CLASSIFIER, REGRESSOR
+from tests.estimators.test_checks import AUTOENCODER, CLASSIFIER, DETECTORS, REGRESSOR
 rows = [
     (type(estimator).__name__, row["check_name"], row["status"], repr(row["exception"]))
-    for estimator in (CLASSIFIER, REGRESSOR, AUTOENCODER)
+    for estimator in (CLASSIFIER, REGRESSOR, AUTOENCODER, *DETECTORS)
     for row in check_estimator(estimator, on_fail=None)
 ]
 print(json.dumps(rows))
@@ -76,6 +85,7 @@ print(json.dumps(rows))
     assert counts["LiftedClassifier"] >= 60
     assert counts["LiftedRegressor"] >= 58
     assert counts["LiftedAutoencoder"] >= 45
+    assert counts["LiftedDetector"] >= 41 and counts["LiftedOutlierDetector"] >= 47
     names = {row[1] for row in rows}
     assert {"check_array_api_input", "check_sample_weight_equivalence_on_dense_data"} <= names
     assert {"check_sample_weight_equivalence_on_sparse_data", "check_estimator_sparse_matrix"} <= names

@@ -11,7 +11,7 @@ from lifted_bregman.data.naming import parse
 
 def is_here(name: str, data_dir: Path | None) -> bool:
     """Whether a data set is on this machine, in `data_dir` or, for None, in the cache."""
-    return data.whereabouts(data.TEXTS.get(name) or parse(name)[0], data_dir).startswith("in ")
+    return data.whereabouts(data.TEXTS.get(name) or data.TABLES.get(name) or parse(name)[0], data_dir).startswith("in ")
 
 
 def fetch_missing(names: Iterable[str], data_dir: Path | None, progress: data.Progress | None = None) -> None:

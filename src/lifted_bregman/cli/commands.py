@@ -42,6 +42,7 @@ LIBRARY = {
     "encode": Command("lifted_bregman.cli.apply:encode", "Write the code of each sample."),
     "reconstruct": Command("lifted_bregman.cli.apply:reconstruct", "Write each sample as an autoencoder returns it."),
     "invert": Command("lifted_bregman.cli.invert:invert", "Write inputs that have given outputs."),
+    "detect": Command("lifted_bregman.cli.detect:detect", "Write how abnormal each sample is."),
     "data": Command("lifted_bregman.cli.data:app", "Data sets by name: list, get, verify."),
     "report": Command("lifted_bregman.cli.report:report", "Make the page of a stored run, without training."),
     "checkpoint": Command("lifted_bregman.cli.checkpoint:app", "Checkpoints of a run: verify."),

@@ -15,7 +15,8 @@ from lifted_bregman.cli import _console
 from lifted_bregman.cli.parameters import Parameter, argument
 
 app = App(
-    name="data", help="Data sets and texts by name: list, get, verify.\n\nlifted data list\nlifted data get mnist"
+    name="data",
+    help="Data sets, texts and tables by name: list, get, verify.\n\nlifted data list\nlifted data get mnist",
 )
 
 Name = Annotated[str, argument("The set; 'mnist-1k' means 'mnist', of which it is a part.")]
@@ -44,6 +45,17 @@ def list_sets(*, data_dir: Folder = None) -> None:
     rows += [
         (text.name, f"{text.file.size:,} characters", "text", "-", data.whereabouts(text, data_dir), text.note)
         for text in data.TEXTS.values()
+    ]
+    rows += [
+        (
+            table.name,
+            f"{table.samples:,}, {table.abnormal:,} abnormal",
+            f"{table.features} features",
+            "2",
+            data.whereabouts(table, data_dir),
+            table.note,
+        )
+        for table in data.TABLES.values()
     ]
     console = _console.output()
     if not console.is_terminal:

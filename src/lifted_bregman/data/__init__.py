@@ -9,17 +9,19 @@ from lifted_bregman.data._places import cache_folder
 from lifted_bregman.data.arrays import read_array
 from lifted_bregman.data.dataset import DataSet
 from lifted_bregman.data.fetch import get, verify, whereabouts
-from lifted_bregman.data.loading import from_record, load, load_text
+from lifted_bregman.data.loading import from_record, load, load_table, load_text
 from lifted_bregman.data.naming import names
 from lifted_bregman.data.preparation import Preparation
 from lifted_bregman.data.registry import SETS, FileInfo, SetInfo, Stored, register
 from lifted_bregman.data.samples import TASKS, Samples, Task
 from lifted_bregman.data.streams import gathered
+from lifted_bregman.data.tables import TABLES, TableInfo
 from lifted_bregman.data.texts import TEXTS, TextInfo
 from lifted_bregman.data.transforms import Centre, Noise, OneHot, Scale, Subset, Transform, Unflatten
 
 __all__ = [
     "SETS",
+    "TABLES",
     "TASKS",
     "TEXTS",
     "Centre",
@@ -34,6 +36,7 @@ __all__ = [
     "SetInfo",
     "Stored",
     "Subset",
+    "TableInfo",
     "Task",
     "TextInfo",
     "Timeouts",
@@ -44,6 +47,7 @@ __all__ = [
     "gathered",
     "get",
     "load",
+    "load_table",
     "load_text",
     "names",
     "read_array",

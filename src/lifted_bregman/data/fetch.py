@@ -16,6 +16,7 @@ from lifted_bregman.data._places import Content, Place, WrongContent, places, re
 from lifted_bregman.data.files import locked
 from lifted_bregman.data.naming import parse
 from lifted_bregman.data.registry import Stored
+from lifted_bregman.data.tables import TABLES
 from lifted_bregman.data.texts import TEXTS
 from lifted_bregman.errors import DataError
 
@@ -31,8 +32,8 @@ class Found:
 
 
 def named(name: str) -> Stored:
-    """Return the text or the set of this name; of a subset such as "mnist-1k" the whole set."""
-    return TEXTS[name] if name in TEXTS else parse(name)[0]
+    """Return the text, the table or the set of this name; of a subset such as "mnist-1k" the whole set."""
+    return TEXTS.get(name) or TABLES.get(name) or parse(name)[0]
 
 
 def content(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from lifted_bregman._text import did_you_mean
 from lifted_bregman.data import fetch, idx
 from lifted_bregman.data._mirrors import Progress
 from lifted_bregman.data.dataset import DataSet
@@ -16,6 +19,7 @@ from lifted_bregman.data.naming import parse
 from lifted_bregman.data.preparation import DTYPES, Preparation
 from lifted_bregman.data.registry import SetInfo
 from lifted_bregman.data.samples import Samples
+from lifted_bregman.data.tables import TABLES
 from lifted_bregman.data.texts import TEXTS
 from lifted_bregman.data.transforms import Subset
 from lifted_bregman.errors import DataError, SettingError
@@ -71,6 +75,25 @@ def load_text(
     folder = None if data_dir is None else Path(data_dir)
     found = fetch.content(TEXTS[name], folder, download=download, progress=progress)
     return bytes(found.files[TEXTS[name].file.name]).decode("utf-8")
+
+
+def load_table(
+    name: str, *, data_dir: Path | str | None = None, download: bool = True, progress: Progress | None = None
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return X (samples, features) and y (samples,) of the table of this name; y is 1 for abnormal samples.
+
+    Args:
+        name: a key of `TABLES`.
+        data_dir: as for `load_text`, like the arguments that follow.
+        download: whether it may be fetched from the network.
+        progress: called with (what is going on, bytes so far, bytes expected or None) while downloading.
+    """
+    if name not in TABLES:
+        raise DataError(f"there is no table '{name}'{did_you_mean(name, TABLES)}: the tables are {', '.join(TABLES)}.")
+    info, folder = TABLES[name], None if data_dir is None else Path(data_dir)
+    found = fetch.content(info, folder, download=download, progress=progress)
+    with np.load(io.BytesIO(found.files[info.file.name]), allow_pickle=False) as arrays:
+        return arrays["X"].astype(np.float64), arrays["y"].astype(np.int64)
 
 
 def from_record(

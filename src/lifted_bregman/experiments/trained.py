@@ -15,6 +15,7 @@ from lifted_bregman.errors import CheckpointError, CompatibilityError
 from lifted_bregman.experiments.build import build_problem
 from lifted_bregman.experiments.run_data import NewInputs
 from lifted_bregman.experiments.runs import DATA, StoredRun
+from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.blocks import code_layer
 from lifted_bregman.training import RunFolder
 
@@ -43,6 +44,11 @@ class TrainedRun:
     def model(self) -> nn.Module:
         """The network, on the device, without the activation that belongs to its loss."""
         return self._problem.model
+
+    @property
+    def problem(self) -> LiftedProblem:
+        """The lifted problem of the network, with the loss and penalties of the run."""
+        return self._problem
 
     @property
     def classes(self) -> tuple[str, ...] | None:

@@ -67,6 +67,12 @@ class Layer:
         """B_Ψ(x, z) = φ(x) + φ*(z) - <x, z> of each sample (eq. 12)."""
         return sum_features(self.activation.bregman(self._view(x), self._view(z)))
 
+    def bregman_units(self, x: Tensor, z: Tensor) -> Tensor:
+        """B_Ψ(x, z) by unit, (samples, units), whose sum is `bregman`; a joint activation's group is one unit."""
+        if self.activation.joint:
+            return self.activation.bregman(self._view(x), self._view(z)).reshape(len(x), -1)
+        return self.activation.bregman(x.flatten(1).unsqueeze(-1), z.flatten(1).unsqueeze(-1))
+
     def contains(self, x: Tensor) -> Tensor:
         """Whether Ψ(x) is finite, for each sample."""
         inside = self.activation.contains(self._view(x))

@@ -1,0 +1,61 @@
+"""The problems: which samples a detector is fitted to, and which it is tested on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.model_selection import train_test_split  # type: ignore[import-untyped]
+from sklearn.preprocessing import StandardScaler  # type: ignore[import-untyped]
+
+from lifted_bregman import data
+
+Array = NDArray[Any]
+
+TABLES = tuple(data.TABLES)
+LARGEST = 10_000
+"""Rows of a table; of larger ones a random part of so many is taken."""
+TEST_PART = 0.3
+CLASSES = tuple(range(10))
+
+
+class Samples(NamedTuple):
+    """Samples to fit to, samples to test on, and which of the latter are abnormal."""
+
+    train: Array
+    """(samples, features); of tables with abnormal ones among them, of pictures without."""
+    test: Array
+    """(samples, features)."""
+    abnormal: Array
+    """(test samples,), 1 for abnormal ones."""
+
+
+def pictures(usual: int, data_dir: Path | None) -> Samples:
+    """MNIST: the training images of one class, and all 10,000 test images, of which the other classes are abnormal."""
+    mnist = data.load("mnist", data_dir=data_dir)
+    train = mnist.train.X[mnist.train.y == usual].numpy()
+    return Samples(train, mnist.test.X.numpy(), (mnist.test.y != usual).numpy().astype(int))
+
+
+def table(name: str, seed: int, data_dir: Path | None) -> Samples:
+    """70 % of the rows to fit to, without labels, and 30 % to test on, abnormal ones in proportion, standardised."""
+    X, y = data.load_table(name, data_dir=data_dir)
+    if len(X) > LARGEST:
+        kept = np.random.default_rng(seed).choice(len(X), LARGEST, replace=False)
+        X, y = X[kept], y[kept]
+    train, test, _, abnormal = train_test_split(X, y, test_size=TEST_PART, stratify=y, random_state=seed)
+    scale = StandardScaler().fit(train)
+    return Samples(scale.transform(train), scale.transform(test), abnormal)
+
+
+def sets_of(studies: tuple[str, ...]) -> Iterator[str]:
+    """The names of the data that studies need."""
+    if "pictures" in studies or "classifier" in studies:
+        yield "mnist"
+    if "classifier" in studies:
+        yield "fashion-mnist"
+    if "tables" in studies:
+        yield from TABLES
