@@ -184,6 +184,34 @@ def test_outputs_of_regressions_and_autoencoders_are_in_their_own_units(
     assert np.load("made.npy").shape == (2, 8, 8)
 
 
+def test_samples_of_another_kind_have_higher_scores(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    images = np.load(world / "images.npy")[:8]
+    np.save("mixed.npy", np.concatenate([images, 16 - images]))  # the latter with black and white exchanged
+    said = call(capsys, "detect", world / "ae", "mixed.npy", "--picture", "why.png")
+    assert (
+        said.code == 0 and "mixed-scores.npy: scores of shape (16,)" in said.out and "of 16 samples, above" in said.out
+    )
+    scores = np.load("mixed-scores.npy")
+    assert scores[8:].min() > scores[:8].max() and Path("why.png").stat().st_size > 5000
+    assert call(capsys, "detect", world / "ae", "mixed.npy", "--energy", "minimum", "--steps", 3).code == 0
+    # a classifier: -log Σ exp of its logits, in NumPy
+    assert call(capsys, "detect", world / "a", "mixed.npy", "--out", "free.npy").code == 0
+    stored = {name: value.numpy() for name, value in load_file(world / "a" / "model.safetensors").items()}
+    mean = data.load("digits", data_dir=world / "sets").train.X.numpy().mean(0)
+    x = np.load("mixed.npy").reshape(16, 64) / np.float32(16) - mean
+    for layer in ("0", "2", "4"):
+        x = x @ stored[f"{layer}.weight"].T + stored[f"{layer}.bias"]
+        x = x if layer == "4" else np.maximum(x, 0.0)
+    np.testing.assert_allclose(np.load("free.npy"), -np.log(np.exp(x).sum(1)), rtol=1e-4)
+    told = call(capsys, "detect", world / "houses", "mixed.npy")
+    assert told.code != 0 and "'lifted detect' is for autoencoders and classifiers" in told.err
+    told = call(capsys, "detect", world / "a", "mixed.npy", "--picture", "why.png")
+    assert told.code == 2 and "--picture explains the layers of an autoencoder" in told.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [

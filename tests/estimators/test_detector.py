@@ -124,8 +124,8 @@ def test_a_network_of_the_users_is_copied_or_made() -> None:
         shapes.append(shape)
         return nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 4))
 
-    one, two = (lb.LiftedDetector(network=make, epochs=1, random_state=5).fit(X) for _ in range(2))
-    assert shapes == [(4,), (4,)]
+    one, two = (lb.LiftedDetector(network=make, members=2, epochs=1, random_state=5).fit(X) for _ in range(2))
+    assert shapes == [(4,)] * 4  # each with members of its own
     np.testing.assert_array_equal(one.decision_scores_, two.decision_scores_)
     assert one.explain(X).names == ("layer 1", "code", "output")
 
