@@ -55,7 +55,7 @@ def table_rows(found: Detections) -> Rows:
 
 def classifier_rows(found: Detections) -> Rows:
     """AUROC in per cent of each score of the classifier, mean and deviation over seeds."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name in classifier.SCORES:
         own = [100 * value for value in found.of("classifier", name)]
         if own:
