@@ -5,8 +5,8 @@
     python scripts/solver_race.py --only PrimalDual --write     run some anew, and keep the other rows
 
 A classifier 64-32-10 on scikit-learn's digits, and an autoencoder 784-64-16-64-784 on 1,000 images of MNIST.  All start
-from the same weights and see the same batches.  The time is processor time of the steps on one thread.  What `fit` takes
-by itself has races of its own: `lifted bench race`.
+from the same weights and see the same batches.  The time is processor time of the steps on one thread.  What `fit`
+takes by itself has races of its own: `lifted bench race`.
 """
 
 from __future__ import annotations
