@@ -85,6 +85,7 @@ nitpick_ignore_regex = [
     (r"py:class", r"lifted_bregman\.data\..*(Archive|NpmPackage|Package|FileInfo)"),  # of interest to its registry
     (r"py:class", r"lifted_bregman\.maps\.sites\.Site"),  # of interest to maps
     (r"py:class", r"lifted_bregman\.solvers\..*\.(S|Key|BatchMemory|Moves|ParameterSteps|Round)"),  # for solvers only
+    (r"py:class", r"lifted_bregman\.solvers\..*\.(TableState|UnitBlock)"),  # the same
     (r"py:class", r"lifted_bregman\.tasks\.inversion_solver\.S"),  # of interest to its solvers
     (r"py:class", r"lifted_bregman\.backward\.switching\.Model"),  # the type of the model that is given and returned
 ]

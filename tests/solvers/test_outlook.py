@@ -1,4 +1,4 @@
-"""StochasticADMM, PrimalDual and RandomCoordinateDescent: minima found elsewhere, stated rates, written-out iterates."""
+"""StochasticADMM, PrimalDual, RandomCoordinateDescent: minima found elsewhere, stated rates, iterates written out."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def admm_problem():
 
 def test_the_stated_rate_of_stochastic_admm_holds_in_expectation():
     """Squared error, ρ = 0, δ = 3: 1 - κ = ¼(1 + ½)², so that ‖v - v*‖² falls by (1 - κ/m) per random batch."""
-    delta, parts, steps = 3.0, torch.arange(20).split(4), 15
+    delta, parts = 3.0, torch.arange(20).split(4)
     problem, X, Y = admm_problem()
     solver, whole = solvers.StochasticADMM(coupling=delta, damping=0.0), solvers.Batch.whole(problem, X, Y)
     state = solver.init(problem, whole)
@@ -176,17 +176,16 @@ def test_the_stated_rate_of_stochastic_admm_holds_in_expectation():
         v = (state.targets[1] + 2.0 * state.duals[1]) / delta  # z + p/δ
         return float((v - solution).square().sum())
 
-    first, ends = distance(state), []
-    for seed in range(30):
-        twin, other = copy.deepcopy(problem), solver.init(problem, whole)
-        other.load_state_dict(state.state_dict())
-        order = torch.randint(5, (steps,), generator=torch.Generator().manual_seed(seed))
-        for k in order.tolist():
-            other = solver.step(twin, other, whole.select(parts[k]))
-        ends.append(distance(other) / first)
-    bound = (1.0 - (1.0 - 0.25 * 1.5**2) / 5) ** steps
-    assert 0.0 < np.mean(ends) + 3.0 * np.std(ends) / math.sqrt(30) <= bound
-    assert np.mean(ends) > bound**3  # the bound is of the right order: the run is not at the solution by accident
+    factor = 1.0 - (1.0 - 0.25 * 1.5**2) / 5
+    for last in (0, 3, 3, 1, 4, 2, 0, 1):
+        # the expectation over the batch that comes next is the mean over all five
+        ends = []
+        for part in parts:
+            twin, other = copy.deepcopy(problem), solver.init(problem, whole)
+            other.load_state_dict(state.state_dict())
+            ends.append(distance(solver.step(twin, other, whole.select(part))))
+        assert 0.9 * distance(state) * factor**4 < np.mean(ends) <= factor * distance(state) * (1.0 + 1e-12)
+        state = solver.step(problem, state, whole.select(parts[last]))
 
 
 @pytest.mark.parametrize("penalty", [None, penalties.SquaredL2(0.1), penalties.L1(0.05)], ids=repr)
@@ -242,7 +241,7 @@ def test_stochastic_admm_leaves_a_stationary_point_alone():
     )
     batch = solvers.Batch.whole(problem, *case.data)
     found = exact.init(problem, batch)
-    for _ in range(400):
+    for _ in range(150):
         found = exact.step(problem, found, batch)
     assert problem.certificates(found.variables, *case.data).largest < 1e-9
     before = [p.detach().clone() for p in problem.model.parameters()]
@@ -316,6 +315,8 @@ def test_every_update_decreases_the_energy_as_stated_and_so_does_their_expectati
         smooth = L - (problem.weight(b.block.layer) if isinstance(b.block, VariableBlock) else 0.0)
         old = {name: v.clone() for name, v in block_values(problem, point, b.block).items()}
         z = {l: point.z(l) for l in range(1, problem.depth + 1)}
+        if smooth == 0.0:  # units that no sample switches on
+            continue
         move(problem, point, b, 1.0 / smooth)
         moved = sum(float((v - old[name]).square().sum()) for name, v in block_values(problem, point, b.block).items())
         moved *= 1.0 / len(case.X) if isinstance(b.block, VariableBlock) else 1.0

@@ -206,10 +206,9 @@ class StochasticADMM(Solver[StochasticADMMState]):
         if old.read(layer) is not point.read(layer) or not bool(state.known[all_places(batch)].all()):
             # a weight for each row, of which a sample may have several
             ones = new.new_ones(len(index), len(new) // max(1, len(index)), 1)
-            known = state.known[index].view(-1, 1, 1)
-            sums.append(
-                (_rows(point.weigh(ones)) * new).t() @ new - (_rows(point.weigh(known * ones)) * last).t() @ last
-            )
+            now = point.weigh(ones)
+            then = point.weigh(state.known[index].view(-1, 1, 1) * ones)
+            sums.append((_rows(now) * new).t() @ new - (_rows(then) * last).t() @ last)
             state.factors.pop(layer, None)
         problem.work.parameter_gradients += 1
         point.shard.all_sum(*sums)
