@@ -295,7 +295,7 @@ MUTATIONS = [
     Mutation("race: evaluation is timed", LAB + "race/runs.py", "            run.stop(Outcome.INTERRUPTED, \"The race was ended.\")\n        self._started = time.process_time()", "            run.stop(Outcome.INTERRUPTED, \"The race was ended.\")", "tests/lab/test_race_runs.py -k only_steps"),
     Mutation("race: a walk looks one way", LAB + "race/running.py", "for place in (best - 1, best + 1):", "for place in (best + 1,):", "tests/lab/test_race_running.py -k walk"),
     Mutation("texts: wrong bytes in the cache are used", "data/_places.py", "if len(content) != file.size or found != file.sha256:", "if len(content) != file.size:", "tests/data/test_texts.py"),
-    Mutation("mirrors: a dead one is asked again", "data/_obtain.py", "dead.add(base)", "pass", "tests/data/test_downloads.py -k asked_once"),
+    Mutation("mirrors: a dead one is asked again", "data/_obtain.py", "dead.add(base)", "pass", "tests/data/test_downloads.py -k passed_over"),
     Mutation("downloads: as many bytes as are sent", "data/_mirrors.py", "if self._written > self._limit:", "if False:", "tests/data/test_downloads.py -k passed_over"),
     Mutation("sub-problem: the outer proximal term forgotten", "problem/lifted.py", "(*self.anchors, (centre, weight)) if weight", "((centre, weight),) if weight", "tests/solvers/test_implicit_sgd_variants.py -k both_terms"),
     Mutation("MAC-QP: steps tried without the proximal term", "solvers/baselines/mac_qp.py", " + float(energies.quadratic_terms(problem))", "", "tests/solvers/test_baselines_mac_qp.py -k sub_problem"),
