@@ -5,6 +5,7 @@ import importlib
 import logging as python_logging
 import re
 import sys
+import typing
 import warnings
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -13,6 +14,7 @@ from types import ModuleType
 from sphinx.util import logging
 
 import lifted_bregman
+from lifted_bregman.experiments import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -151,7 +153,16 @@ def _nothing_public_is_missing(app, env):
                 logger.warning("%s is exported and not documented: add it to a page of docs/api", public)
 
 
+def _show_plain_types(kind):
+    """The reference shows `int` for a setting whose type is `Annotated[int, Field(ge=1)]`."""
+    kind(data="digits")  # constructs its checks, of the types with ranges
+    hints = typing.get_type_hints(kind)
+    kind.__annotations__ = hints
+    kind.__init__.__annotations__ = {**hints, "return": None}
+
+
 def setup(app):
+    _show_plain_types(Settings)
     app.connect("env-check-consistency", _nothing_public_is_missing)
     app.connect("autodoc-process-docstring", _as_restructured_text, priority=100)
     app.connect("autodoc-skip-member", _skip_what_scikit_learn_adds)

@@ -85,6 +85,8 @@ def _processes(text: str) -> str:
 
 
 Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0)]
+Threads = Annotated[int, Field(ge=1, le=_MOST_THREADS)]
 Above0 = Annotated[float, Field(gt=0.0)]
 AtLeast0 = Annotated[float, Field(ge=0.0)]
 Widths = Annotated[tuple[Annotated[int, Field(ge=1, le=_MOST)], ...], NUMBERS]
@@ -138,7 +140,7 @@ class Settings:
     """Passes over the data; steps of a solver that takes the whole set."""
     batch_size: Count | None = None
     """Samples per step."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Seed = 0
     """Fixes initialisation, order of the samples, subsets and noise."""
     dtype: Literal["float32", "float64"] = "float32"
     """float32 or float64."""
@@ -156,7 +158,7 @@ class Settings:
     """Also save a checkpoint after so many steps."""
     checkpoint_seconds: Above0 | None = None
     """Also save a checkpoint after so many seconds."""
-    threads: Annotated[int, Field(ge=1, le=_MOST_THREADS)] | None = None
+    threads: Threads | None = None
     """Threads of torch, on which the last digits depend."""
     device: str | None = None
     """Where the numbers are computed, such as cpu, cuda or cuda:1.  A run may be resumed on another device, with other
