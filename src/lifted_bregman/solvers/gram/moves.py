@@ -318,7 +318,8 @@ class Moves:
             return
         theta = [list(move.theta.values()) for move, _ in layers]
         limits = [self._limit * move.share for move, _ in layers]
-        eta = rule.lengths(theta, [U for _, U in layers], [rates[move] for move, _ in layers], limits)
+        scales = [move.memory.get("scale") for move, _ in layers]
+        eta = rule.lengths(theta, [U for _, U in layers], [rates[move] for move, _ in layers], limits, scales)
         parameters, parts, steps = [], [], []
         for (move, U), step in zip(layers, eta, strict=True):
             for name, part in move.place(U).items():

@@ -221,14 +221,19 @@ def moves(memories: Sequence[Mapping[str, Tensor]]) -> list[Tensor]:
 
 
 def lengths(
-    parameters: Sequence[Sequence[Tensor]], U: Sequence[Tensor], rates: Sequence[float], limits: Sequence[float]
+    parameters: Sequence[Sequence[Tensor]],
+    U: Sequence[Tensor],
+    rates: Sequence[float],
+    limits: Sequence[float],
+    scales: Sequence[Tensor | None] = (),
 ) -> list[Tensor]:
-    """η = min( rate, limit ‖Θ‖/‖U‖ ) of each layer, (); a unit counts with a norm of 0.1 at least.
+    """η = min( ρ rate, limit ‖Θ‖/‖U‖ ) of each layer, (); a unit counts with a norm of 0.1 ρ at least.
 
     So a layer may begin at 0.
 
     parameters  Θ of each layer, in one part or several
     limits      s(k/K) κ/L of each
+    scales      ρ of each, () (see `target_scale`); None for 1
     """
     count, parts = len(U), max(map(len, parameters))
     norms = torch._foreach_norm([*(p for own in parameters for p in own), *U])
@@ -239,11 +244,29 @@ def lengths(
     stacked = stacked.view(parts + 1, count)
     quotients: Tensor = torch.linalg.vector_norm(stacked[:-1], dim=0)
     eta = list(quotients.unbind())
+    scaled = {layer: scale for layer, scale in enumerate(scales) if scale is not None}
+    for layer, scale in scaled.items():
+        eta[layer].clamp_(min=scale * (_LEAST_NORM * math.sqrt(len(U[layer]))))
     torch._foreach_clamp_min_(eta, [_LEAST_NORM * math.sqrt(len(u)) for u in U])
     quotients.div_(stacked[-1] + _TINY)
     torch._foreach_mul_(eta, list(limits))
-    torch._foreach_clamp_max_(eta, list(rates))
+    torch._foreach_clamp_max_(eta, [math.inf if layer in scaled else rate for layer, rate in enumerate(rates)])
+    for layer, scale in scaled.items():
+        eta[layer].clamp_(max=scale * rates[layer])
     return eta
+
+
+def target_scale(E: Tensor, samples: int, all_sum: AllSum) -> Tensor:
+    """ρ = max( 1, ½ root mean square of E ), (), of the residuals E of the first batch, in all ranks.
+
+    Targets of numbers such as 5,000 need weights of that size: the output layer's rate is ρ times that of the others.
+
+    E        (rows, ...) of this rank
+    samples  of all ranks
+    """
+    total = E.square().sum()
+    all_sum(total)
+    return total.div_(samples * E[0].numel()).sqrt_().mul_(0.5).clamp_(min=1.0)
 
 
 def prox_step(memory: Mapping[str, Tensor], eta: Tensor, k: int) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lifted_bregman._arguments import positive, require_count, require_not_negative
 from lifted_bregman._no_graph import no_graph
+from lifted_bregman.activations import Identity
 from lifted_bregman.maps import Convolution, Dense
 from lifted_bregman.maps.base import Inputs
 from lifted_bregman.problem import LiftedProblem
@@ -153,6 +154,8 @@ class GramSweep(TopDownSweep[GramSweepState]):
     ) -> None:
         """Gives one layer to `moves`, with its own memory under "layer" or by parameter."""
         f, output = core(problem, layer), layer == problem.depth
+        if output and problem.loss.activation == Identity() and "scale" not in memory.setdefault(_LAYER, {}):
+            memory[_LAYER]["scale"] = rule.target_scale(E, batch.samples, batch.shard.all_sum)
         if is_dense(problem, layer):
             assert isinstance(f, Dense)
             own = memory.setdefault(_LAYER, {})
