@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lifted_bregman.estimators import LiftedAutoencoder, LiftedClassifier, LiftedRegressor
     from lifted_bregman.graph.prune import prune
     from lifted_bregman.losses import BregmanLoss, CrossEntropy, QuadraticPenalty, SquaredError, bregman_loss
-    from lifted_bregman.maps import Map
+    from lifted_bregman.maps import GaussianNoise, Map
     from lifted_bregman.maps.checks import check_map
     from lifted_bregman.problem import LiftedProblem, LiftedState
     from lifted_bregman.problem.checks import check_penalty
@@ -71,6 +71,7 @@ __all__ = [
     "CoordinateDescent",
     "CrossEntropy",
     "DescentInversion",
+    "GaussianNoise",
     "GramSweep",
     "ImplicitParallel",
     "ImplicitSGD",
@@ -127,7 +128,7 @@ _HOMES = {
     "estimators": ("LiftedAutoencoder", "LiftedClassifier", "LiftedRegressor"),
     "losses": ("BregmanLoss", "CrossEntropy", "QuadraticPenalty", "SquaredError", "bregman_loss"),
     "graph.prune": ("prune",),
-    "maps": ("Map",),
+    "maps": ("GaussianNoise", "Map"),
     "maps.checks": ("check_map",),
     "problem": ("LiftedProblem", "LiftedState", "gradient_agreement", "lift"),
     "problem.checks": ("check_penalty",),
