@@ -104,6 +104,30 @@ def test_the_mean_over_draws_of_the_module_itself_is_ridge_within_five_standard_
     assert abs(float(losses.mean()) - expected) < 5.0 * float(losses.std()) / math.sqrt(count)
 
 
+def weighted_ridge(X, Y, weights):
+    """argmin of mean ½‖Wx + b - y‖² + ½ Σ_j weights_j ‖W_{:,j}‖², with a free b."""
+    A, B = X - X.mean(0), Y - Y.mean(0)
+    W = torch.linalg.solve(A.T @ A / len(X) + torch.diag(weights), A.T @ B / len(X)).T
+    return W, Y.mean(0) - W @ X.mean(0)
+
+
+@pytest.mark.parametrize("solver", [lb.GramSweep(), lb.baselines.SGD(lb.solvers.CosineDecay(0.1))], ids=cases.name)
+@pytest.mark.parametrize("module", [lb.GaussianNoise(0.8), nn.Dropout(0.4)], ids=repr)
+def test_training_with_noise_or_dropout_ends_at_the_ridge_solution(module, solver):
+    """400 random steps with lengths that fall to 0 end within a fifth of the way from least squares to ridge."""
+    scales = torch.tensor([2.0, 1.5, 1.0, 0.7, 0.5, 0.3], dtype=F64)
+    X, noise = drawn(40, 6) * scales, drawn(40, 2, seed=1)
+    Y = X @ drawn(6, 2, seed=2) + 0.3 * noise + 0.5
+    dropping = isinstance(module, nn.Dropout)
+    weights = 0.4 / 0.6 * X.square().mean(0) if dropping else torch.full_like(scales, 0.8**2)
+    (W, b), (least_squares, _) = weighted_ridge(X, Y, weights), weighted_ridge(X, Y, torch.zeros_like(scales))
+    torch.manual_seed(1)
+    model = nn.Sequential(module, nn.Linear(6, 2)).double()
+    lb.fit(lb.lift(model, loss=lb.SquaredError()), (X, Y), solver, epochs=400, batch_size=40)
+    assert float((model[1].weight.detach() - W).norm()) < 0.2 * float((least_squares - W).norm())
+    torch.testing.assert_close(model[1].bias.detach(), b, rtol=0.0, atol=0.2)
+
+
 @pytest.mark.parametrize("activation", cases.ACTIVATIONS, ids=cases.name)
 def test_noise_adds_to_a_bregman_term_at_least_nothing_and_at_most_ridge(activation):
     """B(x, z) is convex in z with a 1-Lipschitz gradient; for the identity the upper bound is what noise adds."""

@@ -1,9 +1,11 @@
-"""`GaussianNoise`: a module that adds random numbers in training mode, as `nn.Dropout` multiplies by them."""
+"""`GaussianNoise` adds random numbers in training mode, as `nn.Dropout` multiplies by them; dense layers with both."""
 
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from numbers import Real
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +31,7 @@ class GaussianNoise(nn.Module):
 
     def __init__(self, std: float) -> None:
         super().__init__()
-        if not isinstance(std, Real) or isinstance(std, bool) or not 0.0 <= std < math.inf:
+        if not _is_number(std) or not 0.0 <= std < math.inf:
             raise SettingError(f"std is {std!r}; the standard deviation of noise must be a finite number >= 0.")
         self.std = float(std)
 
@@ -48,3 +50,51 @@ class GaussianNoise(nn.Module):
 
     def extra_repr(self) -> str:
         return f"std={self.std:g}"
+
+
+def with_noise(network: nn.Sequential, *, dropout: float = 0.0, input_noise: float = 0.0) -> nn.Sequential:
+    """Dense layers with Gaussian noise on their input, and dropout of their hidden layers, in training mode.
+
+    The modules are those of `network` under the names that they have there, so that both have the same parameters and
+    the same `state_dict`.
+
+    Args:
+        network: nn.Linear and activations in turns.
+        dropout: the part of the units of each hidden layer that are 0 in a step, in [0, 1); the others are divided by
+            1 - dropout.
+        input_noise: the standard deviation of the noise, >= 0.
+    """
+    dropout, input_noise = check_noise(dropout, input_noise)
+    modules: dict[str, nn.Module] = {"input_noise": GaussianNoise(input_noise)} if input_noise > 0.0 else {}
+    linear = 0
+    for name, module in network.named_children():
+        if isinstance(module, nn.Linear):
+            if dropout > 0.0 and linear > 0:
+                modules[f"dropout_{linear}"] = nn.Dropout(dropout)
+            linear += 1
+        modules[name] = module
+    if dropout > 0.0 and linear < 2:
+        raise SettingError(
+            f"dropout is {dropout:g}, and the network has no hidden layer whose units could be 0: leave it out, or "
+            "give hidden layers or input_noise."
+        )
+    return nn.Sequential(OrderedDict(modules))
+
+
+def check_noise(dropout: Any, input_noise: Any) -> tuple[float, float]:
+    """Both as floats; an error unless dropout is in [0, 1) and input_noise is finite and not negative."""
+    if not _is_number(dropout) or not 0.0 <= dropout < 1.0:
+        raise SettingError(
+            f"dropout is {dropout!r}; it must be a number of at least 0 and below 1, the part of the units that are 0 "
+            "in a step."
+        )
+    if not _is_number(input_noise) or not 0.0 <= input_noise < math.inf:
+        raise SettingError(
+            f"input_noise is {input_noise!r}; it must be a finite number of at least 0, the standard deviation of the "
+            "noise."
+        )
+    return float(dropout), float(input_noise)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
