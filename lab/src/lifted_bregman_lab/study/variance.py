@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,8 +72,3 @@ def explained(errors: NDArray[Any]) -> list[Effect]:
         name = BOTH if len(axes) == 2 else FACTORS[axes[0]]
         table.append(Effect(name, free[axes], squares, squares / whole, beyond, ratio, p))
     return [*table, Effect(REST, rest_degrees, rest_squares, rest_squares / whole)]
-
-
-def pairs(count: int) -> list[tuple[int, int]]:
-    """Every two of so many, for the analysis of two architectures at a time."""
-    return list(itertools.combinations(range(count), 2))
