@@ -132,19 +132,19 @@ def test_the_rate_is_the_one_with_the_fewest_steps_or_else_the_lowest_loss() -> 
 
     def chosen(*ends: tuple[float | None, float]) -> float | None:
         trials = [
-            study.Trial("mnist-1k", "dense", "AdamW", rate, steps, loss)
+            study.Trial("fashion-mnist-1k", "dense", "AdamW", rate, steps, loss)
             for rate, (steps, loss) in zip(optimiser.grid, ends, strict=True)
         ]
-        return chosen_rate(study.Study({}, {}, trials), "mnist-1k", "dense", optimiser)
+        return chosen_rate(study.Study({}, {}, trials), "fashion-mnist-1k", "dense", optimiser)
 
     assert chosen((300.0, 0.03), (200.0, 0.02), (None, 0.5)) == optimiser.grid[1]
     assert chosen((None, 0.2), (None, math.inf), (None, 0.1)) == optimiser.grid[2]
-    assert chosen_rate(study.Study({}, {}), "mnist-1k", "dense", study.OPTIMISERS["GramSweep"]) is None
+    assert chosen_rate(study.Study({}, {}), "fashion-mnist-1k", "dense", study.OPTIMISERS["ImplicitSGD"]) is None
 
 
 def test_there_are_eight_optimisers_that_name_their_solvers() -> None:
-    assert len(study.OPTIMISERS) == 8 and len(study.ARCHITECTURES) == 3 and len(study.SETS) == 2
-    assert study.OPTIMISERS["GramSweep"].described.startswith("GramSweep(")
+    assert len(study.OPTIMISERS) == 8 and len(study.ARCHITECTURES) == 3 and len(study.SETS) == 1
+    assert study.OPTIMISERS["ImplicitSGD"].described.startswith("ImplicitSGD(")
 
 
 def small(data: str, architecture: str) -> RaceProblem:
@@ -168,14 +168,14 @@ def test_only_what_is_missing_is_run_and_every_optimiser_trains_every_network(
 ) -> None:
     monkeypatch.setattr(running, "study_problem", small)
     kept: list[study.Study] = []
-    found = study.run_study(["mnist-1k"], 1, keep=kept.append)
+    found = study.run_study(["fashion-mnist-1k"], 1, keep=kept.append)
     assert len(found.runs) == 24 and len({run.key for run in found.runs}) == 24
     assert len(found.trials) == 3 * 5 * 3 and kept[-1] == found
     assert {run.rate is None for run in found.runs if not study.OPTIMISERS[run.optimiser].grid} == {True}
     assert sum(bool(run.crossings) for run in found.runs) > 12  # most learn the twelve samples within three epochs
     study.write_study(tmp_path / "file.json", found)
     assert study.read_study(tmp_path / "file.json") == found
-    again = study.run_study(["mnist-1k"], 1, stored=replace(found, runs=found.runs[1:]))
+    again = study.run_study(["fashion-mnist-1k"], 1, stored=replace(found, runs=found.runs[1:]))
     assert again.trials == found.trials and again.runs == (*found.runs[1:], found.runs[0])  # the same bits
 
 
@@ -198,15 +198,15 @@ def made_up(levels: tuple[float, ...] = study.LEVELS) -> study.Study:
 
 def test_optimisers_that_miss_a_level_are_left_out_there_and_shown() -> None:
     found = made_up()
-    assert len(summary.reached(found, "mnist-1k", study.LEVELS[0])) == 8
-    assert "Muon" not in summary.reached(found, "mnist-1k", study.LEVELS[-1])
-    assert summary.error_rows(found, "mnist-1k")[1][-1] == ("Muon", *["reached by 0 of 3"] * 3)
+    assert len(summary.reached(found, "fashion-mnist-1k", study.LEVELS[0])) == 8
+    assert "Muon" not in summary.reached(found, "fashion-mnist-1k", study.LEVELS[-1])
+    assert summary.error_rows(found, "fashion-mnist-1k")[1][-1] == ("Muon", *["reached by 0 of 3"] * 3)
     header, rows = summary.share_rows(found)
     assert rows[2][:3] == ("Fashion-MNIST", "0.03", "7") and rows[2][4] == "100 % (p < 0.001)"
     assert header[4] == "architecture"
     assert summary.spread_rows(found)[1][0][2] == "10.00"
     page = summary.page(found, "figures/name")
-    assert "```{image} figures/name_dark.svg\n:class: only-dark" in page and "144 runs with 3 seeds" in page
+    assert "```{image} figures/name_dark.svg\n:class: only-dark" in page and "72 runs with 3 seeds" in page
 
 
 def test_files_of_other_kinds_and_of_other_settings_are_refused(tmp_path: Path, capsys: Capture) -> None:
@@ -214,10 +214,10 @@ def test_files_of_other_kinds_and_of_other_settings_are_refused(tmp_path: Path, 
     with pytest.raises(CheckpointError, match="other is not what 'lifted bench optimiser-or-architecture' writes"):
         study.read_study(tmp_path / "other")
     found = made_up()
-    changed = replace(found, optimisers={**found.optimisers, "GramSweep": "GramSweep(2)"})
+    changed = replace(found, optimisers={**found.optimisers, "ImplicitSGD": "ImplicitSGD(2)"})
     study.write_study(tmp_path / "optimiser_or_architecture.json", changed)
     called = call(capsys, "bench", "optimiser-or-architecture", "--out", tmp_path)
-    assert called.code != 0 and "runs of GramSweep with GramSweep(2)" in called.err and "--fresh" in called.err
+    assert called.code != 0 and "runs of ImplicitSGD with ImplicitSGD(2)" in called.err and "--fresh" in called.err
     assert call(capsys, "bench", "optimiser-or-architecture", "--seeds", "1").code == 2
 
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from lifted_bregman.reports.figures import new_figure, style
 from lifted_bregman.reports.palette import DARK, LIGHT, Palette
-from lifted_bregman_lab.study.optimisers import OPTIMISERS
 from lifted_bregman_lab.study.problems import SETS
 from lifted_bregman_lab.study.results import Study
 from lifted_bregman_lab.study.running import LEVELS
@@ -60,7 +59,7 @@ def _errors(axes: Axes, study: Study, data: str, palette: Palette) -> None:
     """A line for each optimiser: a marker at the mean of each architecture, a bar from the least to the most."""
     style(axes, palette, SETS[data])
     found = reached(study, data, LEVELS[-1])
-    order = list(OPTIMISERS)
+    order = list(study.optimisers)
     for place, kind in enumerate(KINDS):
         y = np.array([order.index(name) for name in found]) + 0.22 * (place - 1)
         errors = 100.0 * np.stack([own[place] for own in found.values()])

@@ -19,7 +19,7 @@ from lifted_bregman.solvers import (
     Solver,
 )
 from lifted_bregman.training import fit
-from lifted_bregman_lab.race.opponents import OPPONENTS
+from lifted_bregman_lab.race.opponents import OPPONENTS, Opponent
 from lifted_bregman_lab.race.problems import RaceProblem
 from lifted_bregman_lab.race.runs import BackpropRun
 from lifted_bregman_lab.race.samples import RaceSamples
@@ -38,15 +38,15 @@ class Optimiser:
         name: for tables.
         title: for readers, with the settings that are the same on all networks.
         grid: rates to choose from, in rising order; empty where nothing is tuned.
-        solver: a solver of the library; None for an opponent of the race.
-        opponent: name of the opponent.
+        solver: a solver of the library; None for an opponent.
+        opponent: as the race has them; None for a solver.
     """
 
     name: str
     title: str
     grid: tuple[float, ...] = ()
     solver: Solver[Any] | None = None
-    opponent: str = ""
+    opponent: Opponent | None = None
 
     @property
     def described(self) -> str:
@@ -59,8 +59,8 @@ class Optimiser:
         """Train from the weights of a seed until `observe` has seen enough, or to the end of the epochs."""
         epochs = problem.epochs("short")
         if self.solver is None:
-            assert rate is not None
-            return _train_opponent(BackpropRun(problem, data, epochs, seed, OPPONENTS[self.opponent], rate), observe)
+            assert rate is not None and self.opponent is not None
+            return _train_opponent(BackpropRun(problem, data, epochs, seed, self.opponent, rate), observe)
         model = problem.build(seed, data)
         watching = _Watching(observe, -(-len(data.X) // problem.batch_size))
         options: dict[str, Any] = {"epochs": epochs, "batch_size": problem.batch_size, "record_every": epochs}
@@ -114,11 +114,16 @@ OPTIMISERS: Mapping[str, Optimiser] = {
             "lifted AdamW",
             "AdamW with the signals of `lb.lifted_backward`, weight decay 0.01, cosine",
             _ADAPTIVE,
-            opponent="lifted-adamw",
+            opponent=OPPONENTS["lifted-adamw"],
         ),
-        Optimiser("AdamW", "weight decay 0.01, cosine", _ADAPTIVE, opponent="adamw"),
-        Optimiser("Adam", "constant rate", (3e-4, 1e-3, 3e-3), opponent="adam"),
-        Optimiser("SGD", "momentum 0.9, cosine", (1e-2, 3e-2, 1e-1), opponent="sgd-momentum"),
-        Optimiser("Muon", "for matrices, AdamW for the rest, weight decay 0.01, cosine", _ADAPTIVE, opponent="muon"),
+        Optimiser("AdamW", "weight decay 0.01, cosine", _ADAPTIVE, opponent=OPPONENTS["adamw"]),
+        Optimiser("SGD", "momentum 0.9, cosine", (1e-2, 3e-2, 1e-1), opponent=OPPONENTS["sgd-momentum"]),
+        Optimiser("Adam", "constant rate", (3e-4, 1e-3, 3e-3), opponent=OPPONENTS["adam"]),
+        Optimiser(
+            "Muon",
+            "for matrices, AdamW for the rest, weight decay 0.01, cosine",
+            _ADAPTIVE,
+            opponent=OPPONENTS["muon"],
+        ),
     )
 }

@@ -1,4 +1,4 @@
-"""The two data sets and the three networks of the study."""
+"""The data and the three networks of the study."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from lifted_bregman_lab.race.networks import dense
 from lifted_bregman_lab.race.problems import CLASSES, RaceProblem
 from lifted_bregman_lab.race.samples import RaceSamples, from_settings
 
-SETS: Mapping[str, str] = {"fashion-mnist-1k": "Fashion-MNIST", "mnist-1k": "MNIST"}
-"""Names of the library's data sets, 1,000 samples each with the 10,000 of the test part as new ones; and titles."""
+SETS: Mapping[str, str] = {"fashion-mnist-1k": "Fashion-MNIST"}
+"""Names of the library's data sets, 1,000 samples with the 10,000 of the test part as new ones; and titles."""
 EPOCHS = 40
 BATCH_SIZE = 50
 WIDTH = 128

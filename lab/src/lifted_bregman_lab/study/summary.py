@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lifted_bregman_lab.study.optimisers import OPTIMISERS
 from lifted_bregman_lab.study.problems import ARCHITECTURES, BATCH_SIZE, EPOCHS, SETS
 from lifted_bregman_lab.study.results import Study, StudyRun
 from lifted_bregman_lab.study.running import LEVELS
@@ -25,7 +24,7 @@ def seeds(study: Study) -> list[int]:
         {run.seed for run in study.runs if (run.data, run.architecture, run.optimiser) == (data, kind, name)}
         for data in sets(study)
         for kind in KINDS
-        for name in OPTIMISERS
+        for name in study.optimisers
     ]
     return sorted(set.intersection(*found)) if found else []
 
@@ -39,7 +38,7 @@ def reached(study: Study, data: str, level: float) -> dict[str, NDArray[Any]]:
     """Errors, (architectures, seeds), at a level, of the optimisers of which every run has reached it."""
     by_key = {run.key: run for run in study.runs}
     found = {}
-    for name in OPTIMISERS:
+    for name in study.optimisers:
         rows = [[_error(by_key[data, kind, name, seed], level) for seed in seeds(study)] for kind in KINDS]
         if np.isfinite(rows).all():
             found[name] = np.array(rows)
@@ -64,7 +63,7 @@ def error_rows(study: Study, data: str, level: float = LEVELS[-1]) -> Rows:
     for run in study.runs:
         if run.data == data and run.seed in seeds(study):
             by_cell.setdefault((run.optimiser, run.architecture), []).append(run)
-    for name in OPTIMISERS:
+    for name in study.optimisers:
         cells: list[str] = []
         for kind in KINDS:
             runs = by_cell[name, kind]
@@ -119,17 +118,15 @@ def spread_rows(study: Study, level: float = LEVELS[-1]) -> Rows:
 
 
 def optimiser_rows(study: Study) -> Rows:
-    """The optimisers, their settings, and the rates that were chosen for each network."""
+    """The optimisers with the settings of their runs, the rates that were tried, and those chosen for each network."""
     rows = []
-    for name, optimiser in OPTIMISERS.items():
-        rates = [
-            sorted({f"{run.rate:g}" for run in study.runs if (run.optimiser, run.data) == (name, data) and run.rate})
-            for data in sets(study)
-        ]
-        chosen = "; ".join(", ".join(own) for own in rates) if optimiser.grid else "-"
-        grid = ", ".join(f"{rate:g}" for rate in optimiser.grid) or "-"
-        rows.append((name, optimiser.title, grid, chosen))
-    return ("optimiser", "settings", "rates tried", f"rates chosen ({', '.join(SETS[d] for d in sets(study))})"), rows
+    for name, settings in study.optimisers.items():
+        tried = sorted({trial.rate for trial in study.trials if trial.optimiser == name})
+        chosen = {run.architecture: run.rate for run in study.runs if run.optimiser == name}
+        cells = [", ".join(f"{rate:g}" for rate in tried) or "-"]
+        cells += ["-" if chosen[kind] is None else f"{chosen[kind]:g}" for kind in KINDS]
+        rows.append((name, f"`{settings}`" if settings.startswith(f"{name}(") else settings, *cells))
+    return ("optimiser", "settings", "rates tried", *(f"{kind}: rate" for kind in KINDS)), rows
 
 
 def page(study: Study, picture: str) -> str:
