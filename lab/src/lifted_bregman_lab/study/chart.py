@@ -12,7 +12,7 @@ from lifted_bregman.reports.palette import DARK, LIGHT, Palette
 from lifted_bregman_lab.study.problems import SETS
 from lifted_bregman_lab.study.results import Study
 from lifted_bregman_lab.study.running import LEVELS
-from lifted_bregman_lab.study.summary import KINDS, analysis, reached, sets
+from lifted_bregman_lab.study.summary import KINDS, analysis, cell_errors, sets
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,11 +58,11 @@ def figure(study: Study, palette: Palette = LIGHT) -> Figure:
 def _errors(axes: Axes, study: Study, data: str, palette: Palette) -> None:
     """A line for each optimiser: a marker at the mean of each architecture, a bar from the least to the most."""
     style(axes, palette, SETS[data])
-    found = reached(study, data, LEVELS[-1])
-    order = list(study.optimisers)
+    cells, order = cell_errors(study, data, LEVELS[-1]), list(study.optimisers)
     for place, kind in enumerate(KINDS):
-        y = np.array([order.index(name) for name in found]) + 0.22 * (place - 1)
-        errors = 100.0 * np.stack([own[place] for own in found.values()])
+        there = [name for name in order if (name, kind) in cells]
+        y = np.array([order.index(name) for name in there]) + 0.22 * (place - 1)
+        errors = 100.0 * np.stack([cells[name, kind] for name in there])
         middle = errors.mean(1)
         reach = np.stack([middle - errors.min(1), errors.max(1) - middle])
         axes.errorbar(

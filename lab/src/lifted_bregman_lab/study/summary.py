@@ -34,15 +34,22 @@ def sets(study: Study) -> list[str]:
     return [data for data in SETS if any(run.data == data for run in study.runs)]
 
 
+def cell_errors(study: Study, data: str, level: float) -> dict[tuple[str, str], NDArray[Any]]:
+    """Errors, (seeds,), at a level by optimiser and architecture, of the cells of which every run has reached it."""
+    by_key = {run.key: run for run in study.runs}
+    cells = {
+        (name, kind): np.array([_error(by_key[data, kind, name, seed], level) for seed in seeds(study)])
+        for name in study.optimisers
+        for kind in KINDS
+    }
+    return {cell: errors for cell, errors in cells.items() if np.isfinite(errors).all()}
+
+
 def reached(study: Study, data: str, level: float) -> dict[str, NDArray[Any]]:
     """Errors, (architectures, seeds), at a level, of the optimisers of which every run has reached it."""
-    by_key = {run.key: run for run in study.runs}
-    found = {}
-    for name in study.optimisers:
-        rows = [[_error(by_key[data, kind, name, seed], level) for seed in seeds(study)] for kind in KINDS]
-        if np.isfinite(rows).all():
-            found[name] = np.array(rows)
-    return found
+    cells = cell_errors(study, data, level)
+    whole = [name for name in study.optimisers if all((name, kind) in cells for kind in KINDS)]
+    return {name: np.stack([cells[name, kind] for kind in KINDS]) for name in whole}
 
 
 def _error(run: StudyRun, level: float) -> float:
