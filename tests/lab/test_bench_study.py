@@ -170,7 +170,7 @@ def test_only_what_is_missing_is_run_and_every_optimiser_trains_every_network(
     kept: list[study.Study] = []
     found = study.run_study(["fashion-mnist-1k"], 1, keep=kept.append)
     assert len(found.runs) == 24 and len({run.key for run in found.runs}) == 24
-    assert len(found.trials) == 3 * 5 * 3 and kept[-1] == found
+    assert len(found.trials) == 3 * 6 * 3 and kept[-1] == found
     assert {run.rate is None for run in found.runs if not study.OPTIMISERS[run.optimiser].grid} == {True}
     assert sum(bool(run.crossings) for run in found.runs) > 12  # most learn the twelve samples within three epochs
     study.write_study(tmp_path / "file.json", found)

@@ -8,18 +8,18 @@ from typing import Any
 
 from torch import nn
 
+from lifted_bregman import lifted_backward
 from lifted_bregman.solvers import (
     Callback,
     GramSweep,
     ImplicitSGD,
-    KroneckerSweep,
     Majorised,
     Outcome,
     Run,
     Solver,
 )
 from lifted_bregman.training import fit
-from lifted_bregman_lab.race.opponents import OPPONENTS, Opponent
+from lifted_bregman_lab.race.opponents import OPPONENTS, Opponent, Trainer
 from lifted_bregman_lab.race.problems import RaceProblem
 from lifted_bregman_lab.race.runs import BackpropRun
 from lifted_bregman_lab.race.samples import RaceSamples
@@ -99,11 +99,19 @@ class _Watching(Callback):
             run.stop(Outcome.FINISHED, "The lowest level is reached.")
 
 
+def _lifted_sgd(problem: RaceProblem, model: nn.Module, rate: float, steps: int) -> Trainer:
+    """SGD with momentum and the signals of `lb.lifted_backward`."""
+    make = OPPONENTS["sgd-momentum"].make
+    assert make is not None
+    return make(problem, lifted_backward(model), rate, steps)
+
+
 _ADAPTIVE = (1e-3, 3e-3, 1e-2)
+_MOMENTUM = (1e-2, 3e-2, 1e-1)
+_LIFTED_SGD = Opponent("lifted-sgd", "SGD with the signals of lb.lifted_backward", _MOMENTUM, _lifted_sgd)
 OPTIMISERS: Mapping[str, Optimiser] = {
     optimiser.name: optimiser
     for optimiser in (
-        Optimiser("KroneckerSweep", "`lb.KroneckerSweep()`, not tuned", solver=KroneckerSweep()),
         Optimiser("GramSweep", "`lb.GramSweep()`, not tuned", solver=GramSweep()),
         Optimiser(
             "ImplicitSGD",
@@ -116,8 +124,14 @@ OPTIMISERS: Mapping[str, Optimiser] = {
             _ADAPTIVE,
             opponent=OPPONENTS["lifted-adamw"],
         ),
+        Optimiser(
+            "lifted SGD",
+            "SGD with the signals of `lb.lifted_backward`, momentum 0.9, cosine",
+            _MOMENTUM,
+            opponent=_LIFTED_SGD,
+        ),
         Optimiser("AdamW", "weight decay 0.01, cosine", _ADAPTIVE, opponent=OPPONENTS["adamw"]),
-        Optimiser("SGD", "momentum 0.9, cosine", (1e-2, 3e-2, 1e-1), opponent=OPPONENTS["sgd-momentum"]),
+        Optimiser("SGD", "momentum 0.9, cosine", _MOMENTUM, opponent=OPPONENTS["sgd-momentum"]),
         Optimiser("Adam", "constant rate", (3e-4, 1e-3, 3e-3), opponent=OPPONENTS["adam"]),
         Optimiser(
             "Muon",
