@@ -33,7 +33,7 @@ def test_noise_changes_the_training_and_not_the_network(kind: type[BaseEstimator
 
 @every_kind
 def test_partial_fits_with_noise_are_one_fit(kind: type[BaseEstimator]) -> None:
-    settings = {"solver": lb.GramSweep(), **NOISY}
+    settings = {"solver": lb.baselines.Adam(learning_rate=0.01), **NOISY}
     whole = made(kind, epochs=3, tol=None, **settings).fit(X, Y)
     parts = made(kind, **settings)
     parts.partial_fit(X, Y, **({"classes": [0, 1, 2]} if kind is LiftedClassifier else {}))
@@ -48,7 +48,8 @@ def test_input_noise_of_a_linear_regression_is_scikit_learns_ridge() -> None:
     std = 0.8
     solver = lb.baselines.SGD(lb.solvers.CosineDecay(0.1))
     targets = X @ np.random.default_rng(0).normal(size=(X.shape[1], 2))
-    model = LiftedRegressor((), solver=solver, epochs=400, batch_size=len(X), tol=None, input_noise=std, random_state=0)
+    settings: dict[str, Any] = {"epochs": 400, "batch_size": len(X), "tol": None, "standardise_targets": False}
+    model = LiftedRegressor((), solver=solver, input_noise=std, random_state=0, **settings)
     found = parameters(model.fit(X, targets))[0].numpy()
     ridge, least_squares = (Ridge(alpha=len(X) * s**2).fit(X, targets).coef_ for s in (std, 0.0))
     assert np.linalg.norm(found - ridge) < 0.2 * np.linalg.norm(least_squares - ridge)
