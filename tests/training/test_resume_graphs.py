@@ -17,7 +17,7 @@ from tests.training.runs import StopAt
 F64 = torch.float64
 KINDS = ["post-activation residual", "dropout", "noise", "language model", "u-net", "recurrence"]
 SOLVERS = {
-    "default": None,
+    "default": lb.GramSweep(total_steps=18, epochs=6),  # its schedule ends with six epochs of three batches
     "ImplicitSGD": lb.ImplicitSGD(prox_weight=1.0, inner_steps=3),
     "AdamW": baselines.AdamW(0.01),
 }
