@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
     from lifted_bregman.graph.prune import prune
     from lifted_bregman.losses import BregmanLoss, CrossEntropy, QuadraticPenalty, SquaredError, bregman_loss
-    from lifted_bregman.maps import Map
+    from lifted_bregman.maps import GaussianNoise, Map
     from lifted_bregman.maps.checks import check_map
     from lifted_bregman.problem import LiftedProblem, LiftedState
     from lifted_bregman.problem.checks import check_penalty
@@ -77,6 +77,7 @@ __all__ = [
     "CoordinateDescent",
     "CrossEntropy",
     "DescentInversion",
+    "GaussianNoise",
     "GramSweep",
     "ImplicitParallel",
     "ImplicitSGD",
@@ -137,7 +138,7 @@ _HOMES = {
     ),
     "losses": ("BregmanLoss", "CrossEntropy", "QuadraticPenalty", "SquaredError", "bregman_loss"),
     "graph.prune": ("prune",),
-    "maps": ("Map",),
+    "maps": ("GaussianNoise", "Map"),
     "maps.checks": ("check_map",),
     "problem": ("LiftedProblem", "LiftedState", "gradient_agreement", "lift"),
     "problem.checks": ("check_penalty",),

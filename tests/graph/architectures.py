@@ -383,6 +383,7 @@ MODELS = {
     "gates": _seeded(Gates, (5, 5)),
     "torch's own attention and recurrences": _seeded(Torchs, (5, 4, 6)),
     "dropout": _seeded(Dropped, (5, 5)),
+    "noise": _seeded(lambda: nn.Sequential(lb.GaussianNoise(0.3), nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3)), (5, 5)),
     "chain": _seeded(lambda: nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3), nn.Softmax(-1)), (5, 5)),
 }
 """A model in float64, and five samples for it, a tuple with a tensor for each input; a new one at every call."""

@@ -1,4 +1,4 @@
-"""Runs of graphs that were cut and resumed are those that were not: running statistics, masks, tied weights.
+"""Runs of graphs that were cut and resumed are those that were not: running statistics, masks, noise, tied weights.
 
 The oracle is the undisturbed run, bit by bit; every piece starts from a new model with other parameters and buffers.
 """
@@ -15,9 +15,9 @@ from tests.graph.architectures import MODELS, answer, drawn, first
 from tests.training.runs import StopAt
 
 F64 = torch.float64
-KINDS = ["post-activation residual", "dropout", "language model", "u-net", "recurrence"]
+KINDS = ["post-activation residual", "dropout", "noise", "language model", "u-net", "recurrence"]
 SOLVERS = {
-    "default": None,
+    "default": lb.GramSweep(total_steps=18, epochs=6),  # its schedule ends with six epochs of three batches
     "ImplicitSGD": lb.ImplicitSGD(prox_weight=1.0, inner_steps=3),
     "AdamW": baselines.AdamW(0.01),
 }
@@ -65,8 +65,8 @@ def test_three_and_three_epochs_are_six(tmp_path, name, solver):
     assert all(torch.equal(stored[name], value) for name, value in whole.model.state_dict().items())
 
 
-@pytest.mark.parametrize("name", ["post-activation residual", "dropout"])
-def test_a_cut_inside_an_epoch_keeps_statistics_and_masks(tmp_path, name):
+@pytest.mark.parametrize("name", ["post-activation residual", "dropout", "noise"])
+def test_a_cut_inside_an_epoch_keeps_statistics_masks_and_noise(tmp_path, name):
     whole, data = case(name)
     lb.fit(whole, data, epochs=4, batch_size=4, seed=3)
     part, _ = case(name)
@@ -77,15 +77,17 @@ def test_a_cut_inside_an_epoch_keeps_statistics_and_masks(tmp_path, name):
     same(rest, whole)
 
 
-def test_masks_follow_the_seed_and_the_step_and_not_torchs_generator():
+@pytest.mark.parametrize("name", ["dropout", "noise"])
+def test_masks_and_noise_follow_the_seed_and_the_step_and_not_torchs_generator(name):
     runs = []
     for seed, torchs in ((3, 0), (3, 1), (4, 0)):
-        problem, data = case("dropout")
+        problem, data = case(name)
         torch.manual_seed(torchs)
         lb.fit(problem, data, epochs=2, batch_size=10, seed=seed)  # whole batches: the seed orders no samples
         runs.append(problem)
     same(runs[1], runs[0])
-    assert not torch.equal(runs[2].model.a.weight, runs[0].model.a.weight)
+    first, other = (next(run.model.parameters()) for run in (runs[0], runs[2]))
+    assert not torch.equal(other, first)
 
 
 class Snapshot(lb.callbacks.Callback):

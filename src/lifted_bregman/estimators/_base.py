@@ -30,6 +30,7 @@ from lifted_bregman.estimators._training import (
     start_at_mean,
 )
 from lifted_bregman.losses import BregmanLoss, CrossEntropy, SquaredError
+from lifted_bregman.maps.noise import check_noise, with_noise
 from lifted_bregman.penalties import Penalty
 from lifted_bregman.problem import LiftedProblem, lift
 from lifted_bregman.problem.blocks import hidden_layers, layers
@@ -72,6 +73,8 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
         batch_size: int | None = None,
         weights: float | Sequence[float] | None = None,
         parameter_penalty: Penalty | None = None,
+        dropout: float = 0.0,
+        input_noise: float = 0.0,
         tol: float | None = None,
         n_iter_no_change: int = 10,
         early_stopping: bool | str = "auto",
@@ -91,6 +94,8 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
         self.batch_size = batch_size
         self.weights = weights
         self.parameter_penalty = parameter_penalty
+        self.dropout = dropout
+        self.input_noise = input_noise
         self.tol = tol
         self.n_iter_no_change = n_iter_no_change
         self.early_stopping = early_stopping
@@ -121,7 +126,9 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
     def _problem(self, model: nn.Sequential) -> LiftedProblem:
         penalty, depth = self.parameter_penalty, (len(model) + 1) // 2
         return lift(
-            model,
+            with_noise(
+                model, dropout=self.dropout, input_noise=self.input_noise
+            ),  # the same modules: nothing is copied
             loss=self._loss(),
             weights=self.weights,
             penalties=self._penalties(depth),
@@ -184,6 +191,7 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
         stopper = None if incremental else self._stopper(solver, holds_out)
         progress = [Progress(line_seconds=0.0)] if settings.verbose(self.verbose) else []
         device = resolve_device(self.device)
+        check_noise(self.dropout, self.input_noise)
         if goes_on:
             seed, model, continuation, history = self._seed, self.model_, Continuation(self._left), self.history_
         else:
@@ -228,7 +236,8 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
         if goes_on:
             self._left = continuation.left
         report_end(result)
-        reached = measured(problem, Batch.whole(problem, inputs, targets, w), classify=False)
+        with problem.network.evaluating():
+            reached = measured(problem, Batch.whole(problem, inputs, targets, w), classify=False)
         self.model_ = model
         self.out_activation_ = problem.loss.activation
         self.n_iter_ = continuation.epochs

@@ -38,13 +38,18 @@ class LiftedAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Lifte
         code_penalty: the weight of the penalty on the code, >= 0; 0 for none.
         code_threshold: the threshold of the code's activation, >= 0; 0 for a linear code, None for `code_penalty`.
         noise: the standard deviation of Gaussian noise, >= 0.  Above 0 the network is trained to make X out of X plus
-            noise, which is drawn once for each call of `fit` or `partial_fit`.
+            noise, which is drawn once for each call of `fit` or `partial_fit`, belongs to the data and counts in the
+            objective; for every solver.  `input_noise` is drawn anew in each step instead.
         loss: `SquaredError()`, the default, or `BregmanLoss(activation)` for features in the range of an activation.
         solver: any solver or baseline; None for the default of `lifted_bregman.fit`.
         epochs: passes over the samples, >= 1; steps for a solver that takes the whole set.
         batch_size: samples per step; None for min(100, samples).
         weights: λ_1 .. λ_{L-1} > 0 of the hidden layers in the lifted energy, or one number for all; 1 by default.
         parameter_penalty: on the weights of every layer, such as `penalties.SquaredL2(1e-4)`.
+        dropout: the part of the units of each hidden layer that are 0 in a step of training, in [0, 1); drawn anew for
+            each step and sample.  Predictions use all units.  It takes a solver for batches, such as the default.
+        input_noise: the standard deviation of Gaussian noise that is added to X in training, in its units, >= 0; drawn
+            anew for each step.  The targets stay X without noise.
         tol: the least decrease of the objective that counts as an improvement, >= 0; None to make all epochs, as suits
             the default solver, whose rate ends at 0 with them.
         n_iter_no_change: epochs without an improvement after which training ends.
@@ -56,7 +61,7 @@ class LiftedAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Lifte
         device: that network and samples are trained on, such as "cpu" or "cuda"; None for the CPU.
         verbose: 0 for nothing, 1 for a line an epoch on standard error (a live bar on a terminal).
         callbacks: of `lifted_bregman.callbacks`, such as Progress() or Timer(60).
-        random_state: fixes initial weights, noise, held-out samples and order; None for new ones each time.
+        random_state: fixes initial weights, held-out samples, order, dropout and noise; None for new ones each time.
 
     The parameters of the epoch with the lowest (validation) objective are kept.  If training meets NaN or infinity
     `fit` raises `DivergedError`; it warns if Ctrl-C was pressed, and keeps what was reached, and if all codes are 0.
@@ -83,6 +88,8 @@ class LiftedAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Lifte
         batch_size: int | None = None,
         weights: float | Sequence[float] | None = None,
         parameter_penalty: Penalty | None = None,
+        dropout: float = 0.0,
+        input_noise: float = 0.0,
         tol: float | None = None,
         n_iter_no_change: int = 10,
         early_stopping: bool | str = "auto",
@@ -103,6 +110,8 @@ class LiftedAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Lifte
             batch_size=batch_size,
             weights=weights,
             parameter_penalty=parameter_penalty,
+            dropout=dropout,
+            input_noise=input_noise,
             tol=tol,
             n_iter_no_change=n_iter_no_change,
             early_stopping=early_stopping,

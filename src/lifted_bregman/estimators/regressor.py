@@ -38,6 +38,10 @@ class LiftedRegressor(RegressorMixin, MultiOutputMixin, LiftedEstimator):  # typ
         batch_size: samples per step; None for min(100, samples).
         weights: λ_1 .. λ_{L-1} > 0 of the hidden layers in the lifted energy, or one number for all; 1 by default.
         parameter_penalty: on the weights of every layer, such as `penalties.SquaredL2(1e-4)`.
+        dropout: the part of the units of each hidden layer that are 0 in a step of training, in [0, 1); drawn anew for
+            each step and sample.  Predictions use all units.  It takes a solver for batches, such as the default.
+        input_noise: the standard deviation of Gaussian noise that is added to X in training, in its units, >= 0; drawn
+            anew for each step.
         tol: the least decrease of the objective that counts as an improvement, >= 0; None to make all epochs, as suits
             the default solver, whose rate ends at 0 with them.
         n_iter_no_change: epochs without an improvement after which training ends.
@@ -49,7 +53,7 @@ class LiftedRegressor(RegressorMixin, MultiOutputMixin, LiftedEstimator):  # typ
         device: that network and samples are trained on, such as "cpu" or "cuda"; None for the CPU.
         verbose: 0 for nothing, 1 for a line an epoch on standard error (a live bar on a terminal).
         callbacks: of `lifted_bregman.callbacks`, such as Progress() or Timer(60).
-        random_state: fixes initial weights, held-out samples and order; None for new ones each time.
+        random_state: fixes initial weights, held-out samples, order, dropout and noise; None for new ones each time.
 
     The parameters of the epoch with the lowest (validation) objective are kept.  If training meets NaN or infinity
     `fit` raises `DivergedError`; if Ctrl-C is pressed it warns and keeps what was reached.
@@ -77,6 +81,8 @@ class LiftedRegressor(RegressorMixin, MultiOutputMixin, LiftedEstimator):  # typ
         batch_size: int | None = None,
         weights: float | Sequence[float] | None = None,
         parameter_penalty: Penalty | None = None,
+        dropout: float = 0.0,
+        input_noise: float = 0.0,
         tol: float | None = None,
         n_iter_no_change: int = 10,
         early_stopping: bool | str = "auto",
@@ -97,6 +103,8 @@ class LiftedRegressor(RegressorMixin, MultiOutputMixin, LiftedEstimator):  # typ
             batch_size=batch_size,
             weights=weights,
             parameter_penalty=parameter_penalty,
+            dropout=dropout,
+            input_noise=input_noise,
             tol=tol,
             n_iter_no_change=n_iter_no_change,
             early_stopping=early_stopping,

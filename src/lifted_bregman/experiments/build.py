@@ -15,6 +15,7 @@ from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments import specs
 from lifted_bregman.experiments.settings import Settings
 from lifted_bregman.losses import BregmanLoss, CrossEntropy, SquaredError
+from lifted_bregman.maps.noise import with_noise
 from lifted_bregman.penalties import L1
 from lifted_bregman.problem import LiftedProblem, lift
 from lifted_bregman.problem.blocks import code_layer
@@ -75,8 +76,9 @@ def build_problem(settings: Settings, inputs: int, outputs: int, device: torch.d
     loss: BregmanLoss = CrossEntropy() if settings.loss == "cross-entropy" else SquaredError()
     code = code_layer(len(settings.hidden) + 1)
     weights = settings.weights
+    model = build_model(settings, inputs, outputs).to(device or "cpu")
     return lift(
-        build_model(settings, inputs, outputs).to(device or "cpu"),
+        with_noise(model, dropout=settings.dropout, input_noise=settings.input_noise),
         loss=loss,
         weights=weights[0] if weights is not None and len(weights) == 1 else weights,
         penalties={code: L1(settings.code_penalty)} if settings.code_penalty else {},

@@ -130,6 +130,10 @@ class Settings:
     """The threshold of an autoencoder's code, 0 for a linear code."""
     code_penalty: AtLeast0 | None = None
     """The weight of the l1 penalty on an autoencoder's code, 0 for none."""
+    dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """The part of the units of each hidden layer that are 0 in a step of training."""
+    input_noise: AtLeast0 = 0.0
+    """The standard deviation of Gaussian noise that is added to the inputs in each step of training."""
     weights: Weights | None = None
     """Weights λ of the hidden layers' terms in the lifted energy, one for all or one for each."""
     solver: str | None = None

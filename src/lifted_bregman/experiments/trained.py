@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,8 @@ class TrainedRun:
         if self.stored.record is None:
             raise CheckpointError(f"{path} has no {DATA}: the run ended before it began; train again.")
         self.inputs = NewInputs(self.stored.record, self.stored.settings.dtype)
-        self._problem = build_problem(self.stored.settings, self.inputs.inputs, self.inputs.outputs, self._device)
+        settings = replace(self.stored.settings, dropout=0.0, input_noise=0.0)  # which belong to training
+        self._problem = build_problem(settings, self.inputs.inputs, self.inputs.outputs, self._device)
         folder = RunFolder(path)
         try:
             self._problem.model.load_state_dict(folder.model_parameters())

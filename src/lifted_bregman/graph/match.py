@@ -18,7 +18,7 @@ from lifted_bregman.graph.proxies import UNKNOWN, name_of_target, value_of
 from lifted_bregman.graph.refusals import refuse_call
 from lifted_bregman.graph.trace import FACTORIES
 from lifted_bregman.maps.base import Map
-from lifted_bregman.maps.determinism import BATCH_NORM, DROPOUT, INSTANCE_NORM, refuse
+from lifted_bregman.maps.determinism import BATCH_NORM, INSTANCE_NORM, RANDOM, refuse
 from lifted_bregman.maps.sites import Site
 
 CONVOLUTIONS = (
@@ -33,7 +33,7 @@ _MAX_POOLING = (
 AFFINE_MODULES: tuple[type[nn.Module], ...] = (nn.Linear, nn.Flatten, nn.Unflatten, *CONVOLUTIONS, *POOLING)
 """Modules that are affine, with matrices whose entries have the signs of the weights."""
 _MAP_MODULES: tuple[type[nn.Module], ...] = (
-    *AFFINE_MODULES, *_MAX_POOLING, *BATCH_NORM, *INSTANCE_NORM, *DROPOUT, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm,
+    *AFFINE_MODULES, *_MAX_POOLING, *BATCH_NORM, *INSTANCE_NORM, *RANDOM, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm,
     nn.LocalResponseNorm, nn.Embedding, nn.Bilinear, nn.Identity, nn.LPPool1d, nn.LPPool2d, nn.Upsample,
     nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle, nn.Fold,
     nn.Unfold, nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d, nn.ConstantPad1d, nn.ConstantPad2d, nn.ConstantPad3d,
@@ -137,7 +137,7 @@ def match(node: fx.Node, modules: Mapping[str, nn.Module], depends: bool, differ
         if found is not None:
             return Matched(*_joint_dimension(node, *found))
     if name in _RANDOM_METHODS:
-        refuse_at(path, owner, line, f"{_shown(node)} draws random numbers: use nn.Dropout")
+        refuse_at(path, owner, line, f"{_shown(node)} draws random numbers: use nn.Dropout or lb.GaussianNoise")
     if name in _MAPS and _from_torch(node) and name not in _WHOLE:
         _require_samples_apart(node, name)
         return Matched(None)

@@ -1,4 +1,4 @@
-"""Between trace and cut: calls in place become calls that return new tensors, dropout becomes a site of its map."""
+"""Between trace and cut: calls in place become calls that return new tensors, dropout and noise become sites."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from torch.nn import functional as F
 from lifted_bregman.graph.agree import Mode
 from lifted_bregman.graph.match import VIEWS, name_of
 from lifted_bregman.graph.refusals import refuse_call
-from lifted_bregman.maps.determinism import DROPOUT, obstacle, refuse
-from lifted_bregman.maps.sites import DROPOUT_FUNCTIONS, DropoutSite
+from lifted_bregman.maps.determinism import RANDOM, is_drawing, obstacle, refuse
+from lifted_bregman.maps.noise import GaussianNoise
+from lifted_bregman.maps.sites import DROPOUT_FUNCTIONS, DropoutSite, NoiseSite, RandomSite
 
 _OPERATORS = {
     operator.iadd: operator.add, operator.isub: operator.sub, operator.imul: operator.mul,
@@ -25,7 +26,7 @@ _DROPOUT_NAMES = {"dropout": F.dropout, "dropout1d": F.dropout1d, "dropout2d": F
 
 @dataclass(frozen=True)
 class Skipped:
-    """Dropout that was the identity when the model was read, and is no part of its terms."""
+    """Dropout or noise that was the identity when the model was read, and is no part of its terms."""
 
     path: str
     owner: nn.Module
@@ -33,14 +34,18 @@ class Skipped:
     @property
     def active(self) -> bool:
         """Whether it would be random now."""
-        p = self.owner.p if isinstance(self.owner, DROPOUT) else 1.0
-        return self.owner.training and p > 0.0
+        return is_drawing(self.owner) if isinstance(self.owner, RANDOM) else self.owner.training
+
+    @property
+    def kind(self) -> str:
+        """Which of the two it is."""
+        return (NoiseSite if isinstance(self.owner, GaussianNoise) else DropoutSite).kind
 
 
 def prepare(graph: fx.Graph, modules: dict[str, nn.Module]) -> tuple[Skipped, ...]:
-    """Rewrites the graph; dropout that is the identity now is taken out and returned."""
+    """Rewrites the graph; dropout and noise that are the identity now are taken out and returned."""
     _out_of_place(graph, modules)
-    skipped = _place_dropout(graph, modules)
+    skipped = _place_random(graph, modules)
     for node in list(graph.nodes):
         if node.op == "call_module" and type(modules[str(node.target)]) is nn.Identity:
             _drop(graph, node)
@@ -129,15 +134,17 @@ def _plain_function(node: fx.Node) -> Any:
     return getattr(torch, plain, None) or getattr(F, plain, None) or node.target
 
 
-def _place_dropout(graph: fx.Graph, modules: dict[str, nn.Module]) -> list[Skipped]:
-    """Dropout of a module, and of functions that follow a module's mode, becomes a `DropoutSite`."""
+def _place_random(graph: fx.Graph, modules: dict[str, nn.Module]) -> list[Skipped]:
+    """Dropout and noise of modules, and dropout of functions that follow a module's mode, become `RandomSite`s."""
     skipped: list[Skipped] = []
     for node in list(graph.nodes):
-        if node.op == "call_module" and isinstance(modules[str(node.target)], DROPOUT):
+        if node.op == "call_module" and isinstance(modules[str(node.target)], RANDOM):
             module: Any = modules[str(node.target)]
-            if not (module.training and module.p > 0.0):
+            if not is_drawing(module):
                 skipped.append(Skipped(str(node.target), module))
                 _drop(graph, node)
+            elif isinstance(module, GaussianNoise):
+                _put(node, modules, NoiseSite(module))
             elif type(module) in DROPOUT_FUNCTIONS:
                 _put(node, modules, DropoutSite(DROPOUT_FUNCTIONS[type(module)], module, None))
             else:
@@ -161,8 +168,8 @@ def _place_dropout(graph: fx.Graph, modules: dict[str, nn.Module]) -> list[Skipp
     return skipped
 
 
-def _put(node: fx.Node, modules: dict[str, nn.Module], site: DropoutSite) -> None:
-    target = f"{node.meta['path']}.dropout{len(modules)}"
+def _put(node: fx.Node, modules: dict[str, nn.Module], site: RandomSite) -> None:
+    target = f"{node.meta['path']}.{site.kind}{len(modules)}"
     modules[target] = site
     node.op, node.target = "call_module", target
     node.meta["site"] = site

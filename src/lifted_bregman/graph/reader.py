@@ -35,7 +35,7 @@ def read_network(
 
     An activation's output is a variable.  A value that two terms read is one too, with the identity as activation.
     Maps without parameters fold into the next map with parameters, or into the one before when an activation or the
-    end comes first.  Dropout that is the identity now is left out; `network.skipped` has it.
+    end comes first.  Dropout and noise that are the identity now are left out; `network.skipped` has them.
     """
     _require_module(model)
     if not isinstance(streams, Streams):

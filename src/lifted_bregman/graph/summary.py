@@ -11,7 +11,7 @@ from lifted_bregman.activations.torch_modules import is_activation
 from lifted_bregman.graph.terms import Layer, Network
 from lifted_bregman.maps import Borrowing, Dense, LayerMap, Map, TracedMap
 from lifted_bregman.maps.determinism import submodules
-from lifted_bregman.maps.sites import DropoutSite, Fetch, Site
+from lifted_bregman.maps.sites import DropoutSite, Fetch, NoiseSite, RandomSite, Site
 
 _WORDS = {
     "add": "sum", "iadd": "sum", "sub": "difference", "mul": "product", "truediv": "quotient", "div": "quotient",
@@ -64,6 +64,8 @@ def _words(node: fx.Node, root: nn.Module) -> str:
             return ""
         if isinstance(module, DropoutSite):
             return f"dropout {module.p:g}"
+        if isinstance(module, NoiseSite):
+            return f"noise {module.std:g}"
         return _module_words(module.of if isinstance(module, Site) else module)
     name = str(getattr(node.target, "__name__", node.target)).strip("_")
     if name == "mul" and any(n.target == "size" for n in node.all_input_nodes):  # a multiple of the batch size
@@ -102,14 +104,20 @@ def _notes(network: Network) -> list[str]:
         notes.append(f"Parameters that the output does not depend on: {', '.join(network.unused)}.")
     for what, terms in (
         ("Samples are coupled (batch normalisation in training mode)", _which(network, "couples_samples")),
-        ("Random (dropout in training mode)", _which(network, "random")),
+        (f"Random ({_kinds(network)} in training mode)", _which(network, "random")),
     ):
         if terms:
             notes.append(f"{what}: {', '.join(terms)}.")
-    if network.skipped:
-        left_out = ", ".join(dropout.path for dropout in network.skipped)
-        notes.append(f"Left out, because it was the identity when the model was read: dropout of {left_out}.")
+    for kind in sorted({left.kind for left in network.skipped}):
+        left_out = ", ".join(left.path for left in network.skipped if left.kind == kind)
+        notes.append(f"Left out, because it was the identity when the model was read: {kind} of {left_out}.")
     return notes
+
+
+def _kinds(network: Network) -> str:
+    """What is random now, such as "dropout and noise"."""
+    sites = [site for layer in network for site in layer.map.sites if isinstance(site, RandomSite) and site.random]
+    return " and ".join(sorted({site.kind for site in sites}))
 
 
 def _activations_inside(layer: Layer) -> list[str]:

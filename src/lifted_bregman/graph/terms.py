@@ -177,7 +177,7 @@ class Network:
     unused: tuple[str, ...] = ()
     """Parameters of the model, by name, that its output does not depend on."""
     skipped: tuple[Any, ...] = ()
-    """Dropout that was the identity when the model was read, and is no part of the terms."""
+    """Dropout and noise that were the identity when the model was read, and are no part of the terms."""
     inputs: tuple[Input, ...] = (Input(),)
     """The tensors that the model takes: number 0, -1, -2, .. in `Layer.inputs`."""
     modes: tuple[bool, ...] | None = None
@@ -196,13 +196,13 @@ class Network:
 
     @property
     def random(self) -> bool:
-        """Whether dropout of a term is in training mode now."""
+        """Whether dropout or noise of a term is in training mode now."""
         return any(layer.map.random for layer in self.layers)
 
     @property
-    def skipped_active(self) -> bool:
-        """Whether dropout that the reader has left out, as the identity it was, is in training mode now."""
-        return any(dropout.active for dropout in self.skipped)
+    def skipped_active(self) -> str | None:
+        """Which of "dropout" and "noise" is in training mode now although the reader has left it out; None if none."""
+        return next((left.kind for left in self.skipped if left.active), None)
 
     @property
     def in_other_mode(self) -> bool:
@@ -211,7 +211,7 @@ class Network:
 
     @property
     def has_sites(self) -> bool:
-        """Whether there is batch normalisation or dropout in a term, in whatever mode."""
+        """Whether there is batch normalisation, dropout or noise in a term, in whatever mode."""
         return bool(self._sites)
 
     def takes_indices(self, place: int = 0) -> bool:
@@ -226,13 +226,13 @@ class Network:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Within this context batch normalisation and dropout act as in evaluation mode, and change nothing."""
+        """Within this context batch normalisation, dropout and noise act as in evaluation mode, and change nothing."""
         with self._all_sites("evaluating"):
             yield
 
     @contextmanager
     def one_step(self) -> Iterator[None]:
-        """Within this context masks are drawn, and batch statistics measured and recorded, once: at the first use."""
+        """Within this context masks and noise are drawn, and batch statistics measured and recorded, at first use."""
         for site in self._sites:
             site.begin()
         with self._all_sites("once"):

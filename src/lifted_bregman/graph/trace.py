@@ -33,6 +33,7 @@ from lifted_bregman.graph.refusals import (
 )
 from lifted_bregman.maps.base import Map
 from lifted_bregman.maps.determinism import refuse, unchanged
+from lifted_bregman.maps.noise import GaussianNoise
 
 SIZES = (2, 3)
 """Samples in the two traces."""
@@ -163,8 +164,8 @@ class ModelTracer(fx.Tracer):
         return attr_val if self.evaluating else super().getattr(attr, attr_val, parameter_proxy_cache)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Torch's own modules, maps and activations; not containers."""
-        if isinstance(m, Map | ActivationModule):
+        """Torch's own modules, maps, noise and activations; not containers."""
+        if isinstance(m, Map | GaussianNoise | ActivationModule):
             return True
         if isinstance(m, nn.Sequential | nn.ModuleList | nn.ModuleDict):
             return False
@@ -270,7 +271,13 @@ class ModelTracer(fx.Tracer):
         """An error for random numbers in a forward method."""
         path, owner = self._within[-1]
         reason = f"it draws random numbers by torch.{function.__name__}"
-        refuse_call(path, owner, current_line(), reason, "use nn.Dropout, or give the numbers as an input of the model")
+        refuse_call(
+            path,
+            owner,
+            current_line(),
+            reason,
+            "use nn.Dropout or lb.GaussianNoise, or give the numbers as an input of the model",
+        )
 
     def ask_for_example(self, reason: str) -> NoReturn:
         """An error that asks for a few samples."""

@@ -15,7 +15,7 @@ from torch import Tensor, fx, nn
 from lifted_bregman.activations.torch_functions import is_activation_function, read_function
 from lifted_bregman.activations.torch_modules import NotLiftableError, is_activation, read_activation
 from lifted_bregman.graph.match import name_of
-from lifted_bregman.maps.determinism import BATCH_NORM, DROPOUT
+from lifted_bregman.maps.determinism import BATCH_NORM, RANDOM
 
 OUTPUT = "the model's output"
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -156,7 +156,7 @@ def _module(
         return own, shape[1] == len(own.units)
     if type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1):
         return _flattened(own, shape)
-    if isinstance(module, (*DROPOUT, nn.Identity)) or _acts_alone(module):
+    if isinstance(module, (*RANDOM, nn.Identity)) or _acts_alone(module):
         return own, True
     return None, False
 

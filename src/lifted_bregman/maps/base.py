@@ -36,7 +36,7 @@ class LayerMap(ABC):
     couples_samples: bool = False
     """Whether z of one sample depends on others of the batch, as with batch normalisation in training mode."""
     random: bool = False
-    """Whether z is random, as with dropout in training mode."""
+    """Whether z is random, as with dropout and noise in training mode."""
     channels_first: bool = False
     """Whether the features of z are (channels, ...), as a convolution makes them, or (..., units)."""
 
@@ -98,14 +98,14 @@ class LayerMap(ABC):
 
     @property
     def sites(self) -> Sequence[Site]:
-        """Its places of batch normalisation and dropout."""
+        """Its places of batch normalisation, dropout and noise."""
         return ()
 
     def require_pure(self) -> None:  # noqa: B027
         """An error that names a module in an `lb.Map` which is random or couples samples as it is set now."""
 
     def frozen(self) -> AbstractContextManager[None]:
-        """A context in which masks of dropout and batch statistics are those of the last call, and none is updated."""
+        """A context in which masks, noise and batch statistics are those of the last call, and none is updated."""
         return nullcontext()
 
     def evaluate(self, x: Inputs) -> Tensor:
@@ -134,8 +134,8 @@ class Map(nn.Module):
     its Jacobians come from `torch.func.vjp`.  A module that is not affine in its parameters makes its parameter block
     non-convex.
 
-    The module must be a function of each sample alone.  Dropout and batch normalisation are that in evaluation mode
-    only: call `model.eval()` before `lift`, and keep that mode until training has ended.  `lift`, `fit` and every
+    The module must be a function of each sample alone.  Dropout, noise and batch normalisation are that in evaluation
+    mode only: call `model.eval()` before `lift`, and keep that mode until training has ended.  `lift`, `fit` and every
     use of the map raise `UnsupportedModuleError` otherwise.  For modules of other classes, `fit` tries the map on a
     few samples: a map that is random, couples samples or changes its buffers is refused.
     """

@@ -10,8 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from lifted_bregman.errors import UnsupportedModuleError
+from lifted_bregman.maps.noise import GaussianNoise
 
 DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+RANDOM = (*DROPOUT, GaussianNoise)
+"""Modules that draw random numbers in training mode, and are the identity in evaluation mode."""
 BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 INSTANCE_NORM = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 
@@ -21,7 +24,7 @@ _APART = {torch.float32: 1e-3, torch.float64: 1e-6}  # rounding of another batch
 
 def obstacle(module: nn.Module) -> str | None:
     """Why `module`, as it is set now, is no function of each sample alone, and the remedy; None if it is one."""
-    if isinstance(module, DROPOUT) and module.training and module.p > 0.0:
+    if isinstance(module, RANDOM) and is_drawing(module):
         return (
             "it is random in training mode, so that the energy would have no fixed value. In evaluation mode it is the "
             f"identity: {_EVALUATE}; or leave it out and use penalties instead"
@@ -45,9 +48,15 @@ def obstacle(module: nn.Module) -> str | None:
     return None
 
 
+def is_drawing(module: nn.Module) -> bool:
+    """Whether one of `RANDOM` draws random numbers, as it is set now."""
+    strength = module.std if isinstance(module, GaussianNoise) else module.p
+    return module.training and float(strength) > 0.0  # type: ignore[arg-type]
+
+
 def changes_with_mode(module: nn.Module) -> bool:
     """Whether `obstacle` depends on the mode of `module`."""
-    return isinstance(module, (*DROPOUT, *BATCH_NORM, *INSTANCE_NORM, nn.RReLU, nn.RNNBase, nn.MultiheadAttention))
+    return isinstance(module, (*RANDOM, *BATCH_NORM, *INSTANCE_NORM, nn.RReLU, nn.RNNBase, nn.MultiheadAttention))
 
 
 def submodules(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:

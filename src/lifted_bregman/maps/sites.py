@@ -1,15 +1,17 @@
-"""Batch normalisation and dropout inside a map: drawn or measured once per step, and kept while the step lasts."""
+"""Batch normalisation, dropout and noise inside a map: drawn or measured once per step, and kept while it lasts."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lifted_bregman.errors import TensorError
+from lifted_bregman.maps.noise import GaussianNoise
 
 DROPOUT_FUNCTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
     nn.Dropout: F.dropout,
@@ -67,11 +69,75 @@ class Site(nn.Module):
         return False
 
 
-class DropoutSite(Site):
+class RandomSite(Site):
+    """A place where random numbers, drawn for x, act on x; the identity where none are drawn."""
+
+    kind: ClassVar[str]
+    """What is drawn, in a word for readers."""
+
+    def __init__(self, of: nn.Module) -> None:
+        super().__init__(of)
+        self.drawn: Tensor | None = None
+        """The random numbers of the last draw, in the shape of x."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What the random numbers of the step make of x."""
+        if not self.random:
+            return x
+        if self.drawn is None or not self.held:
+            self.drawn = self.draw(x.detach())
+            self._found = True
+        if self.drawn.shape != x.shape:
+            raise TensorError(
+                f"{self.kind} was drawn for {tuple(self.drawn.shape)} and is applied to {tuple(x.shape)}; within one "
+                "step a map keeps its random numbers: evaluate it on the samples of the step."
+            )
+        return self.act(x, self.drawn)
+
+    @abstractmethod
+    def draw(self, x: Tensor) -> Tensor:
+        """Random numbers for x, from torch's generator."""
+
+    @abstractmethod
+    def act(self, x: Tensor, drawn: Tensor) -> Tensor:
+        """What these random numbers make of x."""
+
+
+class NoiseSite(RandomSite):
+    """x ↦ x + s n, as `module` draws it."""
+
+    kind = "noise"
+
+    def __init__(self, module: GaussianNoise) -> None:
+        super().__init__(module)
+        self._noise = [module]
+
+    @property
+    def std(self) -> float:
+        """s."""
+        return self._noise[0].std
+
+    @property
+    def random(self) -> bool:
+        return self.training_mode and self.std > 0.0
+
+    def draw(self, x: Tensor) -> Tensor:
+        return self._noise[0].draw(x)
+
+    def act(self, x: Tensor, drawn: Tensor) -> Tensor:
+        return x + drawn
+
+    def extra_repr(self) -> str:
+        return f"std={self.std:g}"
+
+
+class DropoutSite(RandomSite):
     """x ↦ m ⊙ x, with m drawn by `function` when `owner` is in training mode; the identity otherwise.
 
     p  in [0, 1], the part of the numbers that become 0; None follows owner.p
     """
+
+    kind = "dropout"
 
     def __init__(
         self, function: Callable[..., Tensor], owner: nn.Module, p: float | None, always: bool = False
@@ -79,7 +145,6 @@ class DropoutSite(Site):
         super().__init__(owner)
         self.function, self.always = function, always
         self._given = p
-        self.mask: Tensor | None = None
 
     @property
     def p(self) -> float:
@@ -91,19 +156,11 @@ class DropoutSite(Site):
         active = (self.always and not self.evaluating) or self.training_mode
         return active and self.p > 0.0
 
-    def forward(self, x: Tensor) -> Tensor:
-        """m ⊙ x."""
-        if not self.random:
-            return x
-        if self.mask is None or not self.held:
-            self.mask = self.function(torch.ones_like(x, requires_grad=False).detach(), self.p, True)
-            self._found = True
-        if self.mask.shape != x.shape:
-            raise TensorError(
-                f"dropout was drawn for {tuple(self.mask.shape)} and is applied to {tuple(x.shape)}; within one step a "
-                "map keeps its mask: evaluate it on the samples of the step."
-            )
-        return x * self.mask
+    def draw(self, x: Tensor) -> Tensor:
+        return self.function(torch.ones_like(x, requires_grad=False), self.p, True)
+
+    def act(self, x: Tensor, drawn: Tensor) -> Tensor:
+        return x * drawn
 
     def extra_repr(self) -> str:
         return f"p={self.p}"

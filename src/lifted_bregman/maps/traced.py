@@ -42,9 +42,9 @@ class TracedMap(LayerMap):
     holder          the one module that has parameters, None where there are several or none
     paths           where the modules stand in the user's model, by their names within `graph`
 
-    Batch normalisation and dropout follow the modes of the user's modules.  `apply` and `linearise` do what a call of
-    the model does: they draw a new mask, and update running statistics once.  Within `frozen()`, and in every other
-    method, mask and statistics are those of the last such call, so that f is one function.
+    Batch normalisation, dropout and noise follow the modes of the user's modules.  `apply` and `linearise` do what a
+    call of the model does: they draw new random numbers, and update running statistics once.  Within `frozen()`, and
+    in every other method, both are those of the last such call, so that f is one function.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class TracedMap(LayerMap):
 
     @property
     def random(self) -> bool:  # type: ignore[override]
-        """Whether dropout in it is in training mode now."""
+        """Whether dropout or noise in it is in training mode now."""
         return any(site.random for site in self._sites)
 
     @property

@@ -267,8 +267,8 @@ class LiftedProblem:
     def objective(self, X: InputLike, Y: Tensor, *, weights: Tensor | None = None) -> Tensor:
         """The nested network's value: mean loss plus penalties at the forward pass.  Comparable across all methods.
 
-        Batch normalisation and dropout act as in evaluation mode.  Constraints on variables (`Box`, `NonNegative`) are
-        left out, which the forward pass need not satisfy.  weights: as for `energy`.
+        Batch normalisation, dropout and noise act as in evaluation mode.  Constraints on variables (`Box`,
+        `NonNegative`) are left out, which the forward pass need not satisfy.  weights: as for `energy`.
         """
         X, Y = self.prepare(X, Y)
         weights = None if weights is None else sample_weights(weights, Y)

@@ -162,7 +162,7 @@ class Solver(ABC, Generic[S]):
     shared_parameters: ClassVar[bool] = False
     """Whether it trains networks in which a parameter occurs in several terms: tied weights, recurrences."""
     training_mode: ClassVar[bool] = False
-    """Whether it takes maps that couple samples or are random: batch normalisation, dropout in training mode."""
+    """Whether it takes maps that couple samples or are random in training mode: batch normalisation, dropout, noise."""
     autocast: ClassVar[bool] = False
     """Whether it takes maps that compute in half precision, as within torch.autocast."""
     counts: ClassVar[tuple[str, ...]] = ()

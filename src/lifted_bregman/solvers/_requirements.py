@@ -62,11 +62,11 @@ def require_compatible(
             "its forward does something else in the other mode, and the mode has changed since; call model.train() or "
             "model.eval() before lift, and lift it again",
         )
-    if network.skipped_active:
+    if (left_out := network.skipped_active) is not None:
         raise lacking(
             solver,
             "a model in the mode in which it was lifted",
-            "its dropout was left out in evaluation mode and is active now; call model.train() before lift, or "
+            f"its {left_out} was left out in evaluation mode and is active now; call model.train() before lift, or "
             "model.eval() now",
         )
     if (network.couples_samples or network.random) and not solver.training_mode:
