@@ -46,7 +46,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for command in (
         f"--data digits --data-dir {folder}/sets --hidden 16,12 --epochs 4 --seed 3 --batch-size 90 --out {folder}/a",
         f"--task autoencode --data digits --data-dir {folder}/sets --hidden 20,10,20 --epochs 2 --out {folder}/ae",
-        f"--task regress --data {folder}/houses.csv --epochs 3 --out {folder}/houses",
+        f"--task regress --data {folder}/houses.csv --epochs 30 --out {folder}/houses",
     ):
         assert main(["train", "--quiet", *command.split()]) == 0
     return folder

@@ -40,6 +40,7 @@ BATCH_SIZE = 20
 _HIDDEN = (784, 784, 784)
 _RECORD_EVERY = 2  # epochs: evaluation is to take a small part of the time
 _MOST_EPOCHS = 10_000  # the time ends a run, not this
+_USED = 0.95  # of the time is planned for the lifted run, whose rate ends at 0 with its last epoch
 _CLASSES = 10
 
 
@@ -102,7 +103,7 @@ class DemoSettings:
             if not (whole and value >= least) and not (value is None and name == "threads"):
                 raise SettingError(f"{name} is {value!r}; it must be a whole number of at least {least}.")
 
-    def of_run(self, method: Method) -> Settings:
+    def of_run(self, method: Method, epochs: int = _MOST_EPOCHS) -> Settings:
         """The settings by which `lifted train` makes the same run."""
         return Settings(
             data=SET,
@@ -113,7 +114,7 @@ class DemoSettings:
             code_penalty=ALPHA,
             solver=method.solver,
             solver_settings=method.chosen,
-            epochs=_MOST_EPOCHS,
+            epochs=epochs,
             batch_size=BATCH_SIZE,
             record_every=_RECORD_EVERY,
             seed=self.seed,
@@ -139,7 +140,8 @@ def run_demo(settings: DemoSettings, out: Path, console: Console | None = None) 
     with threads(settings.threads):
         place = environment()
         for method in METHODS:
-            resolved = settings.of_run(method)
+            epochs = _MOST_EPOCHS if method.tuned else _affordable(settings, method, X)
+            resolved = settings.of_run(method, epochs)
             problem = build_problem(resolved, X.shape[1], X.shape[1])
             callbacks: list[Callback] = [_Rows(out, method.key, X, X_validation), Timer(settings.seconds)]
             if console is not None:
@@ -166,7 +168,7 @@ def run_demo(settings: DemoSettings, out: Path, console: Console | None = None) 
                     settings=", ".join((type(solver).__name__, *_written(method, " = "))),
                     solver=repr(solver),
                     grid=", ".join(f"{value:g}" for value in method.grid) or NOT_TUNED,
-                    command=_command(settings, method),
+                    command=_command(settings, method, epochs),
                     load=load_average(),
                     outcome=result.outcome.name,
                     message=result.message,
@@ -227,7 +229,16 @@ def _pictures(
     return made | {f"{key}/codes": problem.forward_state(shown["validation"])[code_layer(problem.depth)]}
 
 
-def _command(settings: DemoSettings, method: Method) -> str:
+def _affordable(settings: DemoSettings, method: Method, X: Tensor) -> int:
+    """The epochs that there is time for, by the time of one on a copy: a run with a schedule has to know its end."""
+    resolved = settings.of_run(method)
+    problem = build_problem(resolved, X.shape[1], X.shape[1])
+    solver, size = resolved.make_solver(), resolved.batch_size
+    (row,) = fit(problem, (X, X), solver, epochs=1, batch_size=size, seed=resolved.seed).history
+    return max(1, min(_MOST_EPOCHS, int(_USED * settings.seconds / row["seconds"])))
+
+
+def _command(settings: DemoSettings, method: Method, epochs: int) -> str:
     """How `lifted train` makes the same run."""
     options = {
         "task": "autoencode",
@@ -236,7 +247,7 @@ def _command(settings: DemoSettings, method: Method) -> str:
         "hidden": ",".join(map(str, _HIDDEN)),
         "solver": method.solver,
         "set": ",".join(_written(method, "=")),
-        "epochs": _MOST_EPOCHS,
+        "epochs": epochs,
         "batch-size": BATCH_SIZE,
         "record-every": _RECORD_EVERY,
         "time-limit": f"{settings.seconds:g}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import signal
 import warnings
 from collections.abc import Iterable
@@ -23,7 +22,7 @@ from lifted_bregman.solvers._loop import StopNow
 from lifted_bregman.solvers._requirements import require_streamable
 from lifted_bregman.training._company import Company, company, described, digest, require_parallel
 from lifted_bregman.training._workers import in_workers
-from lifted_bregman.training.callbacks import Checkpoint, Timer
+from lifted_bregman.training.callbacks import Checkpoint
 from lifted_bregman.training.inputs import read_inputs, read_stream, read_validation
 from lifted_bregman.training.run_folder import RunFolder
 from lifted_bregman.training.signals import Signals
@@ -114,8 +113,6 @@ def fit(
     for callback in callbacks:
         if not isinstance(callback, Callback):
             raise SettingError(f"callbacks holds {callback!r}; each must be a lb.callbacks.Callback.")
-    if any(isinstance(callback, Timer) for callback in callbacks) and not solver.ends_with_run:
-        solver = solver.planned(math.inf, epochs=0)  # nobody knows how many steps there is time for
     if parallel is not None and not isinstance(parallel, Parallel):
         raise SettingError(f"parallel is {parallel!r}; it must be degrees such as lb.Parallel(data=2).")
     if resume and out is None:
