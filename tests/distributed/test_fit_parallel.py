@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -35,6 +36,7 @@ SOLVERS: dict[str, solvers.Solver[Any]] = {
     "whole set": lb.ProximalGradient(),
     "averaging": lb.ModelAveraging(workers=3, local_steps=2),
 }
+PLANNED = lb.GramSweep(total_steps=9, epochs=3)  # its rates and decay are those of 3 epochs, however many are asked for
 
 
 def train(case: Case, solver: solvers.Solver[Any], epochs: int = 3, **more: Any) -> Result:
@@ -203,15 +205,15 @@ def test_a_restarted_attempt_resumes(tmp_path: Path) -> None:
 
 def test_all_go_back_to_the_checkpoint_that_the_first_takes(tmp_path: Path) -> None:
     alone = make("relu", samples=13)
-    expected = ended(alone, train(alone, lb.GramSweep()))
-    train(make("relu", samples=13), lb.GramSweep(), 2, out=tmp_path, callbacks=[StopAt(5)])
+    expected = ended(alone, train(alone, PLANNED))
+    train(make("relu", samples=13), PLANNED, 2, out=tmp_path, callbacks=[StopAt(5)])
     newest = max((tmp_path / "checkpoints").glob("step-*"))
     (newest / "model.safetensors").write_bytes(b"damaged")
 
     def work(rank: int) -> Ended:
         case = make("relu", samples=13)
         with pytest.warns(RuntimeWarning, match="was taken, because") if rank == 0 else nullcontext():
-            result = train(case, lb.GramSweep(), out=tmp_path, resume=True, callbacks=[StopAt(10**6)], parallel=TWO)
+            result = train(case, PLANNED, out=tmp_path, resume=True, callbacks=[StopAt(10**6)], parallel=TWO)
         return ended(case, result)
 
     for answer in forked(2, work):
@@ -349,7 +351,7 @@ def test_a_script_with_a_class_of_its_own(tmp_path: Path) -> None:
 def test_ctrl_c_ends_the_run_after_the_present_step(tmp_path: Path) -> None:
     alone, case = (make("relu", samples=13) for _ in range(2))
     saver = lb.callbacks.Checkpoint(every_epochs=10**6)
-    rows = tmp_path / "history.jsonl"
+    rows, solver = tmp_path / "history.jsonl", lb.GramSweep(total_steps=math.inf)  # whenever the key is pressed
 
     def press() -> None:
         until(lambda: rows.exists() and rows.stat().st_size)
@@ -357,7 +359,7 @@ def test_ctrl_c_ends_the_run_after_the_present_step(tmp_path: Path) -> None:
 
     presser = threading.Thread(target=press)
     presser.start()
-    result = train(case, lb.GramSweep(), 10**6, out=tmp_path, callbacks=[saver], parallel=TWO)
+    result = train(case, solver, 10**6, out=tmp_path, callbacks=[saver], parallel=TWO)
     presser.join()
     assert result.outcome is Outcome.INTERRUPTED and "It was sent SIGINT." in result.message
     assert len(list((tmp_path / "checkpoints").glob("step-*"))) == 2  # the first, and that of the end
@@ -365,5 +367,5 @@ def test_ctrl_c_ends_the_run_after_the_present_step(tmp_path: Path) -> None:
 
     epochs = result.state.steps // 3 + 1
     saver = lb.callbacks.Checkpoint(every_epochs=10**6)
-    resumed = train(case, lb.GramSweep(), epochs, out=tmp_path, callbacks=[saver], resume=True)
-    require_close(ended(case, resumed), ended(alone, train(alone, lb.GramSweep(), epochs)), 1e-9)
+    resumed = train(case, solver, epochs, out=tmp_path, callbacks=[saver], resume=True)
+    require_close(ended(case, resumed), ended(alone, train(alone, solver, epochs)), 1e-9)

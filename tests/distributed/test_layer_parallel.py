@@ -233,20 +233,20 @@ def test_solvers_that_move_layers_in_turn_are_refused():
 
 
 def test_counts_are_those_of_all_layers(crew: Crew):
-    """A gradient step for each layer but the one with a penalty, which always moves along the gradient: 5 a batch.
+    """Metrics of inputs and signals for each layer but the one with a penalty, of inputs for the output: 9 a batch.
 
-    Also where a run goes on with another number of processes.
+    All of the first 16 steps compute them.  Also where a run goes on with another number of processes.
     """
     (alone,) = crew.run(1, layer_bodies.without_solutions, layer_bodies.train, "deep", GRAM)
     first, second = crew.run(2, layer_bodies.without_solutions, layer_bodies.train, "deep", GRAM)
     batches = 3 * -(-bodies.SAMPLES // bodies.BATCH)
-    assert alone["state"]["fallbacks"] == 5 * batches == alone["history"][-1]["fallbacks"]
+    assert alone["state"]["fallbacks"] == 9 * batches == alone["history"][-1]["fallbacks"]
     assert differences(_sorted(first), _sorted(alone), 1e-12) == []
     assert second["history"] == first["history"]
     kept, *_ = crew.run(2, layer_bodies.without_solutions, layer_bodies.stop_early, "deep", GRAM, 4)
-    assert kept["run"]["solver"]["fallbacks"] == 5 * 4
+    assert kept["run"]["solver"]["fallbacks"] == 9 * 4
     ended, *_ = crew.run(4, layer_bodies.without_solutions, layer_bodies.resume, "deep", GRAM, kept)
-    assert ended["state"]["fallbacks"] == 5 * batches == ended["history"][-1]["fallbacks"]
+    assert ended["state"]["fallbacks"] == 9 * batches == ended["history"][-1]["fallbacks"]
 
 
 def test_which_settings_are_layer_parallel():

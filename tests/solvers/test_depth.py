@@ -60,11 +60,11 @@ class Recording(lb.GramSweep):
     """A step of the default solver without moves, which keeps the signals."""
 
     def _signal(self, problem, layer, *arguments):
-        signal = super()._signal(problem, layer, *arguments)
-        FOUND[layer] = signal.E.clone()
-        return signal
+        E = super()._signal(problem, layer, *arguments)
+        FOUND[layer] = E.clone()
+        return E
 
-    def _take(self, *arguments):
+    def _collect(self, *arguments):
         pass
 
 

@@ -115,7 +115,7 @@ def test_steps_and_running_means_are_those_of_a_loop_by_hand(solver, problem):
     result = lb.fit(case.problem, DataLoader(data, batch_size=5, shuffle=True), solver, epochs=2)
     sizes = (5, 5, 2)
     batches = in_batches(data.given, *sizes * 2)
-    expected, objectives = by_hand(other, solver, batches)
+    expected, objectives = by_hand(other, solver.planned(len(batches), 2), batches)
     assert_same(parameters(case), expected)
     for row, own in zip(result.history, (objectives[:3], objectives[3:]), strict=True):
         mean = sum(size * value for size, value in zip(sizes, own, strict=True)) / 12

@@ -154,19 +154,17 @@ class GuardedFactor:
         return G / self.curvature if 0.0 < self.curvature < math.inf else torch.zeros_like(G)
 
 
-def damped_inverse(
-    K: Tensor, damping: float, anywhere: Callable[[bool], bool] | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(K + tI)⁻¹ for a stack K (k, n, n) whose memory it overwrites, t (k, 1, 1), and whether I/(tr K + t) replaces it.
+def damped_inverse(K: Tensor, damping: float) -> tuple[Tensor, Tensor, Tensor]:
+    """(K + tI)⁻¹ for a stack K (k, n, n) whose memory it overwrites, t (k, 1, 1), and which ones I/(tr K + t) replaces.
 
-    The last is a tensor () of bool: nothing here waits for the device, unless there is `anywhere`.
+    The last is a tensor (k,) of bool: nothing here waits for the device.  What becomes of a matrix, to its last bit,
+    does not depend on the others of the stack.
 
     t is `damping` times the mean of the diagonal, tr K/n, but not below 100u tr K; of a matrix that is 0 it is 1e30, so
     that inputs that are 0 move nothing.  With that floor a factor exists unless entries are not finite.  Then the
-    multiple of the identity replaces the whole stack.
+    multiple of the identity replaces the inverse.
 
     damping   > 0
-    anywhere  whether a factorisation failed in any of the processes that share the stack, from whether it failed here
     """
     n = K.shape[-1]
     diagonal = K.diagonal(dim1=1, dim2=2)
@@ -174,15 +172,18 @@ def damped_inverse(
     t = mean * max(damping, 100.0 * torch.finfo(K.dtype).eps * n)
     t.masked_fill_(mean < _NOTHING, 1.0 / _NOTHING)
     diagonal.add_(t)
-    lower, info = torch.linalg.cholesky_ex(K)
-    failed = info.any()
-    if anywhere is not None:
-        failed = torch.full_like(failed, anywhere(bool(failed)))
-    if K.is_cpu and not bool(failed):  # where a look waits for nothing, and LAPACK's inverse takes half the time
-        return torch.cholesky_inverse(lower), t[:, :, None], failed
-    # On other devices `cholesky_inverse` would wait to look for zeros on the diagonal.
-    inverse = inverse_by_triangle(lower).masked_fill_(failed, 0.0)
-    inverse.diagonal(dim1=1, dim2=2).add_(torch.where(failed, 1.0 / (n * mean + t), 0.0))
+    if K.is_cpu:  # where a look waits for nothing, and LAPACK's inverse takes half the time
+        # Each in memory of its own: LAPACK's last bits depend on the alignment, which differs within a stack.
+        factors = [torch.linalg.cholesky_ex(own) for own in K.unbind()]
+        failed = torch.stack([info for _, info in factors]).bool()
+        found = zip(factors, failed.tolist(), strict=True)
+        inverse = torch.stack([torch.zeros_like(L) if none else torch.cholesky_inverse(L) for (L, _), none in found])
+    else:
+        # On other devices `cholesky_inverse` would wait to look for zeros on the diagonal.
+        lower, info = torch.linalg.cholesky_ex(K)
+        failed = info.bool()
+        inverse = inverse_by_triangle(lower).masked_fill_(failed[:, None, None], 0.0)
+    inverse.diagonal(dim1=1, dim2=2).add_(torch.where(failed[:, None], 1.0 / (n * mean + t), 0.0))
     return inverse, t[:, :, None], failed
 
 

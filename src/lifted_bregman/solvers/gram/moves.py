@@ -116,7 +116,7 @@ class Moves:
         self._moves: list[_Move] = []
         self._grams: list[tuple[rule.Memory, str, Tensor]] = []
         self.failed: list[Tensor] = []
-        """Whether multiples of the identity replaced metrics that could not be computed, () of bool each."""
+        """How many metrics could not be computed, so that multiples of the identity replaced them, () of int64 each."""
 
     # The layers
 

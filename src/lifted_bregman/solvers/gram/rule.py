@@ -27,6 +27,7 @@ These are functions of tensors; `memory` holds a layer's tensors by name.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
@@ -113,7 +114,7 @@ def update_gram(memory: Memory, name: str, gram: Tensor, times: int) -> None:
 def metrics(grams: Sequence[Tensor], damping: float) -> tuple[list[Tensor], list[Tensor]]:
     """P = (R + τtI)⁻¹ t(1 + τ) of each matrix, which is I for R = tI; equal ones are factorised in one call.
 
-    Second comes, for each call, whether multiples of I replace its matrices, () of bool.
+    Second comes how many of each call's matrices a multiple of I replaces, () of int64.
 
     grams  R, (n, n) or a stack (k, n, n) each; t is the mean of the diagonal of each matrix
     """
@@ -127,7 +128,7 @@ def metrics(grams: Sequence[Tensor], damping: float) -> tuple[list[Tensor], list
         stack = torch.cat([grams[place].view(-1, n, n) for place in places])
         t = stack.diagonal(dim1=1, dim2=2).mean(1)
         inverse, _, failed = damped_inverse(stack, damping)
-        failures.append(failed)
+        failures.append(failed.sum())
         parts = inverse.mul_((t * (1.0 + damping))[:, None, None]).split(counts)
         # in memory of their own: products with unaligned memory may differ in the last bit
         found |= {place: P.clone().view_as(grams[place]) for place, P in zip(places, parts, strict=True)}
@@ -242,7 +243,9 @@ def lengths(
     table = [[next(found) for _ in own] + [nothing] * (parts - len(own)) for own in parameters]
     stacked = torch.stack([*(row[part] for part in range(parts) for row in table), *norms[-count:]])
     stacked = stacked.view(parts + 1, count)
-    quotients: Tensor = torch.linalg.vector_norm(stacked[:-1], dim=0)
+    # entry by entry, so that the bits of a layer do not depend on how many others are here
+    squares = list(stacked[:-1].square().unbind())
+    quotients: Tensor = functools.reduce(torch.add, squares).sqrt_()
     eta = list(quotients.unbind())
     scaled = {layer: scale for layer, scale in enumerate(scales) if scale is not None}
     for layer, scale in scaled.items():

@@ -16,6 +16,7 @@ from lifted_bregman.activations import Identity
 from lifted_bregman.maps import Convolution, Dense
 from lifted_bregman.maps.base import Inputs
 from lifted_bregman.problem import LiftedProblem
+from lifted_bregman.problem.shard import join_norms
 from lifted_bregman.solvers._interface import Batch, SolverState
 from lifted_bregman.solvers._micro_batches import micro_batches
 from lifted_bregman.solvers.gram import rule
@@ -131,6 +132,8 @@ class GramSweep(TopDownSweep[GramSweepState]):
         norms = {layer: sample_norms(z) for layer, z in passed.z.items()}
         gradients = Gradients(problem, batch.weights, batch.samples)
         output = output_of(problem, passed, batch)
+        if output is not None:
+            state.metrics["output_residual"] = _root_mean_square(output, batch)
         for layer, E in self._signals(problem, passed, output, norms, gradients):
             self._collect(problem, state.memory[layer], layer, passed.read(problem, layer), E, gradients, batch, moves)
         problem.border.settle()
@@ -186,3 +189,12 @@ class GramSweep(TopDownSweep[GramSweepState]):
         work.adjoints += sum(layer > 1 for layer in problem.partition.terms)
         work.parameter_gradients += own
         state.metrics["fallbacks"] = state.fallbacks
+
+
+def _root_mean_square(E: Tensor, batch: Batch) -> Tensor:
+    """The root mean square () of all entries of E on all ranks, squares weighted like the samples."""
+    norms = sample_norms(E) if batch.weights is None else sample_norms(E) * batch.weights.sqrt()
+    total: Tensor = torch.linalg.vector_norm(norms)
+    if not batch.shard.whole:
+        total = total.new_full((), *join_norms(batch.shard, float(total)))
+    return total / math.sqrt(batch.samples * math.prod(E.shape[1:]))
