@@ -16,16 +16,16 @@ Capture = pytest.CaptureFixture[str]
 
 
 def test_an_infinite_setting_of_the_solver(tmp_path: Path, capsys: Capture) -> None:
-    """With damping inf GramSweep follows the gradient: stored, repeated from the file and continued as such."""
+    """With total_steps inf GramSweep plans no end: stored, repeated from the file and continued as such."""
     pytest.importorskip("sklearn")
     run, again, finite = (tmp_path / name for name in ("run", "again", "finite"))
     chosen = ["--data", "digits-60", "--hidden", "5", "--batch-size", "20", "--threads", "1", "--quiet"]
-    infinite = ["--solver", "gram-sweep", "--set", "damping=inf"]
+    infinite = ["--solver", "gram-sweep", "--set", "total_steps=inf"]
     assert call(capsys, "train", *chosen, *infinite, "--epochs", 1, "--out", run).code == 0
-    assert "\ndamping = inf\n" in (run / "settings.toml").read_text()
+    assert "\ntotal_steps = inf\n" in (run / "settings.toml").read_text()
     called = call(capsys, "train", "--config", run / "settings.toml", "--epochs", 2, "--quiet", "--out", again)
     assert called.code == 0 and call(capsys, "resume", run, "--epochs", 2, "--quiet").code == 0
-    assert call(capsys, "train", *chosen, "--set", "damping=1e9", "--epochs", 2, "--out", finite).code == 0
+    assert call(capsys, "train", *chosen, "--set", "total_steps=6", "--epochs", 2, "--out", finite).code == 0
     weights = [load_file(folder / "model.safetensors") for folder in (run, again, finite)]
     for name, value in weights[0].items():
         assert value.equal(weights[1][name])

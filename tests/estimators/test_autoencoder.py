@@ -63,7 +63,7 @@ def test_threshold_and_penalty_are_separate() -> None:
 
 def test_codes_are_sparser_the_larger_the_penalty() -> None:
     zeros = []
-    for penalty in (0.01, 0.1, 0.5):
+    for penalty in (0.01, 0.1, 0.3):  # with 0.5 every code ends at 0 in 40 epochs, with Adam too
         model = small(code_penalty=penalty, epochs=40).fit(X)
         zeros.append(np.mean(model.transform(X) == 0.0))
         assert model.history_[-1]["sparsity"] == pytest.approx(zeros[-1], abs=1e-12) or model.n_iter_ < 40

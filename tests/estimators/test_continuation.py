@@ -1,5 +1,6 @@
 """partial_fit and warm_start: going on is the same as not having stopped."""
 
+import math
 import pickle
 from typing import Any
 
@@ -14,8 +15,8 @@ from lifted_bregman.estimators import LiftedClassifier, LiftedRegressor
 from tests.cases import name, solver_cases
 from tests.estimators.data import X, Y, every_kind, made, parameters, same_parameters, without_times
 
+ENDLESS = lb.GramSweep(total_steps=math.inf)  # what partial_fit makes of the default
 CARRIED = [
-    None,
     lb.ImplicitSGD(prox_weight=solvers.Growing(5.0), inner_steps=2),
     lb.LinBreg(step_size=0.05, momentum=0.5, penalties=lb.penalties.L1(1e-3)),
     lb.baselines.Adam(learning_rate=0.01),
@@ -24,8 +25,8 @@ CARRIED = [
 
 
 @every_kind
-@pytest.mark.parametrize("solver", CARRIED, ids=name)
-def test_partial_fits_on_the_same_samples_are_one_fit(kind: type[BaseEstimator], solver: solvers.Solver | None) -> None:
+@pytest.mark.parametrize("solver", [ENDLESS, *CARRIED], ids=name)
+def test_partial_fits_on_the_same_samples_are_one_fit(kind: type[BaseEstimator], solver: solvers.Solver) -> None:
     whole = made(kind, solver=solver, epochs=4, tol=None).fit(X, Y)
     parts = made(kind, solver=solver)
     first = {"classes": [0, 1, 2]} if kind is LiftedClassifier else {}
@@ -40,10 +41,16 @@ def test_partial_fits_on_the_same_samples_are_one_fit(kind: type[BaseEstimator],
 
 
 @every_kind
-@pytest.mark.parametrize("solver", CARRIED, ids=name)
-def test_a_warm_start_goes_on_where_the_last_fit_ended(
-    kind: type[BaseEstimator], solver: solvers.Solver | None
-) -> None:
+def test_partial_fits_of_the_default_solver_have_no_end(kind: type[BaseEstimator]) -> None:
+    first = {"classes": [0, 1, 2]} if kind is LiftedClassifier else {}
+    default, endless = (made(kind, solver=solver).partial_fit(X, Y, **first) for solver in (None, ENDLESS))
+    assert same_parameters(default.partial_fit(X, Y), endless.partial_fit(X, Y))
+    assert not same_parameters(default, made(kind, epochs=2, tol=None).fit(X, Y))  # its rate ends at 0
+
+
+@every_kind
+@pytest.mark.parametrize("solver", [lb.GramSweep(total_steps=25, epochs=5), *CARRIED], ids=name)  # 5 batches, 5 epochs
+def test_a_warm_start_goes_on_where_the_last_fit_ended(kind: type[BaseEstimator], solver: solvers.Solver) -> None:
     whole = made(kind, solver=solver, epochs=5, tol=None).fit(X, Y)
     parts = made(kind, solver=solver, epochs=3, tol=None, warm_start=True).fit(X, Y)
     parts.set_params(epochs=2).fit(X, Y)
@@ -52,6 +59,25 @@ def test_a_warm_start_goes_on_where_the_last_fit_ended(
     cold = made(kind, solver=solver, epochs=3, tol=None).fit(X, Y).set_params(epochs=2).fit(X, Y)
     assert not same_parameters(whole, cold)
     assert cold.n_iter_ == 2
+
+
+@pytest.mark.parametrize("more", ["fit", "partial_fit"])
+def test_the_default_solver_goes_on_with_the_schedule_of_the_longer_run(more: str) -> None:
+    """By hand: 3 steps on all samples of a run of 3, then steps 4 and 5 of a run of 5, or of one without an end."""
+    settings = {"batch_size": None, "tol": None, "warm_start": True}
+    begin = made(LiftedClassifier, solver=lb.baselines.SGD(learning_rate=1e-30), batch_size=None, epochs=1).fit(X, Y)
+    problem = lb.lift(begin.model_, loss=lb.CrossEntropy())
+    batch = solvers.Batch.whole(problem, torch.from_numpy(X), torch.from_numpy(Y))
+    state = lb.GramSweep().init(problem, batch)
+    longer = lb.GramSweep(total_steps=5, epochs=5) if more == "fit" else ENDLESS
+    for solver, steps in ((lb.GramSweep(total_steps=3, epochs=3), 3), (longer, 2)):
+        for _ in range(steps):
+            state = solver.step(problem, state, batch)
+    model = made(LiftedClassifier, epochs=3, **settings).fit(X, Y)
+    for _ in range(2 if more == "partial_fit" else 1):
+        getattr(model.set_params(epochs=2), more)(X, Y)
+    assert [row["step"] for row in model.history_] == [1, 2, 3, 4, 5]
+    assert same_parameters(model, begin)
 
 
 @every_kind

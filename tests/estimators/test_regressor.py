@@ -1,5 +1,7 @@
 """LiftedRegressor against closed forms and scikit-learn's regressors."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -72,7 +74,8 @@ def test_diabetes_with_its_own_targets_is_as_good_as_ridge_regression() -> None:
     for split in range(4):
         X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.3, random_state=split)
         assert y_train.mean() > 1.9 * y_train.std()  # far from 0: scikit-learn's network ends at R² = -1.4 here
-        ours = make_pipeline(StandardScaler(), LiftedRegressor(random_state=0)).fit(X_train, y_train)
+        network = LiftedRegressor(random_state=0, solver=lb.GramSweep(weight_decay=1.0))  # 309 noisy samples
+        ours = make_pipeline(StandardScaler(), network).fit(X_train, y_train)
         theirs = make_pipeline(StandardScaler(), Ridge()).fit(X_train, y_train)
         behind.append(theirs.score(X_test, y_test) - ours.score(X_test, y_test))
     assert np.mean(behind) < 0.05
@@ -225,7 +228,8 @@ def test_samples_of_weight_zero_are_left_out() -> None:
 
 def test_partial_fit_takes_weights_too() -> None:
     w = RNG.uniform(0.5, 2.0, len(X))
-    model = small(epochs=1, tol=None)
+    endless = lb.GramSweep(total_steps=math.inf)  # as partial_fit has it, because more may follow
+    model = small(epochs=1, tol=None, solver=endless)
     assert same_parameters(model.fit(X, Y, sample_weight=w), small().partial_fit(X, Y, sample_weight=w))
     assert not same_parameters(model, small().partial_fit(X, Y))
     assert len(parameters(model)) == 4

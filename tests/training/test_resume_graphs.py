@@ -10,14 +10,14 @@ import torch
 from torch import nn
 
 import lifted_bregman as lb
-from lifted_bregman.solvers import Outcome, baselines
+from lifted_bregman.solvers import Batch, Outcome, baselines
 from tests.graph.architectures import MODELS, answer, drawn, first
 from tests.training.runs import StopAt
 
 F64 = torch.float64
 KINDS = ["post-activation residual", "dropout", "noise", "language model", "u-net", "recurrence"]
 SOLVERS = {
-    "default": lb.GramSweep(total_steps=18, epochs=6),  # its schedule ends with six epochs of three batches
+    "default": lb.GramSweep(total_steps=18, epochs=6),  # a run of 6 epochs of 3 batches, however much of it is asked for
     "ImplicitSGD": lb.ImplicitSGD(prox_weight=1.0, inner_steps=3),
     "AdamW": baselines.AdamW(0.01),
 }
@@ -65,8 +65,36 @@ def test_three_and_three_epochs_are_six(tmp_path, name, solver):
     assert all(torch.equal(stored[name], value) for name, value in whole.model.state_dict().items())
 
 
-@pytest.mark.parametrize("name", ["post-activation residual", "dropout", "noise"])
-def test_a_cut_inside_an_epoch_keeps_statistics_masks_and_noise(tmp_path, name):
+def test_the_default_solver_takes_its_length_from_fit():
+    """18 steps that are stated are those of 6 epochs, so that the test above is about the default as well."""
+    stated, data = case("recurrence")
+    lb.fit(stated, data, SOLVERS["default"], epochs=6, batch_size=4, seed=3)
+    default, _ = case("recurrence")
+    lb.fit(default, data, epochs=6, batch_size=4, seed=3)
+    same(default, stated)
+
+
+def test_a_run_of_the_default_solver_that_is_extended_goes_on_with_the_longer_schedule(tmp_path):
+    """By hand: 4 steps of a run of 4, whose rate ends at 0, then steps 5 to 8 of a run of 8."""
+    by_hand, data = case("recurrence")
+    batch = Batch.whole(by_hand, *data)
+    state = lb.GramSweep().init(by_hand, batch)
+    for length in (4, 8):
+        solver = lb.GramSweep(total_steps=length, epochs=length)
+        for _ in range(4):
+            state = solver.step(by_hand, state, batch)
+    part, _ = case("recurrence")
+    lb.fit(part, data, epochs=4, out=tmp_path / "run")
+    rest, _ = spoilt("recurrence")
+    lb.fit(rest, data, epochs=8, out=tmp_path / "run", resume=True)
+    same(rest, by_hand)
+    longer, _ = case("recurrence")
+    lb.fit(longer, data, epochs=8)
+    assert not torch.equal(longer.model.read.weight, rest.model.read.weight)
+
+
+@pytest.mark.parametrize("name", ["post-activation residual", "dropout"])
+def test_a_cut_inside_an_epoch_keeps_statistics_and_masks(tmp_path, name):
     whole, data = case(name)
     lb.fit(whole, data, epochs=4, batch_size=4, seed=3)
     part, _ = case(name)

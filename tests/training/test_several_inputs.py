@@ -118,9 +118,11 @@ def test_diagnostics_take_a_tuple():
     assert shapes[-1] == (2,) and len(shapes) == problem.depth
 
 
-@pytest.mark.parametrize("solver", [None, lb.ProximalGradient(), baselines.AdamW(0.01)], ids=repr)
+@pytest.mark.parametrize(
+    "solver", [lb.GramSweep(total_steps=12, epochs=4), lb.ProximalGradient(), baselines.AdamW(0.01)], ids=repr
+)
 def test_a_resumed_run_is_the_undisturbed_one(tmp_path, solver):
-    size = 5 if solver is None or solver.minibatch else None
+    size = 5 if solver.minibatch else None  # of 12 samples: 3 batches
     problem, X, Y = case()
     lb.fit(problem, (X, Y), solver=solver, epochs=4, batch_size=size)
     half, *_ = case()

@@ -182,6 +182,7 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
                 f"a schedule of {solver!r} ends with the run, and here a run is one of several: give it the number of "
                 "all steps, steps=, or use fit with warm_start=False."
             )
+        continuation = Continuation(solver, self._left if goes_on else None)
         if incremental:  # nobody knows how many calls will follow
             solver = solver.planned(math.inf, epochs=0)
         epochs = whole(self.epochs, "epochs")
@@ -193,12 +194,12 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
         device = resolve_device(self.device)
         check_noise(self.dropout, self.input_noise)
         if goes_on:
-            seed, model, continuation, history = self._seed, self.model_, Continuation(self._left), self.history_
+            seed, model, history = self._seed, self.model_, self.history_
         else:
             seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
             widths = (X.shape[1], *settings.widths(self.hidden), outputs)
             model = dense_network(widths, self._hidden_activations(), torch.from_numpy(X).dtype, seed).to(device)
-            continuation, history = Continuation(), []
+            history = []
         problem = self._problem(model)
         if goes_on:
             self._require_unchanged(problem, device)

@@ -93,7 +93,9 @@ class Continuation(Callback):
     k epochs.  A state with variables for all samples is of those samples, and begins anew with others.
     """
 
-    def __init__(self, left: dict[str, Any] | None = None) -> None:
+    def __init__(self, solver: Solver[Any], left: dict[str, Any] | None = None) -> None:
+        self.solver = solver
+        """As it was given: the run's own knows the run's length, which is another in each run."""
         self.left = left
         """What the last run left behind; None before the first."""
         self._portable = False
@@ -103,7 +105,7 @@ class Continuation(Callback):
         if self.left is None:
             return
         entries = run.state_dict() | {name: self.left[name] for name in ("epoch", "seconds", "work")}
-        if self._portable and self.left["of"] == run.solver:
+        if self._portable and self.left["of"] == self.solver:
             entries["solver"] = self.left["solver"]
         run.load_state_dict(entries)
 
@@ -113,7 +115,7 @@ class Continuation(Callback):
         self.left = entries | {"epoch": run.epoch + broken_off, "batch": 0, "solver": None, "of": None}
         if self._portable:
             # The variables are those of the last batch, which the next one does not read.
-            self.left |= {"solver": entries["solver"] | {"variables": None}, "of": run.solver}
+            self.left |= {"solver": entries["solver"] | {"variables": None}, "of": self.solver}
 
     @property
     def epochs(self) -> int:
