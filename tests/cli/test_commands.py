@@ -255,7 +255,7 @@ def test_a_csv_file_has_the_numbers_of_the_npy_file(
 def test_a_regression_predicts_in_the_units_of_its_targets(world: Path, tmp_path: Path, capsys: Capture) -> None:
     run = tmp_path / "houses"
     command = ["train", "--task", "regress", "--data", world / "houses.csv", "--target", "price", "--quiet"]
-    command += ["--epochs", 30, "--batch-size", 5, "--set", "step_size=0.01", "--validation", "none", "--out", run]
+    command += ["--epochs", 30, "--batch-size", 5, "--validation", "none", "--out", run]
     assert call(capsys, *command).code == 0
     shown = call(capsys, "predict", run, world / "houses.csv")
     price = np.genfromtxt(world / "houses.csv", delimiter=",", skip_header=1)[:, 3]
