@@ -33,7 +33,7 @@ EVERYDAY = ("adabreg", "implicit-sgd", "admm", "saga", "sgd", "bregman-iteration
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Data and three short runs: a classifier, an autoencoder and a regression."""
+    """Data and four short runs: a classifier, one whose solver has its length, an autoencoder and a regression."""
     folder = tmp_path_factory.mktemp("commands")
     data.get("digits", data_dir=folder / "sets")
     images = data.load("digits", data_dir=folder / "sets").test.X.reshape(-1, 8, 8)
@@ -45,6 +45,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "houses.csv").write_text("\n".join(["rooms,area,age,price", *lines]) + "\n")
     for command in (
         f"--data digits --data-dir {folder}/sets --hidden 16,12 --epochs 4 --seed 3 --batch-size 90 --out {folder}/a",
+        f"--config {folder}/a/settings.toml --set total_steps=64 --set epochs=4 --out {folder}/stated",
         f"--task autoencode --data digits --data-dir {folder}/sets --hidden 20,10,20 --epochs 2 --out {folder}/ae",
         f"--task regress --data {folder}/houses.csv --epochs 30 --out {folder}/houses",
     ):
@@ -303,7 +304,7 @@ def test_flags_override_the_file(world: Path, tmp_path: Path, capsys: Capture) -
 
 def test_a_run_is_extended_as_if_it_had_been_longer(world: Path, tmp_path: Path, capsys: Capture) -> None:
     short = tmp_path / "short"
-    settings = ["train", "--config", world / "a" / "settings.toml", "--quiet"]
+    settings = ["train", "--config", world / "stated" / "settings.toml", "--quiet"]
     assert call(capsys, *settings, "--epochs", 2, "--out", short).code == 0
     before = tree(short)
     told = call(capsys, "resume", short)
@@ -311,14 +312,14 @@ def test_a_run_is_extended_as_if_it_had_been_longer(world: Path, tmp_path: Path,
     assert tree(short) == before
     extended = call(capsys, "resume", short, "--epochs", 4)
     assert extended.code == 0 and "4 of 4" in extended.out and "epoch 4/4" in extended.err
-    assert parameters(short) == parameters(world / "a")
+    assert parameters(short) == parameters(world / "stated") == parameters(world / "a")  # 64 steps are 4 epochs
     assert experiments.read_settings(short / "settings.toml").epochs == 4
 
 
 def test_a_run_may_be_continued_on_another_device(world: Path, tmp_path: Path, capsys: Capture) -> None:
     """The device is stored, but it is not part of what the run is."""
     run = tmp_path / "run"
-    settings = ["train", "--config", world / "a" / "settings.toml", "--device", "cpu", "--quiet"]
+    settings = ["train", "--config", world / "stated" / "settings.toml", "--device", "cpu", "--quiet"]
     assert call(capsys, *settings, "--epochs", 2, "--out", run).code == 0
     stored = experiments.StoredRun.open(run)
     assert stored.settings.device == "cpu"
@@ -326,7 +327,7 @@ def test_a_run_may_be_continued_on_another_device(world: Path, tmp_path: Path, c
     with pytest.raises(lb.errors.SettingError, match="device is 'cuda:99'"):
         experiments.resume(elsewhere, Console(quiet=True))
     experiments.resume(elsewhere.extended(device="cpu"), Console(quiet=True))
-    assert parameters(run) == parameters(world / "a")
+    assert parameters(run) == parameters(world / "stated")
     for command, other in (("predict", "a"), ("encode", "ae"), ("reconstruct", "ae")):
         files = [tmp_path / f"{command}-{number}.npy" for number in range(2)]
         for device, file in zip(([], ["--device", "cpu"]), files, strict=True):
