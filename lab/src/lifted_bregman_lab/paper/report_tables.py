@@ -33,7 +33,6 @@ READINGS = TWO_HIDDEN | {
     "lifted-torch-init": "lifted Bregman, initial parameters of PyTorch",
     "sgd-torch-init": "SGD-BP, initial parameters of PyTorch",
     "adam": "Adam",
-    "gram-sweep": "the library's default",
     "mac-qp": "MAC-QP, 100 steps on the whole set",
     "fenchel": "Fenchel lifted, 100 steps on the whole set",
     "lpom": "LPOM, 100 steps on the whole set",

@@ -18,6 +18,7 @@ import pandas as pd
 
 from lifted_bregman.errors import CheckpointError
 from lifted_bregman.experiments._write import write_whole
+from lifted_bregman.experiments.settings import Settings
 from lifted_bregman.experiments.settings_file import to_entries
 from lifted_bregman.solvers import Outcome
 from lifted_bregman_lab.decoding import decode
@@ -194,13 +195,13 @@ def read_run(path: Path) -> RecipeRun:
 def _require_same(run: RecipeRun, job: Job) -> None:
     """CheckpointError unless every entry of the stored settings is still that of the job.
 
-    A solver setting that did not exist when the run was stored has its default, and is not compared.
+    A setting that did not exist when the run was stored had its present default; one of the solver is not compared.
     """
-    now = job_entries(job)
+    now, defaults = job_entries(job), {field.name: field.default for field in fields(Settings)}
     if (run.recipe, run.seed) != (job.recipe.name, job.seed):
         raise CheckpointError(f"it holds {run.recipe}/{run.seed} and is called {job.name}: it is ignored.")
     for name in sorted({*run.settings, *now}):
-        before, today = run.settings.get(name), now.get(name)
+        before, today = run.settings.get(name, defaults.get(name)), now.get(name)
         if isinstance(before, dict) and isinstance(today, dict):
             today = {key: value for key, value in today.items() if key in before}
         if before != today:

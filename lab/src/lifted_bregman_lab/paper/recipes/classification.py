@@ -175,7 +175,6 @@ _READINGS = (
 
 _OTHERS = (
     *_recipe("adam", Method("adam", {}), "Adam", 480, "not in the paper"),
-    *_recipe("gram-sweep", Method("gram-sweep", {}), "the library's default", 700, "not in the paper"),
     *_recipe("mac-qp", Method("mac-qp", {}, whole=True), "MAC-QP", 1250, _WHOLE),
     *_recipe("fenchel", Method("fenchel-lifted", {"inner_steps": 1}, whole=True), "Fenchel lifted", 1350, _WHOLE),
     *_recipe("lpom", Method("lpom", {}, whole=True), "LPOM", 1050, _WHOLE),

@@ -126,7 +126,6 @@ RECIPES: tuple[Recipe, ...] = (
     _recipe("denoise-1k-isgd-sum", implicit_backprop(0.5, 15, 1e-3, "sum"), "ISGD-BP", 490, _SUM),
     *_rates("1k", 130),
     _recipe("denoise-1k-lbn-sum", _LBN_1K_SUM, "LBN", 520, _TAU_OF_SUM),
-    _recipe("denoise-1k-gram-sweep", Method("gram-sweep", {}), "the library's default", 130),
     _recipe("denoise-1k-lbn-layer-by-layer", lifted(0.5, 15, order="layer-by-layer"), "LBN", 550, _LAYERS),
     _recipe(
         "denoise-1k-lbn-printed",
@@ -138,7 +137,6 @@ RECIPES: tuple[Recipe, ...] = (
     _recipe("denoise-10k-sgd-sum", sgd(4e-4, "sum"), "SGD-BP", 330, _SUM),
     *_rates("10k", 330),
     _recipe("denoise-10k-lbn-sum", _LBN_10K_SUM, "LBN", 4000, _TAU_OF_SUM),
-    _recipe("denoise-10k-gram-sweep", Method("gram-sweep", {}), "the library's default", 350),
     _recipe("denoise-10k-uae-sgd-sum", sgd(4e-4, "sum"), "SGD-BP, undercomplete", 250, _SUM),
     _recipe("denoise-10k-isgd-sum", implicit_backprop(1.0, 30, 4e-4, "sum"), "ISGD-BP", 3500, _SUM),
     _recipe("denoise-10k-lbn-layer-by-layer", lifted(1.0, 30, order="layer-by-layer"), "LBN", 4200, _LAYERS),

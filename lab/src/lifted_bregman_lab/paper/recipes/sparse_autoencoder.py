@@ -99,6 +99,5 @@ RECIPES: tuple[Recipe, ...] = (
     _recipe("lbn-s-before", lifted(_TAU, _N, coupling="before"), "LBN-S", 1000, "x with the old Θ"),
     _recipe("sgd-sum", sgd(3e-2, "sum"), "SGD-BP", 260, "rate for the sum over the batch"),
     _recipe("adam", Method("adam", {"learning_rate": 5e-4}), "Adam", 260, "not in the paper"),
-    _recipe("gram-sweep", Method("gram-sweep", {}), "the library's default", 260, "not in the paper"),
 )
 """The runs of the sparse autoencoder."""
