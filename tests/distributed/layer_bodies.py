@@ -90,7 +90,7 @@ def train(mate: Mate, name: str, solver: Any, **settings: Any) -> Any:
 
 
 def without_solutions(mate: Mate, body: Callable[..., Any], *arguments: Any) -> Any:
-    """One of these bodies where no matrix has a factor, so that each metric is a multiple of the identity and counted."""
+    """One of these bodies where no matrix has a factor: each metric is a multiple of the identity, and counted."""
     real = torch.linalg.cholesky_ex
     torch.linalg.cholesky_ex = lambda K: (real(K)[0], torch.ones(K.shape[:-2], dtype=torch.int))  # type: ignore[assignment]
     try:

@@ -42,12 +42,9 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def training(table: Path, out: Path, epochs: int, parallel: str = "data=2") -> list[str]:
-    """Five steps an epoch, a checkpoint after each second epoch and each seventh step.
-
-    The solver's steps do not depend on the length of the run, which differs between a run and its comparison.
-    """
-    settings = "--hidden 8,7 --solver implicit-sgd --batch-size 10 --dtype float64 --threads 1"
-    settings += " --checkpoint-epochs 2 --checkpoint-steps 7"
+    """Five steps an epoch, a checkpoint after each second epoch and each seventh step; rates that never end."""
+    settings = "--hidden 8,7 --batch-size 10 --dtype float64 --checkpoint-epochs 2 --checkpoint-steps 7 --threads 1"
+    settings += " --set total_steps=inf"
     chosen = f"train --data {table} {settings} --epochs {epochs} --parallel {parallel} --quiet --out {out}"
     return chosen.split()
 
