@@ -15,7 +15,8 @@ from lifted_bregman.cli import _console
 from lifted_bregman.cli.parameters import Parameter, argument
 
 app = App(
-    name="data", help="Data sets and texts by name: list, get, verify.\n\nlifted data list\nlifted data get mnist"
+    name="data",
+    help="Data sets, pictures and texts by name: list, get, verify.\n\nlifted data list\nlifted data get mnist",
 )
 
 Name = Annotated[str, argument("The set; 'mnist-1k' means 'mnist', of which it is a part.")]
@@ -40,6 +41,10 @@ def list_sets(*, data_dir: Folder = None) -> None:
             info.note,
         )
         for info in data.SETS.values()
+    ]
+    rows += [
+        (info.name, f"{len(info.files)} pictures", info.size, "-", data.whereabouts(info, data_dir), info.note)
+        for info in data.PICTURES.values()
     ]
     rows += [
         (text.name, f"{text.file.size:,} characters", "text", "-", data.whereabouts(text, data_dir), text.note)

@@ -15,6 +15,7 @@ from lifted_bregman.data._obtain import advice, obtain, wanted_files
 from lifted_bregman.data._places import Content, Place, WrongContent, places, require_content, store_place
 from lifted_bregman.data.files import locked
 from lifted_bregman.data.naming import parse
+from lifted_bregman.data.pictures import PICTURES
 from lifted_bregman.data.registry import Stored
 from lifted_bregman.data.texts import TEXTS
 from lifted_bregman.errors import DataError
@@ -31,8 +32,10 @@ class Found:
 
 
 def named(name: str) -> Stored:
-    """Return the text or the set of this name; of a subset such as "mnist-1k" the whole set."""
-    return TEXTS[name] if name in TEXTS else parse(name)[0]
+    """Return the text, the pictures or the set of this name; of a subset such as "mnist-1k" the whole set."""
+    if name in TEXTS:
+        return TEXTS[name]
+    return PICTURES[name] if name in PICTURES else parse(name)[0]
 
 
 def content(

@@ -112,8 +112,8 @@ class UnfoldedDenoiser(nn.Module):
         kernel_size: height and width of a filter, a number or a pair.
         channels: of the images, 1 for grey and 3 for colour.
         shared: whether all layers have the same parameters.
-        noise: standard deviation > 0 of the noise, in the unit of the pixels.  Thresholds begin at 1.5 times that of the
-            noise in each coefficient.
+        noise: standard deviation > 0 of the noise, in the unit of the pixels.  Thresholds begin at 1.5 times that of
+            the noise in each coefficient.
         padding: pixels by which images are mirrored beyond their edges; None for half a filter.
 
     The filters start as an orthonormal basis of the filters without mean (a cosine transform, low frequencies first),
