@@ -1,4 +1,4 @@
-"""Sets, pictures and texts by name: `load("mnist-1k")`, `load_pictures`, `load_text`, and the same set again from the record of a run."""
+"""Sets, pictures and texts by name, such as `load("mnist-1k")`, and the same set again from the record of a run."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def load_text(
 def load_pictures(
     name: str, *, data_dir: Path | str | None = None, download: bool = True, progress: Progress | None = None
 ) -> tuple[Tensor, ...]:
-    """Return the pictures of this name, each (channels, height, width) in float32 from 0 to 1, verified by their sha256.
+    """Return the pictures of this name, (channels, height, width) in float32 from 0 to 1, verified by their sha256.
 
     They are looked for in `data_dir`, in the cache and in an installation of the system, then downloaded and kept.
 

@@ -42,13 +42,14 @@ class FilterBank(nn.Module):
         kernel = self.weight.shape[2:]
         rows = self.weight.flatten(1).expand(len(x), -1, -1)
         sizes = [n - k + 1 for n, k in zip(x.shape[2:], kernel, strict=True)]
-        return torch.bmm(rows, F.unfold(x, kernel)).unflatten(2, sizes)
+        u: Tensor = torch.bmm(rows, F.unfold(x, kernel)).unflatten(2, sizes)
+        return u
 
     def synthesise(self, u: Tensor) -> Tensor:
         """Lᵀu, (samples, channels, height, width), for coefficients u (samples, filters, ...)."""
         kernel = self.weight.shape[2:]
         columns = self.weight.flatten(1).t().expand(len(u), -1, -1)
-        sizes = [n + k - 1 for n, k in zip(u.shape[2:], kernel, strict=True)]
+        sizes = tuple(n + k - 1 for n, k in zip(u.shape[2:], kernel, strict=True))
         return F.fold(torch.bmm(columns, u.flatten(2)), sizes, kernel)
 
 
@@ -150,7 +151,8 @@ class UnfoldedDenoiser(nn.Module):
         v = self.project(self.steps[0](image))
         for step in self.steps[1:]:
             v = self.project(step(image, v))
-        return self.primal(image, v)
+        x: Tensor = self.primal(image, v)
+        return x
 
 
 def _mirrored(image: Tensor, padding: Sequence[int]) -> Tensor:
