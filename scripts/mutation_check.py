@@ -445,7 +445,7 @@ MUTATIONS = [
     Mutation("unfolded denoiser: filters of several bases with too large a norm", "models/_filters.py", "math.prod(kernel) * len(blocks)", "math.prod(kernel)", f"{UNFOLDED_TESTS}norm_at_most_one"),
     Mutation("lb.Map: coupling through a second input goes unseen", "maps/determinism.py", "module(*(x[:1] for x in inputs))", "module(*inputs)[:1]", "tests/maps/test_maps.py -k couples"),
     Mutation("bench denoising: PSNR of outputs that are not clipped", f"{LAB}denoising/samples.py", "found.clamp(0.0, 1.0) - clean", "found - clean", "tests/lab/test_bench_denoising.py -k psnr"),
-    Mutation("pictures: a damaged file in the cache is kept", "data/pictures.py", "            place.read_file(file)\n            return None", "            return None", "tests/data/test_pictures.py -k mended"),
+    Mutation("pictures: colours last", "data/loading.py", "pixels.permute(2, 0, 1)", "pixels.permute(2, 1, 0)", "tests/data/test_pictures.py -k once_and_kept"),
 ]  # fmt: skip
 
 

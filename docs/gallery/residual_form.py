@@ -81,7 +81,7 @@ for axis, depth in zip(axes, (0, 4, 8), strict=True):
     for digit, colour in enumerate(plt.get_cmap("tab10").colors):
         axis.scatter(*plane[y_test == digit].T, s=12, color=colour, lw=0, label=digit)
     axis.set(xticks=[], yticks=[], title=f"after {depth} blocks")
-axes[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, handletextpad=0)
+axes[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
 plt.show()
 print(f"{100 * accuracy:.1f} % of the held-out digits are recognised")
 
@@ -91,7 +91,7 @@ print(f"{100 * accuracy:.1f} % of the held-out digits are recognised")
 
 def separation(values):
     means = torch.stack([values[y_test == digit].mean(0) for digit in range(10)])
-    within = sum((values[y_test == digit] - means[digit]).square().sum() for digit in range(10))
+    within = (values - means[y_test]).square().sum()
     between = (means[y_test] - values.mean(0)).square().sum()
     return float(between / within)
 

@@ -188,7 +188,7 @@ def test_signals_of_small_nudges_are_autograds_gradients(shared):
         torch.testing.assert_close(p.grad, q.grad, rtol=1e-5, atol=1e-5 * float(p.grad.abs().max()))
 
 
-@pytest.mark.parametrize("solver", [None, lb.KroneckerSweep(), lb.ImplicitSGD(prox_weight=10.0, inner_steps=2)])
+@pytest.mark.parametrize("solver", [lb.GramSweep(step_size=0.05), lb.ImplicitSGD(prox_weight=10.0, inner_steps=2)])
 @pytest.mark.parametrize("shared", [False, True])
 def test_lifted_training_lowers_the_error_without_a_derivative_of_the_projection(solver, shared):
     torch.manual_seed(0)
@@ -196,10 +196,10 @@ def test_lifted_training_lowers_the_error_without_a_derivative_of_the_projection
     clean = (randn(40, 1, 12, 12) > 0).float().cumsum(3) / 12
     noisy = clean + 0.1 * randn(40, 1, 12, 12, seed=1).float()
     problem = lb.lift(model, loss=lb.SquaredError(), example=noisy[:2])
+    before = 0.5 * float((model(noisy) - clean).detach().square().sum()) / 40
     with lb.forbid_activation_derivatives():
         result = lb.fit(problem, (noisy, clean), solver=solver, epochs=3, batch_size=10)
-    history = [row["objective"] for row in result.history]
-    assert history[-1] < (0.99 if isinstance(solver, lb.ImplicitSGD) else 0.9) * history[0]
+    assert result.history[-1]["objective"] < (0.99 if isinstance(solver, lb.ImplicitSGD) else 0.9) * before
 
 
 def test_it_is_an_ordinary_module():
