@@ -101,6 +101,7 @@ OPTIM = "tests/optim/test_gram.py -k "
 GRAM_FAULTS = "tests/solvers/test_gram_sweep_faults.py"
 ENERGY, PROBLEM, DESCENT = "tests/problem/test_energy.py", "tests/problem", "tests/solvers/test_proximal_gradient.py"
 CHAIN, PLANE, PRIMAL_DUAL = "penalties/_chain.py", "penalties/_plane.py", "tasks/primal_dual.py"
+UNFOLDED, UNFOLDED_TESTS = "models/unfolded.py", "tests/models/test_unfolded.py -k "
 VARIATION, INVERSION = "tests/problem/test_total_variation.py", "tests/tasks/test_inversion.py"
 
 MUTATIONS = [
@@ -461,6 +462,14 @@ MUTATIONS = [
     Mutation("descent: samples that get worse are kept", "tasks/descent.py", "worse = ~(energies <= state.energies + rounding)", "worse = ~energies.isfinite()", INVERSION),
     Mutation("inversion: the penalty is left out of the energy", "tasks/_inverse_problem.py", " + self.penalties(point.x[0])", "", INVERSION),
     Mutation("inversion: outputs outside the range are taken", "tasks/_inversion_checks.py", "        _require_domain(problem, y)\n", "", "tests/tasks/test_inversion_mistakes.py"),
+    Mutation("unfolded denoiser: the gradient's sign", UNFOLDED, "analyse(z - self.bank", "analyse(z + self.bank", f"{UNFOLDED_TESTS}forward_backward"),
+    Mutation("unfolded denoiser: a step that is not over the threshold", UNFOLDED, "self.log_step.exp() / threshold", "self.log_step.exp()", f"{UNFOLDED_TESTS}soft_threshold"),
+    Mutation("unfolded denoiser: the dual variable without its threshold", UNFOLDED, "synthesise(self.bank.threshold * v)", "synthesise(v)", f"{UNFOLDED_TESTS}total_variation"),
+    Mutation("unfolded denoiser: noise added to the image", UNFOLDED, "return image - noise[", "return image + noise[", f"{UNFOLDED_TESTS}soft_threshold"),
+    Mutation("unfolded denoiser: filters of several bases with too large a norm", "models/_filters.py", "math.prod(kernel) * len(blocks)", "math.prod(kernel)", f"{UNFOLDED_TESTS}norm_at_most_one"),
+    Mutation("lb.Map: coupling through a second input goes unseen", "maps/determinism.py", "module(*(x[:1] for x in inputs))", "module(*inputs)[:1]", "tests/maps/test_maps.py -k couples"),
+    Mutation("bench denoising: PSNR of outputs that are not clipped", f"{LAB}denoising/samples.py", "found.clamp(0.0, 1.0) - clean", "found - clean", "tests/lab/test_bench_denoising.py -k psnr"),
+    Mutation("pictures: colours last", "data/loading.py", "pixels.permute(2, 0, 1)", "pixels.permute(2, 1, 0)", "tests/data/test_pictures.py -k once_and_kept"),
 ]  # fmt: skip
 
 

@@ -90,6 +90,27 @@ def test_residual_network(run):
             assert int(module.num_batches_tracked) == 29 * len(result.history)
 
 
+def test_residual_form(run):
+    names = run("residual_form")
+    model, X = names["model"], names["X_test"].double().numpy()
+    # x - max(Wx + b, 0), block after block in NumPy
+    p = {key: value.double().numpy() for key, value in model.state_dict().items()}
+    x = X @ p["enter.weight"].T + p["enter.bias"]
+    for k in range(8):
+        x = x - np.maximum(x @ p[f"blocks.{k}.weight"].T + p[f"blocks.{k}.bias"], 0.0)
+    assert accuracy(x @ p["leave.weight"].T + p["leave.bias"], names["y_test"]) == pytest.approx(names["accuracy"])
+    # entry, eight activations and the output; the stream adds a variable after each block but the last
+    assert (names["derived"].depth, names["problem"].depth) == (1 + 8 + 1, 1 + 8 + 7 + 1)
+
+
+@pytest.mark.long
+def test_unfolded_denoiser(run):
+    names = run("unfolded_denoiser")
+    clean, found = names["Y_test"].double().numpy(), names["after"].clamp(0, 1).double().numpy()
+    assert -10 * np.log10(np.mean((found - clean) ** 2)) == pytest.approx(names["psnr"](names["after"]), abs=1e-4)
+    assert all((step.module.bank.threshold > 0).all() for step in names["model"].steps)
+
+
 @pytest.mark.long
 def test_small_gpt(run):
     names = run("small_gpt")

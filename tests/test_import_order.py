@@ -28,6 +28,7 @@ ORDER = (
     "losses",
     "penalties",
     "maps",
+    "models",
     "graph",
     "problem",
     "solvers",

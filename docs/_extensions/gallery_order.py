@@ -7,8 +7,10 @@ from pathlib import Path
 ORDER = (
     "train_a_sequential",
     "residual_network",
+    "residual_form",
     "small_gpt",
     "unet_denoiser",
+    "unfolded_denoiser",
     "data_loader_augmentation",
     "scikit_learn_pipeline",
     "sparse_codes",

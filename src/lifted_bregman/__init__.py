@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lifted_bregman import activations, data, errors, optim, penalties
+    from lifted_bregman import activations, data, errors, models, optim, penalties
     from lifted_bregman.activations import forbid_activation_derivatives
     from lifted_bregman.activations.checks import check_bregman, check_conjugate, check_prox
     from lifted_bregman.backward import backward_report, lifted_backward, plain_backward
@@ -122,6 +122,7 @@ __all__ = [
     "invert",
     "lift",
     "lifted_backward",
+    "models",
     "optim",
     "penalties",
     "plain_backward",
@@ -148,8 +149,8 @@ _HOMES = {
 }
 """The module of each public name; what is not here is a room itself, or a solver."""
 _ROOMS = (
-    *("activations", "losses", "penalties", "maps", "graph", "problem", "solvers", "backward", "data", "distributed"),
-    *("optim", "training", "estimators", "tasks", "errors"),
+    *("activations", "losses", "penalties", "maps", "models", "graph", "problem", "solvers", "backward", "data"),
+    *("distributed", "optim", "training", "estimators", "tasks", "errors"),
 )
 """Modules that are attributes of the package without being imported by name."""
 _MODULES = {name: home for home, names in _HOMES.items() for name in names}

@@ -150,3 +150,41 @@ def test_map_is_its_module():
     inner = nn.Linear(3, 2)
     x = torch.randn(4, 3)
     assert torch.equal(lb.Map(inner)(x), inner(x))
+
+
+class Blend(nn.Module):
+    """(1 + w) a - w b, with b averaged over the batch if it is asked to."""
+
+    def __init__(self, couple=False):
+        super().__init__()
+        self.w, self.couple = nn.Parameter(torch.tensor(0.3)), couple
+
+    def forward(self, a, b):
+        return (1.0 + self.w) * a - self.w * (b.mean(0, keepdim=True) if self.couple else b)
+
+
+class Blended(nn.Module):
+    def __init__(self, couple=False):
+        super().__init__()
+        self.enter, self.blend = nn.Linear(3, 3), lb.Map(Blend(couple))
+
+    def forward(self, x):
+        return self.blend(self.enter(x).relu(), x)
+
+
+def test_a_map_may_read_several_variables():
+    torch.manual_seed(0)
+    model, x, y = Blended().double(), *torch.randn(2, 5, 3, dtype=torch.float64)
+    problem = lb.lift(model, loss=lb.SquaredError())
+    assert [term.inputs for term in problem.network] == [(0,), (0, 1)]
+    state = problem.forward_state(x)
+    expected = 0.5 * (model(x) - y).square().sum(1).mean()
+    torch.testing.assert_close(problem.energy(state, x, y), expected.detach())
+    gradient = torch.autograd.grad(expected, model.blend.module.w)[0]
+    torch.testing.assert_close(problem.parameter_gradient(problem.point(state, x, y), 2)["w"], gradient)
+
+
+def test_a_map_of_several_variables_that_couples_samples_is_refused():
+    problem = lb.lift(Blended(couple=True), loss=lb.SquaredError())
+    with pytest.raises(lb.errors.UnsupportedModuleError, match="changes with the rest of the batch"):
+        lb.fit(problem, (torch.randn(5, 3), torch.randn(5, 3)), epochs=1)

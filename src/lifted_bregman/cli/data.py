@@ -16,7 +16,7 @@ from lifted_bregman.cli.parameters import Parameter, argument
 
 app = App(
     name="data",
-    help="Data sets, texts and tables by name: list, get, verify.\n\nlifted data list\nlifted data get mnist",
+    help="Data sets, pictures, texts and tables by name: list, get, verify.\n\nlifted data list\nlifted data get mnist",
 )
 
 Name = Annotated[str, argument("The set; 'mnist-1k' means 'mnist', of which it is a part.")]
@@ -41,6 +41,10 @@ def list_sets(*, data_dir: Folder = None) -> None:
             info.note,
         )
         for info in data.SETS.values()
+    ]
+    rows += [
+        (info.name, f"{len(info.files)} pictures", info.size, "-", data.whereabouts(info, data_dir), info.note)
+        for info in data.PICTURES.values()
     ]
     rows += [
         (text.name, f"{text.file.size:,} characters", "text", "-", data.whereabouts(text, data_dir), text.note)

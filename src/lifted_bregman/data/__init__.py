@@ -9,8 +9,9 @@ from lifted_bregman.data._places import cache_folder
 from lifted_bregman.data.arrays import read_array
 from lifted_bregman.data.dataset import DataSet
 from lifted_bregman.data.fetch import get, verify, whereabouts
-from lifted_bregman.data.loading import from_record, load, load_table, load_text
+from lifted_bregman.data.loading import from_record, load, load_pictures, load_table, load_text
 from lifted_bregman.data.naming import names
+from lifted_bregman.data.pictures import PICTURES, PictureInfo
 from lifted_bregman.data.preparation import Preparation
 from lifted_bregman.data.registry import SETS, FileInfo, SetInfo, Stored, register
 from lifted_bregman.data.samples import TASKS, Samples, Task
@@ -20,6 +21,7 @@ from lifted_bregman.data.texts import TEXTS, TextInfo
 from lifted_bregman.data.transforms import Centre, Noise, OneHot, Scale, Subset, Transform, Unflatten
 
 __all__ = [
+    "PICTURES",
     "SETS",
     "TABLES",
     "TASKS",
@@ -29,6 +31,7 @@ __all__ = [
     "FileInfo",
     "Noise",
     "OneHot",
+    "PictureInfo",
     "Preparation",
     "Progress",
     "Samples",
@@ -47,6 +50,7 @@ __all__ = [
     "gathered",
     "get",
     "load",
+    "load_pictures",
     "load_table",
     "load_text",
     "names",

@@ -136,7 +136,8 @@ def _unpack(info: Stored, place: Place, archive: Archive, path: Path) -> None:
 
 def advice(info: Stored, data_dir: Path | None) -> str:
     """Return the sentence that says how to obtain the files by hand."""
-    files = ", ".join(f"{file.name}.gz" for file in info.files)
+    names = [f"{file.name}.gz" for file in info.files]
+    files = ", ".join(names) if len(names) <= 8 else f"{names[0]} to {names[-1]}, {len(names)} files"
     advice = f"By hand: put {files} (or uncompressed, without .gz) into {store_place(info, data_dir).folder}"
     if info.debian is not None:
         advice += f", or install the Debian package {info.debian}"

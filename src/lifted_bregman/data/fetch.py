@@ -15,6 +15,7 @@ from lifted_bregman.data._obtain import advice, obtain, wanted_files
 from lifted_bregman.data._places import Content, Place, WrongContent, places, require_content, store_place
 from lifted_bregman.data.files import locked
 from lifted_bregman.data.naming import parse
+from lifted_bregman.data.pictures import PICTURES
 from lifted_bregman.data.registry import Stored
 from lifted_bregman.data.tables import TABLES
 from lifted_bregman.data.texts import TEXTS
@@ -32,8 +33,8 @@ class Found:
 
 
 def named(name: str) -> Stored:
-    """Return the text, the table or the set of this name; of a subset such as "mnist-1k" the whole set."""
-    return TEXTS.get(name) or TABLES.get(name) or parse(name)[0]
+    """Return the text, the table, the pictures or the set of this name; of a subset such as "mnist-1k" the whole set."""
+    return TEXTS.get(name) or TABLES.get(name) or PICTURES.get(name) or parse(name)[0]
 
 
 def content(

@@ -1,4 +1,4 @@
-"""Sets and texts by name: `load("mnist-1k")`, `load_text`, and the same set again from the record of a run."""
+"""Sets, pictures and texts by name, such as `load("mnist-1k")`, and the same set again from the record of a run."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from lifted_bregman._text import did_you_mean
 from lifted_bregman.data import fetch, idx
 from lifted_bregman.data._mirrors import Progress
 from lifted_bregman.data.dataset import DataSet
 from lifted_bregman.data.naming import parse
+from lifted_bregman.data.pictures import PICTURES
 from lifted_bregman.data.preparation import DTYPES, Preparation
 from lifted_bregman.data.registry import SetInfo
 from lifted_bregman.data.samples import Samples
@@ -94,6 +96,37 @@ def load_table(
     found = fetch.content(info, folder, download=download, progress=progress)
     with np.load(io.BytesIO(found.files[info.file.name]), allow_pickle=False) as arrays:
         return arrays["X"].astype(np.float64), arrays["y"].astype(np.int64)
+
+
+def load_pictures(
+    name: str, *, data_dir: Path | str | None = None, download: bool = True, progress: Progress | None = None
+) -> tuple[Tensor, ...]:
+    """Return the pictures of this name, (channels, height, width) in float32 from 0 to 1, verified by their sha256.
+
+    They are looked for in `data_dir`, in the cache and in an installation of the system, then downloaded and kept.
+
+    Args:
+        name: a key of `PICTURES`.
+        data_dir: a folder that holds the files, or a folder of the name with them; what is downloaded goes there too.
+            None for the cache alone.
+        download: whether they may be fetched from the network.
+        progress: called with (what is going on, bytes so far, bytes expected or None) while downloading.
+    """
+    if name not in PICTURES:
+        raise DataError(f"there are no pictures '{name}': the names are {', '.join(PICTURES)}.")
+    folder = None if data_dir is None else Path(data_dir)
+    found = fetch.content(PICTURES[name], folder, download=download, progress=progress)
+    return tuple(_pixels(found.files[file.name]) for file in PICTURES[name].files)
+
+
+def _pixels(content: bytes | memoryview) -> Tensor:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise DataError("pictures need pillow: install lifted-bregman with the extra 'data'.") from error
+    with Image.open(io.BytesIO(content), formats=("PNG",)) as picture:
+        pixels = torch.from_numpy(np.array(picture, dtype=np.float32)).div_(255.0)
+    return pixels[None] if pixels.ndim == 2 else pixels.permute(2, 0, 1).contiguous()
 
 
 def from_record(

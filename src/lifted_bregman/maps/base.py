@@ -132,7 +132,7 @@ class Map(nn.Module):
 
     `lift` refuses modules it does not know, because an activation may hide in them.  In `Map` any module is taken:
     its Jacobians come from `torch.func.vjp`.  A module that is not affine in its parameters makes its parameter block
-    non-convex.
+    non-convex.  It may take several tensors, each with the samples in dimension 0.
 
     The module must be a function of each sample alone.  Dropout, noise and batch normalisation are that in evaluation
     mode only: call `model.eval()` before `lift`, and keep that mode until training has ended.  `lift`, `fit` and every
@@ -149,7 +149,7 @@ class Map(nn.Module):
             )
         self.module = module
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, *inputs: Tensor) -> Tensor:
         """The module's own output."""
-        z: Tensor = self.module(x)
+        z: Tensor = self.module(*inputs)
         return z

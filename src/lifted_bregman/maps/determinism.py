@@ -87,14 +87,14 @@ def unchanged(module: nn.Module, like: Tensor) -> Iterator[None]:
 
 
 @torch.no_grad()
-def require_one_answer(module: nn.Module, path: str, x: Tensor) -> None:
-    """Calls a module on the samples x twice, and on the first of them alone: an error unless the answers agree.
+def require_one_answer(module: nn.Module, path: str, *inputs: Tensor) -> None:
+    """Calls a module on the samples twice, and on the first of them alone: an error unless the answers agree.
 
     It finds what `obstacle` cannot see, such as F.dropout(x, training=self.training) in a forward method.
     """
-    with unchanged(module, x):
+    with unchanged(module, inputs[0]):
         before = [buffer.clone() for buffer in module.buffers()]
-        first, second, alone = module(x), module(x), module(x[:1])
+        first, second, alone = module(*inputs), module(*inputs), module(*(x[:1] for x in inputs))
         changed = [not torch.equal(buffer, old) for buffer, old in zip(module.buffers(), before, strict=True)]
     if any(changed):
         refuse(path, module, f"each call changes one of its buffers; a map must keep no statistics: {_EVALUATE}")
