@@ -33,7 +33,7 @@ class Found:
 
 
 def named(name: str) -> Stored:
-    """Return the text, the table, the pictures or the set of this name; of a subset such as "mnist-1k" the whole set."""
+    """Return the text, table, pictures or set of this name; of a subset such as "mnist-1k" the whole set."""
     return TEXTS.get(name) or TABLES.get(name) or PICTURES.get(name) or parse(name)[0]
 
 
