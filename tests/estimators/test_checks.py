@@ -36,7 +36,7 @@ VARIANTS = [
         LiftedClassifier(),
         marks=pytest.mark.xfail(
             strict=True,
-            reason="with weight decay the default solver enlarges rounding on 15 samples in 100 epochs: docs/estimators.md",
+            reason="with weight decay the default solver enlarges rounding on 15 samples: docs/estimators.md",
         ),
     ),
     LiftedClassifier(solver=lb.GramSweep(weight_decay=0.0)),

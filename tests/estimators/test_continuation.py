@@ -80,6 +80,23 @@ def test_the_default_solver_goes_on_with_the_schedule_of_the_longer_run(more: st
     assert same_parameters(model, begin)
 
 
+def test_a_warm_start_on_fewer_samples_has_steps_left() -> None:
+    """15 steps on 90 samples, then 2 epochs of one batch: 17 steps in all, and not 5 epochs of one batch."""
+    seen: list[float] = []
+
+    class Lengths(lb.callbacks.Callback):
+        def stepped(self, run: solvers.Run) -> None:
+            seen.append(run.solver.total_steps)
+
+    model = made(LiftedClassifier, epochs=3, warm_start=True, tol=None, callbacks=[Lengths()]).fit(X, Y)
+    before = [p.clone() for p in parameters(model)]
+    model.set_params(epochs=2).fit(X[:20], Y[:20])
+    assert seen == [15] * 15 + [17] * 2
+    assert not any(torch.equal(p, q) for p, q in zip(before, parameters(model), strict=True))
+    model.set_params(solver=lb.GramSweep(weight_decay=0.0)).fit(X, Y)  # another solver has a run of its own
+    assert seen[17:] == [10] * 10
+
+
 @every_kind
 @pytest.mark.parametrize("change", [{"hidden": (9, 9)}, {"activation": lb.activations.Tanh()}], ids=str)
 def test_a_warm_start_with_another_network_is_refused(kind: type[BaseEstimator], change: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from tests.training.runs import StopAt
 F64 = torch.float64
 KINDS = ["post-activation residual", "dropout", "noise", "language model", "u-net", "recurrence"]
 SOLVERS = {
-    "default": lb.GramSweep(total_steps=18, epochs=6),  # a run of 6 epochs of 3 batches, however much of it is asked for
+    "default": lb.GramSweep(total_steps=18, epochs=6),  # 6 epochs of 3 batches, whatever is asked for
     "ImplicitSGD": lb.ImplicitSGD(prox_weight=1.0, inner_steps=3),
     "AdamW": baselines.AdamW(0.01),
 }

@@ -182,7 +182,7 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
                 f"a schedule of {solver!r} ends with the run, and here a run is one of several: give it the number of "
                 "all steps, steps=, or use fit with warm_start=False."
             )
-        continuation = Continuation(solver, self._left if goes_on else None)
+        continuation = Continuation(solver, self._left if goes_on else None, ends=not incremental)
         if incremental:  # nobody knows how many calls will follow
             solver = solver.planned(math.inf, epochs=0)
         epochs = whole(self.epochs, "epochs")

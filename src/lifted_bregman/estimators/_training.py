@@ -90,12 +90,15 @@ class Continuation(Callback):
     """Begins where an earlier run ended: at its epoch, and with its solver's state where that is of no sample.
 
     The order of the samples depends on seed and epoch, so that k runs of one epoch on the same samples are one run of
-    k epochs.  A state with variables for all samples is of those samples, and begins anew with others.
+    k epochs, unless the solver's rate ends with the run.  It then goes on with that of the longer run.  A state with
+    variables for all samples is of those samples, and begins anew with others.
     """
 
-    def __init__(self, solver: Solver[Any], left: dict[str, Any] | None = None) -> None:
+    def __init__(self, solver: Solver[Any], left: dict[str, Any] | None, *, ends: bool) -> None:
         self.solver = solver
         """As it was given: the run's own knows the run's length, which is another in each run."""
+        self.ends = ends
+        """Whether the rate may end with this run; not where nobody knows how many will follow."""
         self.left = left
         """What the last run left behind; None before the first."""
         self._portable = False
@@ -108,6 +111,10 @@ class Continuation(Callback):
         if self._portable and self.left["of"] == self.solver:
             entries["solver"] = self.left["solver"]
         run.load_state_dict(entries)
+        if self.ends and run.source.batches is not None:
+            # Earlier steps may have been on other samples, or by another solver: K = the state's steps + those ahead.
+            done, ahead = run.state.steps, run.epochs - self.epochs
+            run.solver = self.solver.planned(done + ahead * run.source.batches, run.epochs if done else ahead)
 
     def ended(self, run: Run) -> None:
         entries = {name: entry for name, entry in run.state_dict().items() if name not in ("start", "kept")}

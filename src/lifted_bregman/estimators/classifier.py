@@ -57,7 +57,8 @@ class LiftedClassifier(ClassifierMixin, LiftedEstimator):  # type: ignore[misc]
         early_stopping: whether to hold out a `validation_fraction` of the samples, in proportion by class where there
             are enough of each, and to stop when the objective on them no longer improves.  "auto" holds out from 10,000
             samples on; with fewer it trains on all, and stops when the training objective no longer falls.
-        warm_start: whether `fit` goes on with the network of the last `fit`, for `epochs` more.
+        warm_start: whether `fit` goes on with the network of the last `fit`, for `epochs` more, with the schedule
+            of the longer run.
         dtype: "float32" or "float64"; None for that of X, float64 if X is neither.
         device: that network and samples are trained on, such as "cpu" or "cuda"; None for the CPU.
         verbose: 0 for nothing, 1 for a line an epoch on standard error (a live bar on a terminal).
