@@ -111,7 +111,8 @@ class Moves:
         progress.updates += self.updating
         self._updates = progress.updates
         # s(k/K) κ/L and s(k/K) c/√K, without the √n of each layer
-        self._limit = rule.schedule(k, settings.total_steps) * settings.trust / max(1, layers)
+        self._limit = rule.schedule(k, settings.total_steps) * settings.trust / min(max(1, layers), rule.MANY)
+        self._layers = layers
         self._rate = rule.rate(k, settings.total_steps, 1, settings.step_size) * rule.correction(k)
         self._moves: list[_Move] = []
         self._grams: list[tuple[rule.Memory, str, Tensor]] = []
@@ -245,7 +246,7 @@ class Moves:
 
     def _decay(self, share: float, weight_decay: float | None) -> float:
         given = self._settings.weight_decay if weight_decay is None else weight_decay
-        return share * rule.decay(self.k, self._settings.total_steps, self._settings.epochs, given)
+        return share * rule.decay(self.k, self._settings.total_steps, self._settings.epochs, given, self._layers)
 
     def _see(self, memory: rule.Memory, name: str, rows: Tensor, total: int, whole: bool = False) -> None:
         """The Gram matrix of rows, where this step updates it.

@@ -107,7 +107,7 @@ class Reference:
             layer.M, layer.V = 0.9 * layer.M + 0.1 * G, 0.95 * layer.V + 0.05 * squares
             root = layer.V.sqrt() + 1e-3 * layer.V.mean().sqrt() + 1e-12
             U = layer.M / root * math.sqrt(1.0 - 0.95**k) / (1.0 - 0.9**k)
-            kept = 1.0 - 2.0 * self.weight_decay * math.sqrt(self.epochs) * s / self.total_steps
+            kept = 1.0 - 2.0 * self.weight_decay * math.sqrt(self.epochs) * s / self.total_steps * min(1.0, 3.0 / L)
             layer.theta = torch.cat((kept * layer.theta[:, :-1], layer.theta[:, -1:]), 1)
             size_of_theta = max(float(layer.theta.norm()), 0.1 * math.sqrt(units))
             rate = self.step_size / (self.total_steps**0.25 * math.sqrt(n))

@@ -8,8 +8,8 @@ is EᵀA/m.  k counts steps from 1, and K is the number of steps of the run.
     direction       G = P_E (EᵀA/m) P_A
     memory          M ← β₁ M + (1 - β₁) G                 V ← β₂ V + (1 - β₂) G²
     move            Θ ← Θ - η U,   U = M/(1 - β₁ᵏ) / √(V/(1 - β₂ᵏ)), a thousandth of the mean added to the root
-    length          η = s(k/K) min( c/(K^¼ √n), κ/L ‖Θ‖/‖U‖ )
-    decay           Θ ← (1 - 2 δ √e s(k/K)/K) Θ before the move, e epochs in K steps; not of biases and gains
+    length          η = s(k/K) min( c/(K^¼ √n), κ/L ‖Θ‖/‖U‖ ), L the number of layers, 20 at most
+    decay           Θ ← (1 - 2 δ √e s(k/K)/K min(1, 3/L)) Θ before the move, in e epochs; not of biases and gains
     schedule        s rises to 1 in the first 20th of the run, and falls to 0 like a cosine
 
 The rate falls with the length K of the run, like K^-¼: 1/√K would make the sum of moves in random directions
@@ -48,6 +48,9 @@ GRAM_MEMORY = 0.95
 """Share of the past in a running Gram matrix, for each time it is updated."""
 WARM_UP = 0.05
 """Share of the run in which the rate rises."""
+MANY = 20
+"""The largest L that a move's limit κ/L is divided by."""
+_FEW = 3  # layers that decay in full
 OPEN_ENDED = 400
 """Where K is unknown (None or infinite), the rate is that of a run of max(k, 400) steps."""
 _UPDATE_EVERY = 3
@@ -80,11 +83,15 @@ def rate(k: int, total: float | None, inputs: int, step_size: float) -> float:
     return schedule(k, total) * step_size / math.sqrt(steps * inputs)
 
 
-def decay(k: int, total: float | None, epochs: float | None, weight_decay: float) -> float:
-    """2 δ √e s(k/K)/K, about δ√e in a run of e epochs, since s is ½ in the mean; 0 where K or e is unknown."""
+def decay(k: int, total: float | None, epochs: float | None, weight_decay: float, layers: int) -> float:
+    """2 δ √e s(k/K)/K min(1, 3/L), about δ√e in e epochs of three layers, since s is ½ in the mean.
+
+    What L layers compute decays by the product of their decays, so that more than three layers share that of three.  0
+    where K or e is unknown.
+    """
     if total is None or math.isinf(total) or not epochs:
         return 0.0
-    return 2.0 * weight_decay * math.sqrt(epochs) * schedule(k, total) / total
+    return 2.0 * weight_decay * math.sqrt(epochs) * schedule(k, total) / total * min(1.0, _FEW / max(1, layers))
 
 
 def inverts(k: int, last: int) -> bool:

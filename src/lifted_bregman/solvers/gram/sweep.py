@@ -58,7 +58,7 @@ class GramSweep(TopDownSweep[GramSweepState]):
 
         G = P_E (E_lᵀA/m) P_A      M ← 0.9 M + 0.1 G      V ← 0.95 V + 0.05 G²      Θ_l ← Θ_l - η M̂/√V̂
 
-        η = s(k/K) min( c/√(K n), κ/L ‖Θ_l‖/‖M̂/√V̂‖ )
+        η = s(k/K) min( c/(K^¼ √n), κ/L ‖Θ_l‖/‖M̂/√V̂‖ )
 
     with the damped inverses P_A, P_E of running means of AᵀA/m and E_lᵀE_l/m (K-FAC's metric) and Adam's moments M, V;
     `gram.rule` has all formulas.  s rises in the first 20th of the K steps of a run and falls to 0 like a cosine.
@@ -71,15 +71,17 @@ class GramSweep(TopDownSweep[GramSweepState]):
 
     A step costs the three products of a weight's size that back-propagation needs, two elementwise passes as Adam has
     them, and for layers of up to 256 inputs two small products and in every 10th step a factorisation.  Two tensors of
-    the weights' size are kept.  Convergence is observed, not proven.  It reaches far lower training losses than
-    `GramSweep` in as many epochs, and overfits few noisy samples sooner: hold samples out, or give a penalty.
+    the weights' size are kept.  Convergence is observed, not proven.  Few and noisy samples are overfitted: hold some
+    out, or take a larger decay.  Where the loss is `SquaredError` and the residuals of the first batch are large, the
+    output layer's rate is larger by as much, so that the unit of the targets matters less.
 
     step_size        c > 0
     nudge            ν > 0, shared by the variables on the longest path
     damping          τ > 0, over the mean eigenvalue of a Gram matrix; the larger, the nearer to the gradient
-    trust            κ > 0, the largest relative change of all layers together in a step
+    trust            κ > 0, the largest relative change of all layers together in a step, of 20 at most
     weight_decay     δ >= 0: weights shrink by about δ√e in a run of e epochs, Θ ← (1 - 2 δ √e s(k/K)/K) Θ in each step;
-                     biases, gains and layers with a penalty on their parameters do not
+                     more than three layers share the decay of three, 3/L each.  Biases, gains and layers with a
+                     penalty on their parameters do not decay
     total_steps      K >= 1, infinity for a run without an end; None lets `fit` decide
     epochs           e >= 0, the passes over the data in K steps; None lets `fit` decide
     penalised_nudge  ν_l > 0 of layers with a penalty on x_l; a small one keeps their zeros
