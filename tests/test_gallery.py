@@ -172,10 +172,20 @@ def test_sparse_codes(run):
     codes, X = names["codes"], names["X_test"]
     W1, b1, W2, b2 = (p.detach().double() for p in names["encoder"].parameters())
     before = ((X.double() @ W1.T + b1).clamp(min=0.0) @ W2.T + b2).numpy()
-    by_hand = np.sign(before) * np.maximum(np.abs(before) - 0.12, 0.0)
+    by_hand = np.sign(before) * np.maximum(np.abs(before) - 0.15, 0.0)
     np.testing.assert_allclose(codes.numpy(), by_hand, atol=1e-5)
     assert names["sparsity"] == pytest.approx(np.mean(codes.numpy() == 0.0))
     assert names["result"].history[-1]["sparsity"] == pytest.approx(names["sparsity"], abs=0.1)
+
+
+@pytest.mark.long
+def test_detect_abnormal_samples(run):
+    names = run("detect_abnormal_samples")
+    # AUROC is the share of pairs of a six and another digit that are in order
+    scores, six = names["scores"], names["labels"] == 6
+    order = scores[six][:, None] < scores[~six][None]
+    assert names["auroc"] == pytest.approx(order.mean(), abs=1e-6)
+    assert set(names["other"].predict(names["images"][:50])) <= {-1, 1}
 
 
 @pytest.mark.long

@@ -19,13 +19,16 @@ digits = lb.data.load("digits")
 sixes = digits.train.X[digits.train.y == 6].numpy().reshape(-1, 8, 8)
 images, labels = digits.test.X.numpy().reshape(-1, 8, 8), digits.test.y.numpy()
 
-detector = lb.LiftedDetector(images=(8, 8), hidden=(8, 16, 8), epochs=30, random_state=0).fit(sixes)
+detector = lb.LiftedDetector(images=(8, 8), hidden=(8, 16, 8), epochs=30, random_state=0)
+detector.fit(sixes)
 scores = detector.decision_function(images)
 auroc = roc_auc_score(labels != 6, scores)
-print(f"AUROC {auroc:.3f}; threshold {detector.threshold_:.2f}, a usual sample scores about 3")
+print(f"AUROC {auroc:.3f}; a usual sample scores about 3")
+print(f"the threshold is {detector.threshold_:.2f}")
 
 figure, axis = plt.subplots(figsize=(7, 2.6), layout="constrained")
-axis.hist([scores[labels == 6], scores[labels != 6]], bins=40, label=["sixes", "others"], density=True)
+both = [scores[labels == 6], scores[labels != 6]]
+axis.hist(both, bins=40, label=["sixes", "others"], density=True)
 axis.axvline(detector.threshold_, color="black", linewidth=1)
 axis.set(xlabel="score", yticks=[])
 axis.legend()
@@ -39,16 +42,14 @@ usual = np.flatnonzero(labels == 6)[:1]
 explanation = detector.explain(images[[*usual, *worst]])
 parts = dict(zip(explanation.names, explanation.layers[-1].tolist(), strict=True))
 print({name: round(part, 2) for name, part in parts.items()})
-explanation.plot("explanation.png", rows=[0, 1, 2, 3])
-figure, axis = plt.subplots(figsize=(9.6, 8.8), layout="constrained")
-axis.imshow(plt.imread("explanation.png"))
-axis.axis("off")
+figure = explanation.figure(rows=[0, 1, 2, 3])
 plt.show()
 
 # %%
 # scikit-learn's signs, for its pipelines: -1 is abnormal.
 
-other = lb.LiftedOutlierDetector(images=(8, 8), hidden=(8, 16, 8), epochs=30, random_state=0).fit(sixes)
+settings = {"images": (8, 8), "hidden": (8, 16, 8), "epochs": 30, "random_state": 0}
+other = lb.LiftedOutlierDetector(**settings).fit(sixes)
 print(other.predict(images[:10]), labels[:10])
 
 assert auroc > 0.9

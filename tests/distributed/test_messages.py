@@ -64,9 +64,9 @@ def weight_space(s):
 
 
 def gram_weight_space(s):
-    """AᵀA of every layer, EᵀE of the hidden ones, and the gradient."""
+    """AᵀA of every layer, EᵀE of the hidden ones, the gradient, and the sum of squares of the output's residual."""
     hidden = sum(out**2 for layer, (_, out) in layers() if layer < len(layers()))
-    return sum((n + 1) ** 2 for _, (n, _) in layers()) + hidden + gradient()
+    return sum((n + 1) ** 2 for _, (n, _) in layers()) + hidden + gradient() + 1
 
 
 IMPLICIT = {"prox_weight": 5.0, "inner_steps": 3}

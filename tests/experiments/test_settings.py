@@ -37,6 +37,8 @@ OTHER: dict[str, Any] = {
     "loss": "squared-error",
     "code_threshold": 0.5,
     "code_penalty": 0.0625,
+    "dropout": 0.25,
+    "input_noise": 0.5,
     "weights": (1.0, 2.0, 0.5),
     "solver": "implicit-sgd",
     "solver_settings": {"inner_steps": 3, "prox_weight": "growing:5.0:0.5", "coupling": "before"},

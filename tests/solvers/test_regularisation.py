@@ -62,7 +62,7 @@ def test_the_page_shows_the_numbers_of_the_example(example):
 
 def test_the_pages_own_lines_run():
     page = (DOCS / "regularisation.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    block, *_ = re.findall(r"```python\n(.*?)```", page, re.S)
     names = {}
     exec(block, names)
     assert abs(names["result"].state.metrics["parameter_sparsity"] - 0.9) < 0.01

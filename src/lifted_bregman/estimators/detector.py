@@ -118,7 +118,7 @@ class LiftedOutlierDetector(OutlierMixin, EnergyDetector):  # type: ignore[misc]
 
     The arguments are those of `LiftedDetector`.
 
-    Attributes: `offset_`, so that decision_function = score_samples - offset_ is below 0 for the part `contamination`
+    Attributes: `offset_`, so that `decision_function` = `score_samples` - `offset_` is below 0 for the part `contamination`
     of the training samples; `model_`, `scales_`, `n_iter_`, `history_`, `outcome_`, `message_`, `n_features_in_` and
     `feature_names_in_` as for `LiftedDetector`.
     """
@@ -135,7 +135,7 @@ class LiftedOutlierDetector(OutlierMixin, EnergyDetector):  # type: ignore[misc]
         return -self._scores(self._checked(X))
 
     def decision_function(self, X: Any) -> Array:
-        """score_samples(X) - offset_, (samples,): below 0 for abnormal samples."""
+        """`score_samples(X)` - `offset_`, (samples,), which is below 0 for abnormal samples."""
         return self.score_samples(X) - self.offset_
 
     def predict(self, X: Any) -> Array:

@@ -60,8 +60,7 @@ class Gram(torch.optim.Optimizer):
     total_steps  K, the steps of the whole run, in which the rate rises and falls to 0: no scheduler is needed.  None
                  for a rate that decays like 1/√k
     epochs       passes over the data in these steps, on which weight decay depends; None for no decay
-    step_size, damping, trust, weight_decay
-                 as of `GramSweep`
+    step_size    as of `GramSweep`, and so are damping, trust and weight_decay
     loss_scale   the torch.amp.GradScaler, where you call its `unscale_`; or a changing factor of the loss, as a
                  function that returns it
 

@@ -282,9 +282,9 @@ class Checkpoints:
     def _unwanted(self, step: int, best: bool) -> list[Path]:
         """The directories that a save of `step` makes superfluous, the best and the last `keep` aside."""
         paths, plain = self._paths(), self.folder / _name(step)
-        unwanted = [found.path for found in self._directories() if found.step <= step]
-        if os.path.lexists(plain) and plain not in unwanted:
-            unwanted.append(plain)  # a link or a file
+        superfluous = {found.path: found.step for found in self._directories() if found.step <= step}
+        if os.path.lexists(plain):
+            superfluous.setdefault(plain, step)  # a link or a file
         kept = 1
         for earlier in reversed([earlier for earlier in paths if earlier < step]):
             path = paths[earlier]
@@ -296,9 +296,10 @@ class Checkpoints:
             except CheckpointError:
                 is_best = True  # it may be
             if kept < self.keep or is_best:
-                unwanted.remove(path)
+                if superfluous.pop(path, None) is None:  # another process has renamed or removed it meanwhile
+                    superfluous = {other: its for other, its in superfluous.items() if its != earlier}
             kept += 1
-        return unwanted
+        return list(superfluous)
 
     def _is_best(self, step: int) -> bool:
         try:

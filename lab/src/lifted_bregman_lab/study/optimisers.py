@@ -50,7 +50,7 @@ class Optimiser:
 
     @property
     def described(self) -> str:
-        """All settings, as rows keep them: the solver as it is written in Python, or the title."""
+        """The solver as it is written in Python, or the title, which a row keeps as the settings."""
         return self.title if self.solver is None else repr(self.solver)
 
     def train(
