@@ -17,6 +17,8 @@ from lifted_bregman_lab.denoising.page import page
 from lifted_bregman_lab.denoising.samples import NOISE, PATCH, Patches, evaluate, psnr
 from tests.cli.program import call
 
+DOCS = Path(__file__).parents[2] / "docs"
+STORED = DOCS / "figures" / "denoising.json"
 TINY = StudySettings(minutes=0.01, layers=2, filters=4, kernel_size=3, batch_size=2)
 
 
@@ -122,3 +124,13 @@ def test_a_file_holds_the_study(study: tuple[Study, dict[str, nn.Module]], tmp_p
         read_study(tmp_path / "other")
     with pytest.raises(SettingError, match="filters is 0"):
         StudySettings(filters=0)
+
+
+def test_the_page_shows_the_stored_rows_and_lifted_training_keeps_up() -> None:
+    found = read_study(STORED)
+    assert (DOCS / "figures" / "denoising.inc").read_text() == page(found)
+    assert "```{include} figures/denoising.inc\n```" in (DOCS / "denoising.md").read_text()
+    rows = {row.arm: row for row in found.rows}
+    assert list(rows) == list(ARMS) and all(len(row.psnr) == 68 for row in found.rows)
+    assert max(row.seconds for row in found.rows) < 1.01 * min(row.seconds for row in found.rows)
+    assert max(rows["lifted backward"].mean, rows["lifted sweep"].mean) >= rows["back-propagation"].mean - 0.05
