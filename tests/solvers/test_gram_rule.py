@@ -108,11 +108,31 @@ def test_without_an_end_the_rate_decays_like_one_over_the_root_of_the_steps():
 
 
 def test_the_decay_of_a_run_adds_up_to_the_setting_and_ends_with_the_rate():
-    decays = [rule.decay(k, 1000, 5.0, 0.1) for k in range(1, 1001)]
+    decays = [rule.decay(k, 1000, 5.0, 0.1, layers=3) for k in range(1, 1001)]
     assert sum(decays) == pytest.approx(0.1 * math.sqrt(5.0), rel=0.01)
     assert decays[-1] == pytest.approx(0.0, abs=1e-12)
-    unknown = [rule.decay(4000, total, epochs, 0.1) for total, epochs in ((math.inf, 5.0), (None, 5.0), (1000, None))]
-    assert unknown == [0.0, 0.0, 0.0]
+    lengths = ((math.inf, 5.0), (None, 5.0), (1000, None))
+    assert [rule.decay(4000, total, epochs, 0.1, layers=3) for total, epochs in lengths] == [0.0, 0.0, 0.0]
+    # One or two layers decay as three do, and thirty together as three
+    shared = [rule.decay(100, 1000, 5.0, 0.1, layers=layers) / decays[99] for layers in (0, 1, 3, 30)]
+    assert shared == pytest.approx([1.0, 1.0, 1.0, 0.1])
+
+
+def test_large_targets_are_learned_as_well_as_small_ones():
+    """Residuals of a root mean square of 2000 make the output layer's rate 1000 times longer, those below 2 none."""
+    nothing = rule.target_scale(torch.full((4, 3), 1.9), 4, lambda *sums: None)
+    large = rule.target_scale(torch.full((4, 3), -2000.0), 4, lambda *sums: None)
+    assert float(nothing) == 1.0 and float(large) == pytest.approx(1000.0)
+    X = torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
+    left = []
+    for unit in (1.0, 1e4):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 32), nn.ReLU(), nn.Linear(32, 1))
+        y = unit * (X[:, :1] + torch.sin(2.0 * X[:, 1:2]))
+        lb.fit(lb.lift(model, loss=lb.SquaredError()), (X, y), epochs=40, batch_size=50)
+        with torch.no_grad():
+            left.append(float((model(X) - y).square().mean() / y.var()))
+    assert max(left) < 0.1
 
 
 def test_weights_shrink_and_biases_and_penalised_layers_do_not():

@@ -15,7 +15,7 @@ from lifted_bregman.solvers import Batch
 from lifted_bregman.solvers.gram import GramSweepState
 
 RATE = 1e-3
-"""Rate of AdamW for both arms that use it, from {3e-4, 1e-3, 3e-3, 1e-2} by back-propagation on Set12."""
+"""Rate of AdamW for both arms that use it, from {1e-3, 2e-3, 3e-3, 1e-2} by back-propagation on Set12."""
 STEP_SIZE = 0.05
 """c of the sweep, whose rate is c/(K^¼ √n)."""
 NUDGE = 0.5
