@@ -118,9 +118,8 @@ class LiftedOutlierDetector(OutlierMixin, EnergyDetector):  # type: ignore[misc]
 
     The arguments are those of `LiftedDetector`.
 
-    Attributes: `offset_`, so that `decision_function` = `score_samples` - `offset_` is below 0 for the part `contamination`
-    of the training samples; `model_`, `scales_`, `n_iter_`, `history_`, `outcome_`, `message_`, `n_features_in_` and
-    `feature_names_in_` as for `LiftedDetector`.
+    Attributes: `offset_`, which `decision_function` subtracts from `score_samples`, so that the part `contamination` of
+    the training samples is below 0, and those of `LiftedDetector` that describe the network.
     """
 
     offset_: float
