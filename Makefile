@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools demo test test-all mutation-score lint docs bench report figures format clean
+.PHONY: help setup tools demo test test-all mutation-score lint docs bench report figures release format clean
 
 help:
 	@echo 'make demo      lifted training against SGD and Adam in about a minute: a table, and a page (out/demo)'
@@ -23,7 +23,8 @@ help:
 	@echo 'make tools     install what the gallery shows beside the library: Lightning, Accelerate, MLflow, W&B'
 	@echo 'make docs      build the documentation (docs/_build/html)'
 	@echo 'make bench     the benchmarks'
-	@echo 'make report    what came of reproducing the paper, from stored rows: a page (out/reproduction), and docs'
+	@echo 'make report    from stored rows: the page of the reproduction (out/reproduction), its summary, the README'
+	@echo 'make release   every check, then sdist, wheel and documentation in dist/, tried in a new environment'
 	@echo 'make format    lay out and tidy the source'
 	@echo 'make clean     remove everything the commands above wrote, except .venv'
 
@@ -68,15 +69,20 @@ docs: $(STAMP)
 bench: $(STAMP)
 	@for file in benchmarks/[!_]*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; echo; done
 
-# From the rows in results/, without training; README.md has its headline table once it has a place for it.
+# From the rows in results/ and docs/races, without training: the page, the documentation's summary, README.md and its picture.
 report: $(STAMP)
 	@$(BIN)/lifted report results --out out/reproduction --summary docs/reproduction-results.md \
 		$$(grep -q 'headline of the reproduction: begin' README.md && echo --headline README.md)
+	@$(BIN)/python -m lifted_bregman_lab.front README.md docs
 
-# The paper's theory figures; one of them is the picture in the README.
+# The paper's theory figures; one of them is on the documentation's first page.
 figures: $(STAMP)
 	@$(BIN)/python -m lifted_bregman_lab.paper.theory --out out/figures
-	@cp out/figures/bregman_losses.png docs/figures/bregman_losses.png
+	@cp out/figures/bregman_losses.png out/figures/bregman_losses_dark.png docs/figures/
+
+# Of a clean tree; needs the package index.
+release: $(STAMP)
+	$(BIN)/python scripts/release.py
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix --quiet .

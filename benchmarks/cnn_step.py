@@ -7,7 +7,6 @@ In turns, with and without batch normalisation.  Random images stand for CIFAR-1
 """
 
 import copy
-import math
 import statistics
 from collections.abc import Callable
 from functools import partial
@@ -51,7 +50,7 @@ def competitors(norm: bool) -> dict[str, Callable[[], object]]:
         adam.step()
 
     steps: dict[str, Callable[[], object]] = {REFERENCE: adam_step}
-    solvers = {"lifted, gradient moves": lb.GramSweep(damping=math.inf), "lifted, metric": lb.GramSweep()}
+    solvers = {"lifted, default": lb.GramSweep()}
     for name, solver in solvers.items():
         problem = lb.lift(copy.deepcopy(first), loss=lb.CrossEntropy())
         batch = Batch.whole(problem, X, labels)

@@ -22,7 +22,7 @@ from rich.console import Console
 from torch import nn
 
 import lifted_bregman as lb
-from lifted_bregman.solvers import Batch, Run, Solver, SolverState
+from lifted_bregman.solvers import Batch, Run, Solver, SolverState, loop
 
 WIDTHS = (784, 784, 64, 64, 10)
 SAMPLES, BATCH = 10000, 100
@@ -60,12 +60,13 @@ class Whole(lb.callbacks.Callback):
     """The seconds from the start of a run to its end, and those of its evaluations."""
 
     def started(self, run: Run) -> None:
-        self.evaluation = Clock(run._row)
-        run._row = self.evaluation  # type: ignore[method-assign]
+        self._evaluate_row = loop.evaluate_row
+        self.evaluation = loop.evaluate_row = Clock(loop.evaluate_row)
         self.seconds = -time.perf_counter()
 
     def ended(self, run: Run) -> None:
         self.seconds += time.perf_counter()
+        loop.evaluate_row = self._evaluate_row
 
 
 def problem() -> lb.LiftedProblem:

@@ -33,6 +33,7 @@ extensions = [
     "sphinx_gallery.gen_gallery",
     "sphinxcontrib.bibtex",
     "mathml",
+    "narrow",
 ]
 myst_enable_extensions = ["dollarmath", "deflist"]
 myst_heading_anchors = 3
@@ -42,8 +43,9 @@ exclude_patterns = ["_build", "gallery"]
 html_theme = "furo"
 html_title = "lifted-bregman"
 html_static_path = ["_static"]
-html_css_files = ["maths.css", "gallery.css"]
+html_css_files = ["maths.css", "gallery.css", "look.css"]
 html_copy_source = False
+html_show_search_summary = False  # the search would fetch pages, which browsers forbid in the file system
 
 autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False  # a method is described once, where it is declared
@@ -69,7 +71,9 @@ sphinx_gallery_conf = {
     "notebook_extensions": set(),
     "show_signature": False,
     "write_computation_times": False,
-    "thumbnail_size": (480, 230),
+    "thumbnail_size": (640, 300),
+    "reset_modules": ("matplotlib", "gallery_look.style"),
+    "remove_config_comments": True,
     "min_reported_time": 3600,  # it would only tell how busy the machine was
 }
 # The theme's colours turn on the log of every package, and some have much to say.  Two set their level when imported.
@@ -83,11 +87,11 @@ warnings.filterwarnings("ignore", ".*LeafSpec.* is deprecated", FutureWarning)  
 # Names that belong to other projects, whose inventories are not fetched: the documentation is built without a network.
 nitpick_ignore_regex = [
     (r"py:.*", r"(torch|nn|np|numpy|pd|pandas|collections|contextlib|typing|pathlib)\..*"),
-    (r"py:class", r"Tensor|Path|Console|Regularisers|Anchor|InputLike|(dict|list|tuple)\[.*"),
+    (r"py:class", r"Tensor|Path|Console|Regularisers|LayerTensors|InputLike|(dict|list|tuple)\[.*"),
     (r"py:class", r"lifted_bregman\.data\..*(Archive|NpmPackage|Package|FileInfo)"),  # of interest to its registry
     (r"py:class", r"lifted_bregman\.maps\.sites\.Site"),  # of interest to maps
-    (r"py:class", r"lifted_bregman\.solvers\..*\.(S|Key|BatchMemory|Moves|ParameterSteps|Round)"),  # for solvers only
-    (r"py:class", r"lifted_bregman\.solvers\..*\.(TableState|UnitBlock)"),  # the same
+    (r"py:class", r"lifted_bregman\.solvers\..*\.(S|Key|BatchMemory|BlockMoves|ParameterSteps|Round)"),
+    (r"py:class", r"lifted_bregman\.solvers\..*\.(TableState|UnitBlock)"),  # for solvers only
     (r"py:class", r"lifted_bregman\.tasks\.inversion_solver\.S"),  # of interest to its solvers
     (r"py:class", r"lifted_bregman\.backward\.switching\.Model"),  # the type of the model that is given and returned
 ]
@@ -97,9 +101,12 @@ def _as_restructured_text(app, what, name, obj, options, lines):
     """Docstrings are written as plain text; this gives them the markup that they mean.
 
     An indented block is a formula or a table, shown as it is.  A paragraph of lines `name  what it is` describes
-    arguments.  Single backticks are code, and * and | belong to formulas.
+    arguments.  Single backticks are code, and * and | belong to formulas.  The example at the end stays as it is.
     """
-    if what == "attribute" and lines:
+    end = lines.index("Example:") if "Example:" in lines else len(lines)
+    example = lines[end:]
+    del lines[end:]
+    if what in ("attribute", "property") and lines:
         lines[:1] = lines[0].split(" ", 1)  # or napoleon takes what comes before a colon in the first line for a type
     text, literal, start_of_paragraph, above = [], False, True, ""
     for line in lines:
@@ -125,7 +132,7 @@ def _as_restructured_text(app, what, name, obj, options, lines):
             text.append(_inline(line))
         start_of_paragraph = not line
         above = line or above
-    lines[:] = text
+    lines[:] = text + example
 
 
 def _inline(line):

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from cyclopts import App
 
 from lifted_bregman.cli._app import make_app
-from lifted_bregman.cli._errors import ExitCode
 from lifted_bregman.cli.commands import installed
-from lifted_bregman.experiments.settings import NAMES
+from lifted_bregman.cli.exit_codes import ExitCode
+from lifted_bregman.experiments.settings import SETTING_NAMES
 from lifted_bregman.experiments.solver_names import SOLVERS
 
 
@@ -53,7 +53,7 @@ def all_words() -> list[str]:
     words = set(command_words("lifted", make_app(commands)))
     for name in commands:
         words |= set(command_words(f"lifted {name}", make_app(commands, name)[name]))
-    words |= {f"settings.toml {name}" for name in NAMES}
+    words |= {f"settings.toml {name}" for name in SETTING_NAMES}
     for name, kind in SOLVERS.items():
         words.add(f"settings.toml [solver] name = {name}")
         words |= {f"settings.toml [solver] of {name}: {entry.name}" for entry in dataclasses.fields(kind)}  # type: ignore[arg-type]

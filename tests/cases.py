@@ -46,7 +46,7 @@ PENALTIES = [
     lb.penalties.SquaredL2(0.7),
     lb.penalties.NonNegative(),
     lb.penalties.GroupL2(0.4),
-    lb.penalties.Box(-0.2, 0.6),
+    lb.penalties.Bounds(-0.2, 0.6),
 ]
 PARAMETER_PENALTIES = [
     *PENALTIES,
@@ -95,7 +95,7 @@ def solver_cases() -> list[solvers.Solver]:
         solvers.ImplicitSGD(prox_weight=1.0, inner_steps=2, solver=solvers.ProximalGradient()),
         solvers.ImplicitSGD(prox_weight=5.0, inner_steps=3, parameters=solvers.ParameterUpdate.EXPLICIT),
         solvers.GramSweep(step_size=0.2, total_steps=40),
-        solvers.GramSweep(step_size=0.1, trust=0.1, weight_decay=0.0),
+        solvers.GramSweep(step_size=0.1, weight_decay=0.0),
         solvers.StochasticProximalGradient(step_parameter=0.05),
         solvers.ModelAveraging(workers=2, local_steps=3),
         solvers.ImplicitParallel(workers=2, prox_weight=1.0, local_steps=3),

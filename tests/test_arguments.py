@@ -23,7 +23,7 @@ def test_whole_refuses_everything_else(value):
         whole(value, "epochs")
 
 
-def test_whole_without_a_least_value_names_none():
+def test_the_message_names_no_least_value_if_there_is_none():
     with pytest.raises(SettingError, match=r"^seed is 0\.5; it must be a whole number\.$"):
         whole(0.5, "seed", least=None)
 
@@ -41,14 +41,14 @@ def test_positive_refuses_everything_else(value):
 
 
 @pytest.mark.parametrize(("value", "least"), [(1, 1), (0, 0), (5, 5)])
-def test_counts(value, least):
+def test_require_count_refuses_what_is_no_int_of_that_size(value, least):
     require_count(value, "steps", least)
     for wrong in (value - 1, float(value), np.int64(value), None):
         with pytest.raises(SettingError, match=rf"^steps is .*; it must be a whole number of at least {least}\.$"):
             require_count(wrong, "steps", least)
 
 
-def test_not_negative():
+def test_require_not_negative_refuses_negative_and_infinite_numbers():
     require_not_negative(0.0, "decay")
     for wrong in (-1e-300, math.inf, math.nan):
         with pytest.raises(SettingError, match=r"^decay is .*; it must be a finite number of at least 0\.$"):

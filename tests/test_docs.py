@@ -16,7 +16,7 @@ import torch
 
 import lifted_bregman as lb
 from lifted_bregman.cli import main
-from lifted_bregman.cli._errors import ExitCode
+from lifted_bregman.cli.exit_codes import ExitCode
 from lifted_bregman.distributed import launcher
 from lifted_bregman.solvers import Outcome
 from lifted_bregman.training import default_solver
@@ -72,6 +72,15 @@ def read_settings(text):
     from lifted_bregman.experiments import from_entries
 
     from_entries(tomllib.loads(text)).resolved()
+
+
+def test_the_landing_page_names_a_command_that_another_page_runs():
+    """It takes too long to run twice."""
+    (command,) = re.findall(r"```text\n(.*?)\n```", (DOCS / "index.md").read_text(), re.S)
+    run_there = [
+        block for language, block in BLOCK.findall((DOCS / "reproduce.md").read_text()) if language == "console"
+    ]
+    assert command in "".join(run_there)
 
 
 def test_there_are_pages_with_code():
@@ -161,7 +170,7 @@ def test_solvers_keep_as_many_tensors_of_the_weights_size_as_the_pages_say():
         state = solver.step(problem, solver.init(problem, batch), batch)
         kept.append(sum(tensor.numel() in (35, 40) for tensor in tensors(state.state_dict())))
     assert kept == said
-    assert "keeps two besides the weights" in (DOCS / "speed.md").read_text()
+    assert "`GramSweep` keeps two tensors of the weights' size" in (DOCS / "speed.md").read_text()
 
 
 def tensors(entries):

@@ -82,10 +82,11 @@ def violations(source: str, module: str, is_package: bool = False) -> list[str]:
     return found
 
 
-def library_modules() -> list[tuple[str, Path]]:
+def modules_below(root: Path, package: str) -> list[tuple[str, Path]]:
+    """(absolute name, file) of every module of a package that lies in `root`."""
     modules = []
-    for path in sorted(ROOT.rglob("*.py")):
-        parts = [LIBRARY, *path.relative_to(ROOT).with_suffix("").parts]
+    for path in sorted(root.rglob("*.py")):
+        parts = [package, *path.relative_to(root).with_suffix("").parts]
         modules.append((".".join(parts[:-1] if parts[-1] == "__init__" else parts), path))
     return modules
 
@@ -93,14 +94,14 @@ def library_modules() -> list[tuple[str, Path]]:
 def test_a_part_imports_only_from_parts_above_it() -> None:
     found = [
         sentence
-        for module, path in library_modules()
+        for module, path in modules_below(ROOT, LIBRARY)
         for sentence in violations(path.read_text(encoding="utf-8"), module, path.name == "__init__.py")
     ]
     assert found == []
 
 
 def test_the_walk_sees_the_library() -> None:
-    modules = dict(library_modules())
+    modules = dict(modules_below(ROOT, LIBRARY))
     assert LIBRARY in modules
     assert {f"{LIBRARY}.{part}" for part in ("errors", "activations", "losses", "maps", "graph", "problem")} <= set(
         modules

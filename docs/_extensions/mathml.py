@@ -1,16 +1,30 @@
 """Formulas as MathML, which browsers draw by themselves: pages with formulas need neither a script nor a network."""
 
+import re
+
 from docutils import nodes
 from docutils.utils.math import MathError
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.util import logging
 
 logger = logging.getLogger(__name__)
+NORM = re.compile(r"<mo((?:(?!stretchy)[^>])*)>‖</mo>")
+"""The bars of a norm that do not grow with what they enclose: browsers would draw the closing one larger."""
+BAR = re.compile(r"<mo((?:(?!space)[^>])*)>\|</mo>")
+"""The bars of an absolute value: browsers would take the second for a relation and set space around it."""
+HAT = re.compile(
+    r"<munderover>\s*(?P<letter><mi[^>]*>[^<]*</mi>)\s*(?P<index>(?:(?!</?munderover>).)*?)\s*"
+    r"(?P<hat><mo[^>]*>[ˆˉ~˙]</mo>)\s*</munderover>",
+    re.DOTALL,
+)
+"""A letter with a hat, or a bar, and an index, which docutils puts below the letter."""
 
 
 def _mathml(node, as_block):
     try:
-        return tex2mathml(node.astext(), as_block=as_block)
+        formula = NORM.sub(r'<mo\1 stretchy="false">‖</mo>', tex2mathml(node.astext(), as_block=as_block))
+        formula = BAR.sub(r'<mo\1 lspace="0" rspace="0">|</mo>', formula)
+        return HAT.sub(r"<msub><mover>\g<letter>\g<hat></mover>\g<index></msub>", formula)
     except MathError as error:
         logger.warning("formula not understood: %s", error, location=node)
         return ""

@@ -29,7 +29,7 @@ print(f"the threshold is {detector.threshold_:.2f}")
 figure, axis = plt.subplots(figsize=(7, 2.6), layout="constrained")
 both = [scores[labels == 6], scores[labels != 6]]
 axis.hist(both, bins=40, label=["sixes", "others"], density=True)
-axis.axvline(detector.threshold_, color="black", linewidth=1)
+axis.axvline(detector.threshold_, color="0.5", linewidth=1)
 axis.set(xlabel="score", yticks=[])
 axis.legend()
 plt.show()

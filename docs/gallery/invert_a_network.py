@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import lifted_bregman as lb
-from lifted_bregman.penalties import Box, SquaredL2, TotalVariation
+from lifted_bregman.penalties import Bounds, SquaredL2, TotalVariation
 
 # %%
 # A ReLU perceptron turns a picture of 64 by 64 pixels into 512 numbers. About half of them are 0, so that no linear
@@ -34,12 +34,12 @@ with torch.no_grad():
 print(f"{int((y == 0).sum())} of 512 outputs are 0")
 
 # %%
-# One layer is a convex problem. `invert` solves it by primal-dual steps, and its gap says by how much the energy could
-# still fall, at most. Total variation prefers pictures with few edges.
+# One layer is a convex problem. ``invert`` solves it by primal-dual steps, and its gap says by how much the energy
+# could still fall, at most. Total variation prefers pictures with few edges.
 
 penalties = {
     "α = 0.015": TotalVariation(0.015),
-    "with a box": TotalVariation(0.002) + Box(0.0, 1.0),
+    "with a box": TotalVariation(0.002) + Bounds(0.0, 1.0),
     "squared norm": SquaredL2(0.015),
 }
 found = {
@@ -82,7 +82,7 @@ with torch.no_grad():
 deep = lb.invert(
     features,
     outputs,
-    penalty=TotalVariation(1e-3) + Box(0.0, 1.0),
+    penalty=TotalVariation(1e-3) + Bounds(0.0, 1.0),
     shape=(1, 8, 8),
     steps=300,
 )

@@ -62,19 +62,26 @@ with lb.forbid_activation_derivatives():
 print(result.message)
 
 # %%
-# Left: the cross-entropy by epoch. Right: the stream of the held-out digits after the first layer, after four blocks
-# and after eight, along its two main directions. Block by block the digits come apart. A colour is a digit.
+# The cross-entropy by epoch.
 
-with torch.no_grad():
-    after = model.stream(X_test)
-    accuracy = float((model(X_test).argmax(1) == y_test).float().mean())
 history = result.history
 epochs = [row["epoch"] for row in history]
-figure, (curve, *axes) = plt.subplots(1, 4, figsize=(12, 3.4), layout="constrained")
+figure, curve = plt.subplots(figsize=(7, 3.2), layout="constrained")
 curve.plot(epochs, [row["objective"] for row in history], label="training digits")
 curve.plot(epochs, [row["validation"] for row in history], "--", label="held-out digits")
 curve.set(xlabel="epoch", ylabel="cross-entropy", yscale="log")
 curve.legend()
+plt.show()
+
+# %%
+# The stream of the held-out digits after the first layer, after four blocks and after eight, along its two main
+# directions. Block by block the digits come apart. A colour is a digit.
+
+# sphinx_gallery_thumbnail_number = 2
+with torch.no_grad():
+    after = model.stream(X_test)
+    accuracy = float((model(X_test).argmax(1) == y_test).float().mean())
+figure, axes = plt.subplots(1, 3, figsize=(9, 3.2), layout="constrained")
 for axis, depth in zip(axes, (0, 4, 8), strict=True):
     centred = after[depth] - after[depth].mean(0)
     plane = centred @ torch.linalg.svd(centred, full_matrices=False).Vh[:2].T

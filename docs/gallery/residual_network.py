@@ -94,16 +94,23 @@ after = features(model)
 print(result.message)
 
 # %%
-# Left: the cross-entropy of the network itself, by epoch. Right: the 24 features from which the last layer decides, for
-# all held-out digits, along their two main directions, before and after training. A colour is a digit.
+# The cross-entropy of the network itself, by epoch.
 
 history = result.history
 epochs = [row["epoch"] for row in history]
-figure, (curve, *axes) = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
+figure, curve = plt.subplots(figsize=(7, 3.2), layout="constrained")
 curve.plot(epochs, [row["objective"] for row in history], label="training digits")
 curve.plot(epochs, [row["validation"] for row in history], "--", label="held-out digits")
 curve.set(xlabel="epoch", ylabel="cross-entropy", yscale="log", xticks=epochs)
 curve.legend()
+plt.show()
+
+# %%
+# The 24 features from which the last layer decides, for all held-out digits, along their two main directions, before
+# and after training. A colour is a digit.
+
+# sphinx_gallery_thumbnail_number = 2
+figure, axes = plt.subplots(1, 2, figsize=(8, 3.6), layout="constrained")
 axes[0].set_title("untrained")
 axes[1].set_title("trained")
 for axis, found in zip(axes, (before, after), strict=True):

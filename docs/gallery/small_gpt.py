@@ -114,27 +114,33 @@ said = recite("This is the cow", 25)
 print(said)
 
 # %%
-# Left: nats for each word. The dashed line is a model that knows how often each word occurs, and nothing else. Right:
-# the attention weights of one head of the first block, at the variables of a forward pass. Rows attend to columns.
+# Nats for each word. The dashed line is a model that knows how often each word occurs, and nothing else.
 
 history = result.history
 nats = [row["objective"] / LENGTH for row in history]
 counts = torch.bincount(tokens) / len(tokens)
 alone = float(-(counts * counts.log()).sum())
 
+figure, axis = plt.subplots(figsize=(7, 3.2), layout="constrained")
+axis.plot([row["epoch"] for row in history], nats, "o-", label="GPT")
+axis.axhline(alone, color="0.5", linestyle="--", label="frequencies of words")
+axis.set(xlabel="epoch", ylabel="nats for a word", yscale="log")
+axis.legend()
+plt.show()
+
+# %%
+# The attention weights of two heads of the first block, at the variables of a forward pass. Rows attend to columns.
+
+# sphinx_gallery_thumbnail_number = 2
 shown = said.split()[:LENGTH]
 sample = torch.tensor([[vocabulary.index(word) for word in shown]])
 attention = problem.forward_state(sample)[problem.network.named("softmax")][0]
-
-figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
-left.plot([row["epoch"] for row in history], nats, "o-", label="GPT")
-left.axhline(alone, color="0.5", linestyle="--", label="frequencies of words")
-left.set(xlabel="epoch", ylabel="nats for a word", yscale="log")
-left.legend()
-image = right.imshow(attention[0].numpy(), cmap="Blues", vmin=0, vmax=1)
-right.set_xticks(range(LENGTH), shown, rotation=90, fontsize=7)
-right.set_yticks(range(LENGTH), shown, fontsize=7)
-figure.colorbar(image, ax=right, label="attention weight")
+figure, axes = plt.subplots(1, 2, figsize=(10, 5), layout="constrained", sharey=True)
+for axis, weights in zip(axes, attention, strict=False):
+    image = axis.imshow(weights.numpy(), cmap="Blues", vmin=0, vmax=1)
+    axis.set_xticks(range(LENGTH), shown, rotation=90, fontsize=9)
+axes[0].set_yticks(range(LENGTH), shown, fontsize=9)
+figure.colorbar(image, ax=axes, label="attention weight", shrink=0.8)
 plt.show()
 
 # %%

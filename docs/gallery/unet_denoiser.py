@@ -73,8 +73,8 @@ print(result.message)
 print(problem.summary())
 
 # %%
-# Left: half the squared error of an image plus the penalty, and half the squared error of the noisy image itself.
-# Right: held-out images.
+# The objective is half the squared error of an image plus the penalty. The dotted line is half the squared error of the
+# noisy image itself.
 
 with torch.no_grad():
     cleaned = model(X_test)
@@ -87,15 +87,19 @@ print(f"{100 * zeros:.0f} % of the first shortcut are zeros")
 
 history = result.history
 epochs = [row["epoch"] for row in history]
-figure = plt.figure(figsize=(11, 3.8), layout="constrained")
-left, right = figure.subfigures(1, 2, width_ratios=(1, 1.4))
-axis = left.subplots()
+figure, axis = plt.subplots(figsize=(7, 3.2), layout="constrained")
 axis.plot(epochs, [row["objective"] for row in history], label="training images")
 axis.plot(epochs, [row["validation"] for row in history], "--", label="held-out images")
 axis.axhline(784 * before / 2, color="0.5", linestyle=":", label="noisy images")
 axis.set(xlabel="epoch", ylabel="objective", yscale="log", xticks=epochs[1::2])
 axis.legend()
-axes = right.subplots(3, 6)
+plt.show()
+
+# %%
+# Held-out digits: noisy, as the network returns them, and clean.
+
+# sphinx_gallery_thumbnail_number = 2
+figure, axes = plt.subplots(3, 6, figsize=(8, 4), layout="constrained")
 rows = {"noisy": X_test, "U-Net": cleaned, "clean": Y_test}
 for row, (title, images) in zip(axes, rows.items(), strict=True):
     for cell, image in zip(row, images[:150:25], strict=True):

@@ -42,9 +42,8 @@ with torch.no_grad():
 # %%
 # The projections are lifted; the maps between them are differentiated as usual.
 
-solver = lb.GramSweep(step_size=0.05)
 with lb.forbid_activation_derivatives():
-    result = lb.fit(problem, (X, Y), solver=solver, epochs=5, batch_size=20)
+    result = lb.fit(problem, (X, Y), epochs=5, batch_size=20)
 print(result.message)
 with torch.no_grad():
     after = model(X_test)

@@ -65,6 +65,7 @@ print(f"{100 * accuracy:.1f} % of the held-out digits are recognised")
 assert accuracy > 0.9
 assert list(model.state_dict()) == list(by_autograd.state_dict())
 
+# sphinx_gallery_thumbnail_path = 'gallery/thumbnails/with_accelerate.png'
 figure, axis = plt.subplots(figsize=(7, 3.2), layout="constrained")
 for name, losses in (("lifted", lifted_losses), ("autograd", autograd_losses)):
     axis.plot(range(1, len(losses) + 1), losses, "o-", label=name)

@@ -94,6 +94,7 @@ for name in ("lifted", "autograd"):
     rows[name] = [float(line.split(",")[1]) for line in lines]
 folder.cleanup()
 
+# sphinx_gallery_thumbnail_path = 'gallery/thumbnails/with_lightning.png'
 figure, axis = plt.subplots(figsize=(7, 3.2), layout="constrained")
 for name, losses in rows.items():
     axis.plot(range(1, len(losses) + 1), losses, "o-", label=name)

@@ -84,6 +84,7 @@ home.cleanup()
 assert curves["fit"] == [(row["step"], row["validation"]) for row in result.history]
 assert curves["loop"][-1][1] < 0.5
 
+# sphinx_gallery_thumbnail_path = 'gallery/thumbnails/with_mlflow.png'
 figure, axis = plt.subplots(figsize=(7, 3.2), layout="constrained")
 for run, points in curves.items():
     axis.plot(*zip(*points, strict=True), "o-", label=run)

@@ -83,6 +83,7 @@ print(f"{len(files)} runs are stored")
 assert len(files) == 2
 home.cleanup()
 
+# sphinx_gallery_thumbnail_path = 'gallery/thumbnails/with_wandb.png'
 figure, axis = plt.subplots(figsize=(7, 3.2), layout="constrained")
 axis.plot(range(1, 9), [row["validation"] for row in result.history], "o-", label="fit")
 axis.plot(range(1, 9), losses, "o-", label="loop")

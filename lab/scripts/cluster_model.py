@@ -37,7 +37,7 @@ from scipy.optimize import nnls
 
 from lifted_bregman_lab.scale.cases import MICRO_BATCHES, Case, Use
 from lifted_bregman_lab.scale.measuring import ALONE, BESIDE, SHARED
-from lifted_bregman_lab.scale.results import Scale, read_scale
+from lifted_bregman_lab.scale.results import ScaleStudy, read_scale
 from lifted_bregman_lab.scale.tables import NUMBER, markdown, milliseconds, sizes, sum_bytes
 from lifted_bregman_lab.text import Rows
 
@@ -117,7 +117,7 @@ class Model:
     rows: Link
 
     @classmethod
-    def fit(cls, scale: Scale) -> Model:
+    def fit(cls, scale: ScaleStudy) -> Model:
         """From measurements; computing is that of two processes at once, each for itself."""
         if scale.links is None:
             raise SystemExit("the file has no times of messages alone: run `lifted bench scale` without --quick.")
@@ -218,7 +218,7 @@ def input_rows(model: Model) -> Rows:
     return ("input", "value"), found
 
 
-def relief_rows(scale: Scale, model: Model) -> Rows:
+def relief_rows(scale: ScaleStudy, model: Model) -> Rows:
     """Speed-ups where sums would cost less than they do: measured times less what the model says is saved."""
     header = ("solver", "network", "batch", "as it is", "16-bit sums", "sums every 4th step", "sums hidden")
     rows: list[tuple[str, ...]] = []
@@ -234,7 +234,7 @@ def relief_rows(scale: Scale, model: Model) -> Rows:
     return header, rows
 
 
-def check_rows(scale: Scale, model: Model) -> Rows:
+def check_rows(scale: ScaleStudy, model: Model) -> Rows:
     """The model beside measurements that it was not fitted to."""
     header = ("solver", "shared", "network", "batch", "measured, ms", "model, ms", "error", f"within {WITHIN:.0%}")
     rows: list[tuple[str, ...]] = []
@@ -276,7 +276,7 @@ def ahead(predicted: pd.DataFrame) -> str:
     return f"Model: a step takes less than one of back-propagation with as many workers: {'; '.join(found)}."
 
 
-def page(scale: Scale) -> str:
+def page(scale: ScaleStudy) -> str:
     """All tables as Markdown."""
     model = Model.fit(scale)
     parts = ["### The model: its inputs", markdown(input_rows(model))]

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from lifted_bregman.training import callbacks
     from lifted_bregman.training.fit import fit
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "ADMM",

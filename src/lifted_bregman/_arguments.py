@@ -29,7 +29,7 @@ def positive(value: float, name: str) -> float:
 
 
 def require_count(count: Any, name: str, least: int = 1) -> None:
-    """An error unless `count` is an int of at least `least`.
+    """Raises unless `count` is an int of at least `least`.
 
     Unlike `whole` it converts nothing: settings are stored as they were given, and NumPy's numbers are refused.
     """
@@ -38,6 +38,6 @@ def require_count(count: Any, name: str, least: int = 1) -> None:
 
 
 def require_not_negative(value: float, name: str) -> None:
-    """An error unless `value` is a finite number >= 0."""
+    """Raises unless `value` is a finite number >= 0."""
     if not 0.0 <= value < math.inf:
         raise SettingError(f"{name} is {value!r}; it must be a finite number of at least 0.")

@@ -1,7 +1,7 @@
-"""Autocast: maps compute in half precision, everything else in the precision of the parameters.
+"""Autocast: maps compute in half precision, all other operations in the precision of the parameters.
 
-z = f(x, Θ) and J_xᵀ d     products in bfloat16 or float16, as torch.autocast has them, and then float32
-all the rest               proximal maps, energies, differences σ(z) - x⁺, linear systems, parameters: float32
+z = f(x, Θ) and J_xᵀ d     products in bfloat16 or float16 by torch.autocast; their results are cast to float32
+all other operations       proximal maps, energies, differences σ(z) - x⁺, linear systems, parameters: float32
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HALF = (torch.bfloat16, torch.float16)
 
 
 def autocast_dtype(like: Tensor) -> torch.dtype | None:
-    """To what autocast would round `like` in a product; None where it leaves it as it is, as it does float64."""
+    """The dtype to which autocast rounds `like` in a product; None if it does not round, as for float64."""
     kind = like.device.type
     if like.dtype == torch.float64 or not torch.amp.is_autocast_available(kind):
         return None
@@ -29,12 +29,12 @@ def autocast_dtype(like: Tensor) -> torch.dtype | None:
 
 
 def widened(z: Tensor) -> Tensor:
-    """The result of a map in float32 where autocast has made it in half precision; z itself otherwise."""
+    """The result of a map in float32 if autocast computed it in half precision; z itself otherwise."""
     return z.float() if z.dtype in _HALF else z
 
 
 def lowered(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
-    """The operands of a product as autocast would round them, for operations that it does not know."""
+    """The operands of a product rounded as autocast rounds them, for operations that autocast does not cover."""
     if not torch._C._is_any_autocast_enabled():
         return tensors
     first = next(t for t in tensors if t is not None)
@@ -43,7 +43,7 @@ def lowered(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
 
 
 def full_precision(function: Callable[P, R]) -> Callable[P, R]:
-    """A function whose products autocast leaves alone."""
+    """Decorator: runs the function with autocast off."""
 
     @wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:

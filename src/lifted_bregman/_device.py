@@ -1,4 +1,4 @@
-"""The device that computations run on."""
+"""The device and the precisions that computations run in."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import torch
 
 from lifted_bregman.errors import SettingError
 
+SUPPORTED_DTYPES = (torch.float32, torch.float64)
+"""The precisions of proximal maps and energies."""
+
 
 def resolve_device(name: str | torch.device | None) -> torch.device:
-    """The device of this name, with its index where it has one; None is the CPU.  An error unless it can be used."""
+    """The device of this name, with its index if it has one; None is the CPU.  Raises `SettingError` if unusable."""
     try:
         device = torch.empty(0, device=torch.device("cpu" if name is None else name)).device
     except (AssertionError, NotImplementedError, RuntimeError, TypeError) as error:

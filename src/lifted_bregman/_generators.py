@@ -1,4 +1,4 @@
-"""Random generators that are functions of a run's seed: no generator has to be kept or saved between uses."""
+"""Random generators derived from a run's seed by name: none has to be kept or saved between uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`no_graph`: functions that leave no autograd graph behind."""
+"""`no_graph`: a decorator for functions that record no autograd graph."""
 
 from __future__ import annotations
 

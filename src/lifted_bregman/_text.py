@@ -1,4 +1,4 @@
-"""What text means: that of a command line, or a cell of a table; and which known name a text was meant to be."""
+"""Values from text, of a command line or a table cell, and suggestions for misspelt names."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from difflib import get_close_matches
 
 
 def from_text(text: str) -> int | float | bool | str:
-    """True or false, a number, or the text itself."""
+    """The value that a text stands for: True or False, a number, or the text itself."""
     return text.lower() == "true" if text.lower() in ("true", "false") else number_or_text(text)
 
 
 def number_or_text(text: str) -> int | float | str:
-    """The number that is written there, a whole one where it can be; any other text as it is."""
+    """`text` as an int, else as a float, else unchanged."""
     for kind in (int, float):
         try:
             return kind(text)
@@ -22,7 +22,7 @@ def number_or_text(text: str) -> int | float | str:
 
 
 def is_number(text: str | bytes) -> bool:
-    """Whether a number is written there, be it infinite or NaN."""
+    """Whether `text` is a number; infinity and NaN count as numbers."""
     try:
         float(text)
     except ValueError:
@@ -31,7 +31,7 @@ def is_number(text: str | bytes) -> bool:
 
 
 def unknown(what: str, given: str, known: Collection[str], unlisted: Collection[str] = ()) -> str:
-    """The sentences for an unknown name: the nearest known name, and all known names.
+    """The message for an unknown name: it suggests the nearest known name and lists all of them.
 
     unlisted: further known names, which are compared but not listed.
     """
@@ -41,6 +41,6 @@ def unknown(what: str, given: str, known: Collection[str], unlisted: Collection[
 
 
 def did_you_mean(text: str, known: Iterable[str]) -> str:
-    """ " (did you mean 'encoder.3'?)", or nothing where no known name is close."""
+    """ " (did you mean 'encoder.3'?)", or an empty text if no known name is close."""
     close = get_close_matches(text, list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""

@@ -1,4 +1,4 @@
-"""Functions for FromScalar, good ones and clumsy ones, with their closed forms in mpmath."""
+"""Functions for FromScalar, accurate and inaccurate ones, with their closed forms in mpmath."""
 
 from __future__ import annotations
 

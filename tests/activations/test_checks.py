@@ -59,24 +59,24 @@ class LeavesTheDomain(act.Box):
 @pytest.mark.parametrize(
     "broken", [ScaleIgnored(), WrongPotential(), TooSteep(), LeavesTheDomain()], ids=lambda a: type(a).__name__
 )
-def test_check_prox_fails(broken):
+def test_check_prox_finds_wrong_proximal_maps(broken):
     with pytest.raises(errors.CheckError, match="sample"):
         lb.check_prox(broken, Z)
 
 
 @pytest.mark.parametrize("broken", [NoHalf(), WrongPotential(), TooSteep()], ids=lambda a: type(a).__name__)
-def test_check_conjugate_fails(broken):
+def test_check_conjugate_finds_wrong_conjugates(broken):
     with pytest.raises(errors.CheckError, match="sample"):
         lb.check_conjugate(broken, broken(Z.flip(0)), Z)
 
 
 @pytest.mark.parametrize("broken", [NoHalf(), WrongPotential(), SmallerLoss()], ids=lambda a: type(a).__name__)
-def test_check_bregman_fails(broken):
+def test_check_bregman_finds_wrong_losses(broken):
     with pytest.raises(errors.CheckError, match="sample"):
         lb.check_bregman(broken, broken(Z.flip(0)), Z)
 
 
-def test_checks_say_what_points_they_need():
+def test_checks_refuse_points_that_are_not_finite_rows():
     with pytest.raises(errors.TensorError, match="two samples"):
         lb.check_prox(act.ReLU(), Z[:1])
     with pytest.raises(errors.CheckError, match="not in the domain"):
@@ -96,7 +96,7 @@ class Transposed(Dense):
         return d @ self.module.weight.detach().T if d.shape[-1] == x.shape[-1] else super().pull_back_input(x, d)
 
 
-def test_check_map():
+def test_check_map_accepts_right_maps_and_finds_wrong_ones():
     torch.manual_seed(0)
     linear = torch.nn.Linear(3, 3).double()
     kept = linear.weight.detach().clone()

@@ -63,7 +63,7 @@ EPS = {torch.float32: 2.0**-23, torch.float64: 2.0**-52}
 
 
 @pytest.mark.parametrize("activation", cases.SCALAR_ACTIVATIONS, ids=cases.name)
-def test_the_oracle_itself(activation):
+def test_the_closed_forms_of_the_oracle_belong_together(activation):
     """φ*' = σ, and φ(σ(z)) + φ*(z) = z σ(z), for the closed forms of the oracle."""
     sigma, phi, phi_star = oracles.sigma(activation), oracles.phi(activation), oracles.phi_star(activation)
     for z in (-1.37, -0.41, 0.23, 0.93, 2.2):
@@ -118,7 +118,7 @@ DOMAINS = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("activation", DOMAINS, ids=cases.name)
-def test_ends_of_domains(activation, dtype):
+def test_domains_are_closed_where_the_potential_is_finite_at_their_ends(activation, dtype):
     """Closed where φ is finite at the end, open where it is not; nothing is NaN at or beyond an end."""
     for end, outward in zip(DOMAINS[activation][:2], (-math.inf, math.inf), strict=True):
         if math.isinf(end):

@@ -173,7 +173,9 @@ def test_what_the_function_returns_is_in_the_domain(function: Callable[[Tensor],
     ],
     ids=name,
 )
-def test_domain(function: Callable[[Tensor], Tensor], inside: list[float], outside: list[float]) -> None:
+def test_the_domain_is_the_closed_range_of_the_function(
+    function: Callable[[Tensor], Tensor], inside: list[float], outside: list[float]
+) -> None:
     for dtype in (torch.float32, torch.float64):
         points, activation = (
             torch.tensor(inside + outside + [math.inf, -math.inf, math.nan], dtype=dtype),
@@ -184,7 +186,7 @@ def test_domain(function: Callable[[Tensor], Tensor], inside: list[float], outsi
         assert torch.equal(activation.potential(points[:, None]).isinf(), ~expected)
 
 
-def test_ends_of_the_range_have_their_potential() -> None:
+def test_the_potential_at_the_ends_of_the_range_is_that_of_tanh() -> None:
     ends = FromScalar(torch.tanh).potential(torch.tensor([[1.0], [-1.0]], dtype=torch.float64))
     torch.testing.assert_close(ends, torch.full((2,), math.log(2.0) - 0.5, dtype=torch.float64), rtol=1e-13, atol=0.0)
 
@@ -204,7 +206,7 @@ def test_a_constant_is_a_proximal_map() -> None:
     torch.testing.assert_close(activation.conjugate(z[:, None]), 0.3 * z)
 
 
-def test_plateaus_and_ramps() -> None:
+def test_prox_of_a_staircase_has_plateaus_of_length_scale() -> None:
     """For σ = `steps`, Ψ' jumps by 1 at each integer and is constant between: prox_{cΨ} has plateaus of length c."""
     activation = FromScalar(steps)
     x = torch.linspace(-3.9, 3.9, 79, dtype=torch.float64)
@@ -253,7 +255,7 @@ def test_shapes_dtypes_and_aliases() -> None:
     )
 
 
-def test_nan_and_infinity() -> None:
+def test_prox_keeps_nan_and_takes_infinity_to_the_ends() -> None:
     v = torch.tensor([math.nan, math.inf, -math.inf, 1.0], dtype=torch.float64)
     for scale in (0.5, 2.0):
         u = made(torch.tanh).prox(v, scale)

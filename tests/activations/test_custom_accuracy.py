@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lifted_bregman.activations import FromScalar
-from lifted_bregman.activations._root import ROOT_LIMIT, increasing_root
+from lifted_bregman.activations.roots import ROOT_LIMIT, increasing_root
 from tests.activations import oracles
 from tests.activations.scalar_functions import (
     CONJUGATE,

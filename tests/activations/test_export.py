@@ -15,7 +15,7 @@ BATCH = torch.export.Dim("batch")
 
 
 def exported(activation, dtype):
-    """The activation's own graph, traced with a batch that is not the one it will see."""
+    """The exported graph of an activation, traced with a batch of another size than it is called with."""
     module = activation.as_module()
     return torch.export.export(module, (torch.ones(7, 5, dtype=dtype),), dynamic_shapes=({0: BATCH},)).module()
 

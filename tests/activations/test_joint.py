@@ -86,7 +86,7 @@ EXACT = {
 
 
 @over(cases.name, activation=EXACT, dtype=[torch.float32, torch.float64], half=[0, 1])
-def test_exact(activation, dtype, half):
+def test_joint_proximal_maps_agree_with_arbitrary_precision(activation, dtype, half):
     """At one half of the scales."""
     generator = random.Random(3)
     scales = generator.sample(SCALES, 6) if isinstance(activation, act.Softmax) else SCALES
@@ -158,7 +158,7 @@ def test_sparsemax_gradient_through_its_module():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-def test_ends_of_joint_domains(dtype):
+def test_projections_are_in_the_domain_and_points_beyond_rounding_are_not(dtype):
     """What the projection returns is inside; a point further out than rounding can explain is not."""
     far = 1e-5 if dtype == torch.float32 else 1e-13
     ball, direction = act.BallProjection(1.3), torch.tensor([[0.6, 0.0, -0.8]], dtype=dtype)

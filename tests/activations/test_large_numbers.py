@@ -26,7 +26,7 @@ def approx(values, dtype):
 
 
 @pytest.mark.parametrize(("dtype", "size"), LARGE)
-def test_isru(dtype, size):
+def test_isru_of_large_numbers_is_one(dtype, size):
     z, isru = torch.tensor([Z], dtype=torch.float64).mul(size).to(dtype), act.ISRU()
     assert isru(z).tolist() == [[1.0, 1.0, -1.0, 1.0]]
     single = z[0, :, None]
@@ -36,7 +36,7 @@ def test_isru(dtype, size):
 
 @pytest.mark.parametrize("radius", [1e-8, 1.3, 40.0])
 @pytest.mark.parametrize(("dtype", "size"), LARGE)
-def test_ball(dtype, size, radius):
+def test_the_projection_of_large_vectors_is_on_the_ball(dtype, size, radius):
     z, ball = torch.tensor([Z], dtype=torch.float64).mul(size).to(dtype), act.BallProjection(radius)
     assert ball(z)[0].tolist() == approx([radius * value / NORM for value in Z], dtype)
     assert ball.prox(z, 3.0)[0].tolist() == ball(z)[0].tolist()
@@ -47,7 +47,7 @@ def test_ball(dtype, size, radius):
 
 @pytest.mark.parametrize("scale", [0.5, 1.0, 3.0])
 @pytest.mark.parametrize(("dtype", "size"), LARGE)
-def test_group_soft_threshold(dtype, size, scale):
+def test_the_group_threshold_of_large_vectors_keeps_their_digits(dtype, size, scale):
     """The threshold is lost in rounding, unless it is as large as the vector."""
     z = torch.tensor([Z], dtype=torch.float64).mul(size).to(dtype)
     assert act.GroupSoftThreshold(0.7).prox(z, scale)[0].tolist() == approx(z[0].tolist(), dtype)

@@ -108,7 +108,7 @@ def test_bad_scales_and_tensors_are_refused(activation):
 
 
 @pytest.mark.parametrize("activation", cases.ACTIVATIONS, ids=cases.name)
-def test_nan_ends_and_stays_visible(activation):
+def test_nan_ends_the_iteration_and_stays_nan(activation):
     """NaN in gives NaN out after boundedly many iterations; it never turns into a number, and is in no domain."""
     z = torch.tensor([[math.nan, 0.3, 0.1], [0.2, 0.1, 0.4]])
     for scale in (1.0, 0.5, 3.0):

@@ -112,7 +112,7 @@ class OnlyTwo(act.Joint):
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64], ids=str)
 @pytest.mark.parametrize("full", [act.GroupSoftThreshold(0.7), act.BallProjection(1.3), act.Softmax()], ids=repr)
-def test_what_is_left_out_is_worked_out_as_the_closed_forms_are(full: act.Activation, dtype: torch.dtype) -> None:
+def test_derived_methods_agree_with_closed_forms(full: act.Activation, dtype: torch.dtype) -> None:
     own, z = OnlyTwo(full), points().to(dtype)
     x = full.prox(z.flip(0), 0.4)
     close = {"rtol": 1e-5, "atol": 1e-6} if dtype == torch.float32 else {"rtol": 1e-11, "atol": 1e-13}
@@ -148,7 +148,7 @@ def test_infinity_is_in_no_domain() -> None:
     assert not bool(Cone().contains(torch.tensor([0.0, 0.0, math.inf])))
 
 
-def test_without_the_two_methods_there_is_no_activation() -> None:
+def test_a_subclass_needs_both_methods() -> None:
     class Nothing(act.Joint):
         pass
 

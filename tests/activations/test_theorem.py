@@ -143,7 +143,7 @@ def test_items_9_to_11_monotone_lipschitz_firmly_nonexpansive(activation, z, oth
 
 
 def test_the_printed_last_item_is_wrong():
-    """The uncorrected inequality fails: the correction is not a matter of taste."""
+    """The inequality as printed is violated, so that the correction is needed."""
     z, other = torch.tensor([[-1.0]]), torch.tensor([[-2.0]])
     relu = lb.activations.ReLU()
     inner = ((relu(z) - relu(other)) * (z - other)).sum()
@@ -153,7 +153,7 @@ def test_the_printed_last_item_is_wrong():
 @over_all
 @quickly
 @given(rows)
-def test_moreau(activation, z):
+def test_moreau_z_minus_sigma_is_the_prox_of_the_conjugate(activation, z):
     """z = prox_Ψ(z) + prox_{Ψ*}(z).  p = z - σ(z) is prox_{Ψ*}(z) exactly when Ψ*(q) >= Ψ*(p) + <σ(z), q - p> for all
     q.
 

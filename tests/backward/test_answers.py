@@ -46,7 +46,7 @@ def test_dead_and_saturated_units_get_a_signal():
         assert z.grad.sign().item() == G.sign().item()
 
 
-def test_a_chain_is_what_the_formula_says():
+def test_gradients_of_a_chain_follow_the_formula_of_the_answer():
     activations = (act.Softplus(), act.ReLU(), act.Tanh())
     model = chain(*(a.as_module() for a in activations))
     x, y = batch()

@@ -69,12 +69,12 @@ def test_a_model_without_proximal_activation():
 
 
 @pytest.mark.parametrize("thing", [lambda x: x, nn.ReLU, None], ids=["function", "class", "None"])
-def test_what_is_no_module(thing):
+def test_only_modules_are_accepted(thing):
     with pytest.raises(UnsupportedModuleError, match=r"it takes an nn\.Module"):
         lb.lifted_backward(thing)
 
 
-def test_calling_it_twice():
+def test_a_second_lifted_backward_is_refused():
     model = lb.lifted_backward(copy.deepcopy(NET))
     with pytest.raises(CompatibilityError, match=r"already: call lb\.plain_backward first"):
         lb.lifted_backward(model)
@@ -83,7 +83,7 @@ def test_calling_it_twice():
     lb.lifted_backward(lb.plain_backward(model), nudge=0.1)
 
 
-def test_a_model_that_is_not_lifted():
+def test_report_and_plain_backward_refuse_a_model_that_is_not_lifted():
     for function in (lb.plain_backward, lb.backward_report):
         with pytest.raises(CompatibilityError, match=r"call lb.lifted_backward\(model\) first"):
             function(copy.deepcopy(NET))

@@ -64,7 +64,7 @@ def parameters(run: Path) -> list[bytes]:
     return [value.numpy().tobytes() for _, value in sorted(load_file(run / "model.safetensors").items())]
 
 
-def test_the_command_of_the_contract(world: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_the_train_command_of_the_documentation_works(world: Path, tmp_path: Path, capsys: Capture) -> None:
     """The example of the documentation, on a part of a set that is on every machine."""
     command = (
         "train --task classify --data digits-200 --hidden 784,64,64 --solver implicit-sgd --epochs 2 --batch-size 100 "
@@ -218,6 +218,7 @@ def test_samples_of_another_kind_have_higher_scores(
     [
         (("--penalty", "tv:-1"), 2, "weight is -1.0"),
         (("--penalty", "tvv:1"), 2, "did you mean 'tv'"),
+        (("--penalty", "nuclear:1"), 2, "there is no penalty 'nuclear'"),
         (("--out", "found.txt"), 2, ".npy or .csv"),
         (("--picture", "found.gif"), 2, ".png, .pdf, .svg"),
         (("--steps", "0"), 2, "steps is 0"),
@@ -240,6 +241,40 @@ def test_mistakes_of_an_inversion(
     np.save("outputs.npy", np.zeros((2, 9)))
     told = call(capsys, "invert", world / "a", "outputs.npy")
     assert told.code == 3 and "9 numbers for each sample; expected 10" in told.err
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        ((2, 9, 7), "(samples, 8, 8), as in training: scale or crop them to that size."),
+        ((2, 3, 8, 8), "as in training: convert them from colour (3 channels) to grey (1 channel)."),
+    ],
+    ids=["odd size", "colour"],
+)
+@pytest.mark.parametrize(("command", "run"), [("detect", "ae"), ("detect", "a"), ("invert", "ae")])
+def test_pictures_of_another_shape_are_one_sentence(
+    world: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+    command: str,
+    run: str,
+    shape: tuple[int, ...],
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("pictures.npy", np.zeros(shape))
+    told = call(capsys, command, world / run, "pictures.npy")
+    assert told.code == 3 and told.err.rstrip().replace("\n", " ").endswith(said)
+
+
+def test_a_label_without_an_output_is_named(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("labels.npy", np.array([0, 11]))
+    told = call(capsys, "invert", world / "a", "labels.npy")
+    assert told.code == 3 and "the label of sample 1 is 11; with 10 outputs, labels run from 0 to 9" in told.err
 
 
 @pytest.mark.parametrize(("command", "run"), [("predict", "a"), ("encode", "ae"), ("reconstruct", "ae")])
@@ -418,7 +453,7 @@ def test_one_process_at_a_time(world: Path, tmp_path: Path, warm: Warm, capsys: 
     assert first.wait().code == 0
 
 
-def test_a_folder_in_which_another_process_starts_is_told_as_such(
+def test_a_folder_that_another_process_has_locked_is_named(
     world: Path, tmp_path: Path, warm: Warm, capsys: Capture
 ) -> None:
     """It is caught while it writes settings.toml; once it is killed, the folder is free."""
@@ -499,7 +534,7 @@ def test_a_broken_pipe_is_quiet_in_a_process_of_its_own() -> None:
     assert done.returncode in (0, 1)
 
 
-def test_a_run_goes_on_when_nobody_reads_its_progress(world: Path, tmp_path: Path, warm: Warm) -> None:
+def test_a_closed_pipe_for_progress_does_not_stop_a_run(world: Path, tmp_path: Path, warm: Warm) -> None:
     run = tmp_path / "run"
     called = warm.start("train", "--config", world / "a" / "settings.toml", "--out", run, closed=[1, 2]).wait()
     assert called.code == 0

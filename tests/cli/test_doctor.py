@@ -15,7 +15,7 @@ from tests.cli.program import call
 Capture = pytest.CaptureFixture[str]
 
 
-def test_doctor(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_doctor_finds_nothing_wrong_here(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     healthy = call(capsys, "doctor")
     assert healthy.code == 0 and not healthy.err
     for word in ("torch", "threads", "extra plot", "data mnist", "data digits", *(f"check {c}" for c in doctor.CHECKS)):

@@ -10,16 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from lifted_bregman.cli import checkpoint, data
 from lifted_bregman.cli._app import make_app
 from lifted_bregman.cli.commands import installed
-from lifted_bregman.experiments.settings import NAMES
+from lifted_bregman.experiments.settings import SETTING_NAMES
+from lifted_bregman_lab.commands import bench
 from tests.cli.program import call
 
 Capture = pytest.CaptureFixture[str]
 HERE = Path(__file__).parent
-WITH_GROUPS = ["data", "checkpoint", "bench"]
-COMMANDS = [*installed(), "data list", "data get", "data verify", "checkpoint verify"]
-COMMANDS += [f"bench {name}" for name in ("race", "show", "scale", "estimators")]
+WITH_GROUPS = {"data": data.data_app, "checkpoint": checkpoint.checkpoint_app, "bench": bench.app}
+COMMANDS = [*installed()]
+COMMANDS += [f"{group} {name}" for group, app in WITH_GROUPS.items() for name in app if not name.startswith("-")]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -101,7 +103,7 @@ def test_a_command_of_a_package_that_cannot_be_imported_is_named(
 
 def test_every_setting_has_a_flag(capsys: Capture) -> None:
     shown = call(capsys, "train", "--help").out
-    for name in NAMES:
+    for name in SETTING_NAMES:
         assert f"--{name.replace('_', '-')} " in shown, name
 
 

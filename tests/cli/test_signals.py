@@ -1,4 +1,4 @@
-"""A run that is told to stop ends, with the right exit code and everything saved, and goes on exactly."""
+"""A run that receives SIGINT or SIGTERM saves a checkpoint, ends with the right exit code, and resumes exactly."""
 
 from __future__ import annotations
 

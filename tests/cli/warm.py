@@ -24,8 +24,8 @@ from lifted_bregman.cli.commands import installed
 PLACES = {
     "data": ("lifted_bregman.experiments.tables", None, "read_array"),
     "step": ("lifted_bregman.solvers.implicit_sgd", "ImplicitSGD", "step"),
-    "inner loop": ("lifted_bregman.solvers.readings", None, "descend"),
-    "evaluation": ("lifted_bregman.solvers._loop", None, "measured"),
+    "inner loop": ("lifted_bregman.solvers.inner_steps", None, "descend"),
+    "evaluation": ("lifted_bregman.solvers._rows", None, "evaluate_network"),
     "save": ("lifted_bregman.training.files", None, "write_file"),
     "rename": ("os", None, "replace"),
 }

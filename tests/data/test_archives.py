@@ -55,9 +55,7 @@ def pictures():
 def unpacked(tmp_path, content, convert):
     path = tmp_path / "archive.tar.gz"
     path.write_bytes(content)
-    archive = Archive(hashlib.sha256(content).hexdigest(), len(content), convert)
-    archive.require(path)
-    return dict(archive.files(path))
+    return dict(Archive(hashlib.sha256(content).hexdigest(), len(content), convert).files(path))
 
 
 @pytest.mark.parametrize(("pack", "convert"), [(binary, cifar10_binary), (pictures, cifar10_pictures)])
@@ -87,7 +85,7 @@ def test_another_archive_is_not_opened(tmp_path):
     path = tmp_path / "archive.tar.gz"
     path.write_bytes(tarball({"x-ubyte": b"content"}))
     with pytest.raises(Failed, match="the archive is another one"):
-        Archive("0" * 64, 100, idx_files).require(path)
+        dict(Archive("0" * 64, 100, idx_files).files(path))
 
 
 def test_an_archive_that_inflates_without_end_is_not_read_to_its_end(tmp_path):

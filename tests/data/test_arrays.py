@@ -117,7 +117,7 @@ def test_anything_else_is_refused_with_the_reason(tmp_path, name, content, said)
     assert str(path) in str(caught.value) and said in str(caught.value)
 
 
-def test_files_that_are_not_there_or_none(tmp_path):
+def test_missing_files_folders_and_devices_are_refused(tmp_path):
     with pytest.raises(DataError, match="does not exist"):
         read_array(tmp_path / "a.npy")
     (tmp_path / "b.npy").mkdir()

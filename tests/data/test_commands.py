@@ -44,7 +44,7 @@ def test_list_draws_a_table_on_a_terminal(run, monkeypatch):
     assert "\x1b[" in text and "fashion-mnist" in text and "mnist-1k is a random thousand" in text
 
 
-def test_get_and_verify(run, cache, tmp_path):
+def test_get_downloads_and_verify_lists_sound_files(run, cache, tmp_path):
     _, files = tiny()
     put(cache / "tiny", files)
     assert run("get", "tiny") == (0, "tiny is here and verified: Tiny from the cache.\n", "")

@@ -90,14 +90,14 @@ def test_a_failing_mirror_is_passed_over_for_the_next(server, cache, fault, said
     info, files = tiny(mirrors=(bad, good))
     offer(server, "bad", files, {NAMES[0]: fault})
     offer(server, "good", files)
-    found = fetch.content(info, timeouts=QUICK)
+    found = fetch.fetch_files(info, timeouts=QUICK)
     asked = sum(path.startswith("/bad/") for path in server.requests)
     assert asked == (1 if fault in ("stalled", "silent") else 4)  # a mirror that does not answer is asked once
     assert good in found.source and require_whole(cache / "tiny", files) == 4 and not leftovers(cache / "tiny")
     (cache / "tiny" / IMAGES).unlink()
     server.routes = {path: route for path, route in server.routes.items() if not path.startswith("/good/")}
     with pytest.raises(DataError) as caught:
-        fetch.content(info, timeouts=QUICK)
+        fetch.fetch_files(info, timeouts=QUICK)
     assert bad in str(caught.value) and said in str(caught.value) and "By hand: put" in str(caught.value)
     assert require_whole(cache / "tiny", files) == 3 and not leftovers(cache / "tiny")
 
@@ -122,7 +122,7 @@ def test_a_page_instead_of_a_file_is_refused(server, cache, content):
     assert require_whole(cache / "tiny", files) == 0 and not leftovers(cache / "tiny")
 
 
-def test_a_server_that_takes_off_the_compression_is_understood(server, cache):
+def test_a_server_that_decompresses_files_is_supported(server, cache):
     _, files = tiny(mirrors=(f"{server.url}a/",))
     offer(server, "a", files, dict.fromkeys(NAMES, "decoded"))
     assert len(data.load("tiny").train) == 12

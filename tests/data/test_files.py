@@ -12,13 +12,11 @@ CALLS = ("open", "fdopen", "fsync", "replace")
 
 
 def write(path, content, fail=None):
-    def fill(file):
+    with files.replacing(path) as file:
         file.write(content[:2])
         if fail is not None:
             raise fail
         file.write(content[2:])
-
-    files.write_atomically(path, fill)
 
 
 def test_a_file_is_written_and_replaced(tmp_path):
@@ -72,8 +70,8 @@ def test_every_failing_call_leaves_a_whole_file(tmp_path, monkeypatch, call):
     assert fails > 1 and path.read_bytes() == b"new"
 
 
-def test_a_workspace_and_the_leftovers_of_others_go_away(tmp_path):
-    with pytest.raises(ValueError, match="inside"), files.workspace(tmp_path) as work:
+def test_a_scratch_folder_and_unfinished_files_of_others_are_removed(tmp_path):
+    with pytest.raises(ValueError, match="inside"), files.scratch_folder(tmp_path) as work:
         (work / "part").write_bytes(b"x")
         raise ValueError("inside")
     assert os.listdir(tmp_path) == []
@@ -81,7 +79,7 @@ def test_a_workspace_and_the_leftovers_of_others_go_away(tmp_path):
     (tmp_path / ".lifted-folder.part").mkdir()
     (tmp_path / ".mine.part").write_bytes(b"x")
     with files.locked(tmp_path):
-        assert os.listdir(tmp_path) == [".mine.part"]  # what somebody else calls a part stays
+        assert os.listdir(tmp_path) == [".mine.part"]  # the name of another program
 
 
 def test_the_content_is_on_disk_before_the_name_and_the_name_before_the_return(tmp_path, monkeypatch):

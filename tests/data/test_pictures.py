@@ -61,7 +61,7 @@ def test_pictures_are_downloaded_once_and_kept(tiny, server, cache):
     assert torch.equal(again[1], colour) and len(server.requests) == 3
 
 
-def test_a_folder_of_the_users_own_is_taken_as_it_is(tiny, server, tmp_path):
+def test_a_folder_of_the_user_is_read_without_changes(tiny, server, tmp_path):
     for name, body in CONTENT.items():
         (tmp_path / name).write_bytes(body)
     assert len(load_pictures("tiny-pictures", data_dir=tmp_path)) == 2 and server.requests == []
@@ -70,7 +70,7 @@ def test_a_folder_of_the_users_own_is_taken_as_it_is(tiny, server, tmp_path):
         load_pictures("tiny-pictures", data_dir=tmp_path)
 
 
-def test_wrong_bytes_are_not_used_and_damage_in_the_cache_is_mended(tiny, server, cache):
+def test_wrong_bytes_are_not_used_and_damaged_files_of_the_cache_are_downloaded_again(tiny, server, cache):
     server.serve("two/b.png", CONTENT["b.png"][:-1] + b"!")
     with pytest.raises(
         DataError, match=r"cannot be had\. Tried: .*/one/b.png .*/two/b.png .*By hand: put a.png.gz, b.png.gz"
@@ -82,14 +82,14 @@ def test_wrong_bytes_are_not_used_and_damage_in_the_cache_is_mended(tiny, server
     assert len(load_pictures("tiny-pictures")) == 2
 
 
-def test_without_the_network_it_is_said_what_to_do(tiny, cache):
+def test_without_the_network_the_error_has_the_remedy(tiny, cache):
     with pytest.raises(DataError, match=r"is not on this machine\. Looked in: .* By hand: put a\.png\.gz, b\.png\.gz"):
         load_pictures("tiny-pictures", download=False)
     with pytest.raises(DataError, match="there are no pictures 'bsd': the names are train400, bsd68, set12"):
         load_pictures("bsd")
 
 
-def test_the_commands_know_pictures(tiny, cache, capsys):
+def test_data_commands_list_get_and_verify_pictures(tiny, cache, capsys):
     assert re.search(r"tiny-pictures +2 pictures +small +- +to be got \(mirrors\)", call(capsys, "data", "list").out)
     called = call(capsys, "data", "get", "tiny-pictures")
     assert called.code == 0 and "is here and verified" in called.out and "/two/" in called.out
@@ -99,7 +99,7 @@ def test_the_commands_know_pictures(tiny, cache, capsys):
     assert call(capsys, "data", "verify", "tiny-pictures").code != 0
 
 
-def test_the_registered_pictures_have_their_numbers():
+def test_registered_pictures_have_the_published_counts():
     counts = {"train400": 400, "bsd68": 68, "set12": 12}
     for name, info in PICTURES.items():
         assert len(info.files) == counts[name] and len({file.sha256 for file in info.files}) == counts[name]

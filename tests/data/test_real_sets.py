@@ -43,7 +43,7 @@ def assert_means(found, means, deviations):
 
 
 @pytest.mark.long
-def test_the_real_mnist_comes_out_with_the_known_hashes(real):
+def test_the_real_mnist_has_the_registered_hashes(real):
     found = obtained("mnist", real)
     known = {
         "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",

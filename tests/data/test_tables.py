@@ -42,7 +42,7 @@ def test_a_table_is_downloaded_verified_and_listed(server, cache, monkeypatch, c
         load_table("adbench-tinny")
 
 
-def test_twenty_tables_are_known():
+def test_twenty_tables_are_registered():
     assert len(TABLES) == 20
     for name, info in TABLES.items():
         assert name == info.name and info.files == (info.file,) and len(info.file.sha256) == 64

@@ -42,7 +42,7 @@ def test_a_text_is_downloaded_once_and_kept(tiny, server, cache):
     ]
 
 
-def test_a_file_of_the_users_own_is_taken_as_it_is(tiny, server, tmp_path, cache):
+def test_a_file_of_the_user_is_read_without_changes(tiny, server, tmp_path, cache):
     (tmp_path / "input.txt").write_bytes(CONTENT)
     assert load_text("tiny-text", data_dir=tmp_path) == CONTENT.decode() and server.requests == []
 
@@ -61,14 +61,14 @@ def test_wrong_bytes_are_not_used(tiny, server, cache, tmp_path):
     assert load_text("tiny-text") == CONTENT.decode()  # a damaged file in the cache is replaced
 
 
-def test_without_the_network_it_is_said_what_to_do(tiny, cache):
+def test_without_the_network_the_error_has_the_remedy(tiny, cache):
     with pytest.raises(DataError, match=r"is not on this machine\. Looked in: .*By hand: put input\.txt\.gz \(or"):
         load_text("tiny-text", download=False)
     with pytest.raises(DataError, match="there is no text 'shakespeare': the texts are tiny-shakespeare"):
         load_text("shakespeare")
 
 
-def test_the_commands_know_texts(tiny, cache, capsys):
+def test_data_commands_list_get_and_verify_texts(tiny, cache, capsys):
     assert "tiny-text" in call(capsys, "data", "list").out
     assert data.whereabouts(tiny) == "to be got (mirrors)"
     called = call(capsys, "data", "get", "tiny-text")
@@ -81,7 +81,7 @@ def test_the_commands_know_texts(tiny, cache, capsys):
     assert call(capsys, "data", "verify", "tiny-text").code != 0
 
 
-def test_tiny_shakespeare_is_the_file_that_people_use():
+def test_tiny_shakespeare_is_the_file_of_char_rnn():
     info = TEXTS["tiny-shakespeare"]
     assert info.file.size == 1_115_394 and len(info.file.sha256) == 64 and info.files == (info.file,)
     assert replace(info, name="x").name == "x" and texts.TEXTS is TEXTS

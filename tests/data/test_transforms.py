@@ -27,7 +27,7 @@ def close(found, expected, dtype):
     np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=1e-6 if dtype == F32 else 1e-14)
 
 
-def test_centre_takes_the_mean_of_the_training_part_off_both(tinies):
+def test_centre_subtracts_the_mean_of_the_training_part_from_both_parts(tinies):
     dtype = tinies.train.X.dtype
     X, X_test = pixels(np.float64)
     found = tinies.apply(Centre())
@@ -41,7 +41,7 @@ def test_centre_takes_the_mean_of_the_training_part_off_both(tinies):
     assert found.train.y.equal(tinies.train.y) and repr(fitted) == "Centre(mean of 12 features)"
 
 
-def test_centring_together_takes_one_number_off_all_pixels(tinies):
+def test_centring_together_subtracts_one_number_from_all_pixels(tinies):
     dtype = tinies.train.X.dtype
     X, X_test = pixels(np.float64)
     found = tinies.apply(Centre(together=True))
@@ -212,10 +212,16 @@ def test_raw_images_become_what_the_network_was_trained_on(tinies):
     assert found.preparation == prepare
 
 
-def test_images_that_cannot_be_meant_are_refused(tinies):
+def test_images_of_another_shape_type_or_scale_are_refused(tinies):
     prepare = tinies.preparation
     for images, said in (
         (np.zeros((2, 5)), r"shape \(2, 5\); expected \(samples, 12\) or \(samples, 3, 4\)"),
+        (np.zeros((2, 5, 3)), r"\(samples, 3, 4\), as in training: scale or crop them to that size\.$"),
+        (np.zeros((2, 3, 3, 4)), r"convert them from colour \(3 channels\) to grey \(1 channel\)\.$"),
+        (
+            np.zeros((2, 3, 4, 3)),
+            r"put the channels first by X\.transpose\(0, 3, 1, 2\) and convert them from colour \(3 channels\) to grey",
+        ),
         (np.zeros((0, 12)), "shape"),
         (np.zeros(()), "shape"),
         (np.full((2, 12), 256), "go from 256 to 256; expected raw pixels from 0 to 255"),
@@ -231,7 +237,7 @@ def test_images_that_cannot_be_meant_are_refused(tinies):
     assert prepare(np.ones((1, 12), bool)).eq(1).all()
 
 
-def test_whole_zeros_and_ones_are_taken_as_the_ends_of_the_scale_and_that_is_said(tinies):
+def test_integer_zeros_and_ones_are_pixels_from_0_to_1_with_a_warning(tinies):
     """Raw pixels of at most 1 in 255 would be black; zeros alone mean the same on both scales."""
     prepare = tinies.preparation
     binary = (arrays()[0] > 127).astype(np.uint8)

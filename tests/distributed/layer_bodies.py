@@ -105,7 +105,7 @@ def parameters_before_the_end(mate: Mate, name: str, solver: Any) -> Any:
     start = [p.detach().clone() for p in run.problem.model.parameters()]
     batch = run.source.first
     for _ in range(8):  # a step carries the error one layer further down
-        run.state = solver.step(run._shared, run.state, batch)
+        run.state = solver.step(run.rank_problem, run.state, batch)
     network = run.problem.network
     moved = [
         layer
@@ -133,9 +133,9 @@ def places(mate: Mate, name: str, solver: Any, entries: Any = None) -> Any:
         run.load_state_dict(entries)
     else:
         for _ in range(3):
-            if run._epoch_over:
-                run._next_epoch()
-            run._step()
+            if run.epoch_over:
+                run.start_epoch(run.epoch + 1)
+            run.take_step()
     found = _tensors(run.state.state_dict(), ())
     run.collect()
     return found, list(run.partition.terms), run.state_dict() if mate.rank == 0 else None
@@ -187,6 +187,6 @@ def sent(mate: Mate, name: str, solver: Any) -> Any:
     counts = []
     for _ in range(3):
         before = run.border.sent, run.border.messages
-        run.state = solver.step(run._shared, run.state, batch)
+        run.state = solver.step(run.rank_problem, run.state, batch)
         counts.append((run.border.sent - before[0], run.border.messages - before[1]))
     return counts, len(batch)

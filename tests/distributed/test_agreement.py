@@ -40,7 +40,7 @@ DECISIONS = {
 
 
 @pytest.mark.parametrize("name", DECISIONS)
-def test_who_decides(crew, name):
+def test_the_stop_with_the_highest_precedence_wins(crew, name):
     wanted, first = DECISIONS[name]
     expected = None if first is None else wanted[first]
     for found in crew.run(4, decide, wanted):
@@ -96,7 +96,7 @@ def interrupted(mate, other):
     return tuple(found)
 
 
-def test_any(crew):
+def test_any_is_true_if_the_flag_of_one_rank_is(crew):
     for flags in ([False] * 4, [False, False, True, True], [True, False, False, False]):
         assert crew.run(4, asked, flags) == [any(flags)] * 4
     assert Agreement().any(True) is True and Agreement().any(False) is False

@@ -23,7 +23,7 @@ from lifted_bregman import solvers
 from lifted_bregman.distributed import AsynchronousProcesses
 from lifted_bregman.errors import SettingError, WorkerError
 from lifted_bregman.solvers import AsynchronousPIAG, Callback, Outcome, Recorded
-from lifted_bregman.solvers._asynchronous_round import Contribution, Round
+from lifted_bregman.solvers.asynchronous_round import Contribution, Round
 from tests.distributed import bodies
 from tests.distributed.numbers import digest, outcome_of
 from tests.distributed.processes import forked, until
@@ -244,7 +244,7 @@ def test_fit_starts_workers_and_their_order_comes_back():
 
 
 @pytest.mark.parametrize(("before", "after"), [(4, 1), (2, 4), (1, 2)])
-def test_a_run_goes_on_with_other_numbers(before: int, after: int, tmp_path: Path) -> None:
+def test_a_run_is_resumed_with_another_number_of_processes(before: int, after: int, tmp_path: Path) -> None:
     """The two halves, recorded, are one run in one process."""
 
     def part(size: int, stop: int, resume: bool) -> Callable[[int], Any]:

@@ -37,7 +37,7 @@ def with_neighbours(mate):
     return below, above
 
 
-def test_what_all_tell_each_other(crew):
+def test_messages_among_all_ranks(crew):
     """Sums and the largest of all; of a name that several have, the entry of the lowest; every value on rank 0."""
     found = crew.run(4, with_all)
     for rank, (sums, most, of_layers, merged, collected, spread) in enumerate(found):

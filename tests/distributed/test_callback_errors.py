@@ -119,7 +119,7 @@ def test_an_error_of_a_callback_is_raised_by_all(crew: Any, ranks: Sequence[int]
         assert answer == ({moment: told(moment, ranks, rank) for moment in MOMENTS}, True, False)
 
 
-def test_alone_an_error_is_what_it_was() -> None:
+def test_one_process_raises_the_error_object_itself() -> None:
     """The same object, raised by the callback and chained to nothing."""
     case, mistake = make("relu", samples=13), Clumsy("mine")
 
@@ -197,5 +197,5 @@ def test_errors_cost_no_message_of_their_own(crew: Any) -> None:
     assert crew.run(2, counted) == [(Outcome.FINISHED, steps, rows, 2 + steps + 2 * rows + 1 + 1 + 1)] * 2
 
 
-def test_the_error_is_one_of_the_library() -> None:
+def test_callback_error_is_an_error_of_the_library() -> None:
     assert issubclass(CallbackError, lb.errors.LiftedBregmanError) and issubclass(CallbackError, RuntimeError)

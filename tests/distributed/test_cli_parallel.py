@@ -91,7 +91,9 @@ def test_a_run_of_one_process_goes_on_in_workers(table: Path, tmp_path: Path, ca
 
 
 @pytest.mark.long
-def test_layers_in_workers(table: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_lifted_train_with_layers_in_two_workers_has_the_bits_of_one_process(
+    table: Path, tmp_path: Path, capsys: Capture
+) -> None:
     """Without a solver named it is one that can; the bits are those of one process, whoever goes on."""
     out, alone = tmp_path / "run", tmp_path / "alone"
     require_told_once(program(*training(table, out, "--parallel", "layer=2")), out)
@@ -104,7 +106,7 @@ def test_layers_in_workers(table: Path, tmp_path: Path, capsys: Capture) -> None
     require_close(out, alone)
 
 
-def test_torchrun(table: Path, alone: Path, tmp_path: Path) -> None:
+def test_lifted_train_under_torchrun_gives_the_run_of_one_process(table: Path, alone: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["-m", "lifted_bregman.cli", *map(str, training(table, out, "--parallel", "data=2"))]
@@ -136,7 +138,7 @@ def test_in_a_world_the_first_process_speaks(table: Path, alone: Path, tmp_path:
     require_close(out, alone)
 
 
-def test_a_diverged_run_in_a_world(table: Path, tmp_path: Path) -> None:
+def test_a_diverged_run_is_reported_by_rank_0_only(table: Path, tmp_path: Path) -> None:
     more = ("--solver", "sgd", "--set", "learning_rate=1e200", "--parallel", "data=2")
     (code, said), (other_code, nothing) = in_world(2, *training(table, tmp_path / "run", *more))
     assert (code, other_code) == (5, 0) and nothing == "" and "diverged" in said
@@ -164,7 +166,7 @@ def test_a_process_that_has_nobody_speaks_for_itself(
         assert code == 1 and said.startswith(f"lifted: {sentence}") and said.count("\n") == 1, said
 
 
-def test_a_world_that_does_not_fit(table: Path, tmp_path: Path) -> None:
+def test_a_world_of_another_size_than_the_degrees_is_refused(table: Path, tmp_path: Path) -> None:
     for code, said in in_world(2, *training(table, tmp_path / "run", "--parallel", "data=3")):
         assert code == 2 and "3 processes in all, and there are 2" in said
     nameless = [argument for argument in training(table, tmp_path, "--parallel", "data=2") if argument != tmp_path]

@@ -93,7 +93,7 @@ WAYS = ("on four", "on two", "single precision")
     ],
     ids=lambda value: value if isinstance(value, str) else cases.name(SOLVERS[value])[:60],
 )
-def test_every_solver(crew, place, way):
+def test_every_solver_has_the_numbers_of_one_process(crew, place, way):
     """On 4 processes and on 2, on two problems that change from solver to solver; and on 2 in float32."""
     solver = SOLVERS[place]
     names = fitting(solver, PROBLEMS)
@@ -152,7 +152,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_other_settings(crew, name):
+def test_other_settings_have_the_numbers_of_one_process(crew, name):
     solver, problem = OTHERS[name]
     epochs = 5 if not solver.minibatch else 2
     assert_as_one_process(crew, 2, problem, solver, epochs=epochs)

@@ -27,7 +27,7 @@ def implicit(**settings) -> solvers.ImplicitSGD:
 @pytest.mark.parametrize("order", ORDERS, ids=repr)
 @pytest.mark.parametrize("reading", READINGS, ids=lambda r: type(r).__name__)
 @pytest.mark.parametrize("space", [Space.SAMPLES, Space.WEIGHTS], ids=lambda s: s.name)
-def test_implicit_steps(crew, space, reading, order, coupling):
+def test_implicit_steps_have_the_numbers_of_one_process(crew, space, reading, order, coupling):
     """Every combination on two processes; the problem changes from one to the next."""
     choices = product((Space.SAMPLES, Space.WEIGHTS), READINGS, ORDERS, Coupling)
     place = [(s, r, o, c) for s, r, o, c in choices].index((space, reading, order, coupling))
@@ -38,13 +38,13 @@ def test_implicit_steps(crew, space, reading, order, coupling):
 
 @pytest.mark.parametrize("space", list(Space), ids=lambda s: s.name)
 @pytest.mark.parametrize("reading", READINGS, ids=lambda r: type(r).__name__)
-def test_implicit_steps_on_four_processes(crew, space, reading):
+def test_implicit_steps_on_four_processes_have_the_numbers_of_one(crew, space, reading):
     """One of which has no sample of the last batch."""
     assert_as_one_process(crew, 4, "smooth", implicit(space=space, reading=reading), epochs=1)
 
 
 @pytest.mark.parametrize("reading", [solvers.Corrected(CERTIFIED), solvers.Majorised(CERTIFIED)], ids=repr)
-def test_guaranteed_norms(crew, reading):
+def test_guaranteed_norms_have_the_numbers_of_one_process(crew, reading):
     for space, name in ((Space.SAMPLES, "relu"), (Space.WEIGHTS, "convolutions")):
         assert_as_one_process(crew, 4, name, implicit(reading=reading, space=space), epochs=1)
 

@@ -39,7 +39,7 @@ def require_bits(found: Ended, expected: Ended) -> None:
 
 
 @pytest.mark.parametrize("name", SOLVERS)
-def test_a_given_world(name: str) -> None:
+def test_fit_joins_a_given_world_with_the_bits_of_one_process(name: str) -> None:
     alone = make(NAME, samples=13)
     expected = ended(alone, train(alone, SOLVERS[name]))
 
@@ -111,7 +111,7 @@ def test_early_stopping_alone_has_the_best_parameters_of_all_layers() -> None:
 
 @pytest.mark.parametrize("name", SOLVERS)
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
-def test_a_run_goes_on_with_other_numbers(name: str, before: int, after: int, tmp_path: Path) -> None:
+def test_a_run_is_resumed_with_another_number_of_processes(name: str, before: int, after: int, tmp_path: Path) -> None:
     """What is saved does not depend on the number of processes."""
     alone = make(NAME, samples=13)
     solver = SOLVERS[name]

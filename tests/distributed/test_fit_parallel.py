@@ -236,7 +236,7 @@ def test_all_begin_with_the_parameters_of_the_first() -> None:
 
 
 @pytest.mark.parametrize("different", ["data", "validation", "solver"])
-def test_processes_that_were_given_different_things(different: str) -> None:
+def test_processes_with_different_arguments_are_refused(different: str) -> None:
     def work(rank: int) -> Any:
         case = make("relu", samples=13)
         if different == "data":
@@ -259,7 +259,7 @@ class Raises(Callback):
         raise ZeroDivisionError("in a callback")
 
 
-def test_workers_give_back_what_came_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_return_parameters_history_and_callback_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     alone, case = (make("sparse code", samples=13) for _ in range(2))
     watches = [lb.callbacks.EarlyStopping(patience=50) for _ in range(2)]
@@ -306,7 +306,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[LiftedBregmanError], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_is_refused_before_workers_start(
+def test_impossible_settings_are_refused_before_workers_start(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -40,14 +40,14 @@ def required(port: int) -> str:
     return f"rank 1 of 2 had no answer from 127.0.0.1:{port}, where the processes meet, within 1 seconds: "
 
 
-def test_nobody_listens() -> None:
+def test_a_store_that_does_not_listen_is_an_error_in_time() -> None:
     with socket.socket() as held:  # bound, so that nobody else gets the port
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
         assert forked(2, joins, port)[1].startswith(required(port))
 
 
-def test_whoever_listens_never_answers() -> None:
+def test_a_store_that_never_answers_is_an_error_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         assert forked(2, joins, port)[1].startswith(required(port))
@@ -96,7 +96,7 @@ def behind_a_cable() -> Iterator[tuple[dist.TCPStore, Cable]]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("moment", ["while waiting for others", "when all have come", "never"])
-def test_the_store_falls_silent(moment: str) -> None:
+def test_a_store_that_falls_silent_is_an_error_in_time(moment: str) -> None:
     """torch has sent its question by then, and waits for the answer without end."""
     with behind_a_cable() as (store, cable):
         seen = dist.PrefixStore("lifted/0/1", store)

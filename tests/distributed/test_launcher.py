@@ -174,7 +174,9 @@ def test_a_signal_is_passed_on(
 
 
 @pytest.mark.parametrize("moment", every(["while they start", "before workers start"], 2))
-def test_an_early_signal(moment: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_signal_before_or_during_the_start_of_workers_ends_them(
+    moment: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     own = signal.getsignal(signal.SIGINT)
     started = {
         "before workers start": lambda: signal.getsignal(signal.SIGINT) is not own,

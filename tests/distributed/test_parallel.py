@@ -30,7 +30,9 @@ def test_a_setting_out_of_range_is_named(setting: str, wrong: Any) -> None:
 
 
 @given(DEGREES, DEGREES, strategies.floats(1e-3, 1e6), strategies.integers(0, 9), strategies.sampled_from([None, "lo"]))
-def test_text_says_it_all(data: int, layer: int, timeout: float, restarts: int, interface: str | None) -> None:
+def test_text_and_parse_are_inverse(
+    data: int, layer: int, timeout: float, restarts: int, interface: str | None
+) -> None:
     chosen = lb.Parallel(data, layer, float(f"{timeout:g}"), restarts, interface)
     assert lb.Parallel.parse(str(chosen)) == chosen and chosen.size == data * layer
 
@@ -43,7 +45,7 @@ def test_text_of_the_command_line() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "2", "data", "data=", "=2", "data=2,", "dat=2", "data:2"])
-def test_text_that_is_none_is_refused_with_an_example(text: str) -> None:
+def test_malformed_text_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(SettingError, match="data=2"):
         lb.Parallel.parse(text)
 
@@ -76,7 +78,7 @@ def test_a_world_must_be_data_times_layer(data: int, layer: int, size: int) -> N
             parallel.require_world(size)
 
 
-def test_nobody_is_without_work() -> None:
+def test_every_process_needs_a_sample_and_a_layer() -> None:
     lb.Parallel(data=4, layer=3).require_work(batch=4, layers=3)
     with pytest.raises(SettingError, match="data=4 processes and a batch has 3 samples"):
         lb.Parallel(data=4).require_work(batch=3, layers=3)

@@ -56,7 +56,7 @@ def lasting_store() -> Iterator[int]:
     del store
 
 
-def test_a_process_on_its_own(variables: SetVariables) -> None:
+def test_a_process_without_a_world_cannot_join(variables: SetVariables) -> None:
     assert environment.process_info() is None and not environment.follows() and not environment.launched()
     with pytest.raises(SettingError, match="torchrun"), world.join(lb.Parallel(data=2)):
         pass
@@ -76,7 +76,7 @@ def test_the_variables_of_torchrun(variables: SetVariables) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in TORCHRUN if name != "LOCAL_RANK"])
-def test_half_a_world_is_none(name: str, variables: SetVariables) -> None:
+def test_an_incomplete_set_of_variables_is_no_world(name: str, variables: SetVariables) -> None:
     variables({key: value for key, value in TORCHRUN.items() if key != name})
     assert environment.process_info() is None
 
@@ -88,7 +88,7 @@ def test_the_variables_of_srun(variables: SetVariables) -> None:
     assert environment.process_info() == environment.ProcessInfo(5, 6, 1, 1, "10.0.0.1", 1234)
 
 
-def test_a_batch_script_is_no_world(variables: SetVariables) -> None:
+def test_a_batch_script_without_srun_is_no_world(variables: SetVariables) -> None:
     """The script itself has rank and number of tasks too, but no step: only srun starts the tasks."""
     variables(
         {name: value for name, value in SRUN.items() if not name.startswith("SLURM_STEP")} | {"SLURM_PROCID": "0"}
@@ -112,12 +112,12 @@ def test_a_step_of_one_task_is_no_world(variables: SetVariables) -> None:
         ("login-2.cluster,a[1-2]", "login-2.cluster"),
     ],
 )
-def test_the_first_node(nodes: str, first: str) -> None:
+def test_first_node_reads_slurms_list_of_nodes(nodes: str, first: str) -> None:
     assert environment.first_node(nodes) == first
 
 
 @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"])
-def test_a_variable_that_is_no_number(name: str, variables: SetVariables) -> None:
+def test_a_variable_that_is_not_a_number_is_refused_by_name(name: str, variables: SetVariables) -> None:
     variables(TORCHRUN | {name: "many"})
     with pytest.raises(SettingError, match=f"{name} is 'many'"):
         environment.process_info()
@@ -220,7 +220,7 @@ def ended(rank: int) -> str:
     return "nothing was noticed"
 
 
-def test_an_end_is_a_loss_at_once() -> None:
+def test_the_end_of_a_process_is_noticed_at_once() -> None:
     told, _ = forked(2, ended)
     assert "rank 0 of 2 lost another process" in told
 

@@ -100,7 +100,7 @@ def test_verbose_writes_a_line_for_each_epoch_and_nothing_else_does(kind: type[B
 
 
 @pytest.mark.parametrize("wrong", [-1, "yes", 0.5, None])
-def test_what_verbose_cannot_be(wrong) -> None:
+def test_other_values_of_verbose_are_refused(wrong) -> None:
     with pytest.raises(SettingError, match="verbose is"):
         made(LiftedRegressor, verbose=wrong).fit(X, Y)
 
@@ -147,7 +147,7 @@ def test_a_name_and_its_activation_are_the_same_network_for_a_warm_start() -> No
 
 
 @every_kind
-def test_unknown_names_are_answered_with_what_may_have_been_meant(kind: type[BaseEstimator]) -> None:
+def test_unknown_names_are_refused_with_the_nearest_name(kind: type[BaseEstimator]) -> None:
     for given, said in (
         ("rely", "there is no activation 'rely'; did you mean 'relu'?"),
         ("logistics", "did you mean 'logistic'?"),
@@ -186,7 +186,7 @@ def test_training_and_prediction_on_cuda_give_arrays(kind: type[BaseEstimator]) 
     assert {p.device.type for p in parameters(model)} == {"cuda"}
     assert isinstance(predict(model), np.ndarray) and np.isfinite(predict(model)).all()
     model.partial_fit(X, Y)
-    with pytest.raises(SettingError, match="goes on with device"):
+    with pytest.raises(SettingError, match="continues with device"):
         model.set_params(device="cpu").partial_fit(X, Y)
 
 

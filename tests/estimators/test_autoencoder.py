@@ -97,7 +97,7 @@ class Seen(Callback):
         self.X, self.Y = run.data.X.numpy(), run.data.Y.numpy()
 
 
-def test_noise_goes_into_the_inputs_and_not_into_the_targets() -> None:
+def test_noise_is_added_to_inputs_and_not_to_targets() -> None:
     drawn = []
     for seed in (0, 0, 1):
         seen = Seen()
@@ -135,7 +135,7 @@ def test_a_loss_brings_its_activation() -> None:
 
 
 def test_codes_that_are_all_zero_are_reported() -> None:
-    with pytest.warns(ConvergenceWarning, match="Every code is 0"):
+    with pytest.warns(ConvergenceWarning, match="The codes of all samples are 0"):
         model = small(code_penalty=1e6).fit(X)
     assert not model.transform(X).any()
 
@@ -159,14 +159,14 @@ def test_bad_settings_are_named(settings: dict, said: str) -> None:
 
 def test_codes_of_another_width_are_refused() -> None:
     model = small().fit(X)
-    with pytest.raises(DataError, match="9 features and those of this network 10"):
+    with pytest.raises(DataError, match="9 features; expected 10, as transform"):
         model.inverse_transform(np.zeros((3, 9)))
     with pytest.raises(ValueError, match="NaN"):
         model.inverse_transform(np.full((3, 10), np.nan))
 
 
 @pytest.mark.parametrize("what", ["transform", "inverse_transform", "denoise", "score"])
-def test_nothing_works_before_fit(what: str) -> None:
+def test_methods_raise_not_fitted_before_fit(what: str) -> None:
     with pytest.raises(NotFittedError):
         getattr(small(), what)(X)
     with pytest.raises(NotFittedError):

@@ -47,7 +47,7 @@ def test_digits_are_learned_as_well_as_by_scikit_learns_network() -> None:
     assert scores[0] > 0.95
 
 
-def test_without_hidden_layers_it_is_logistic_regression() -> None:
+def test_a_classifier_without_hidden_layers_is_logistic_regression() -> None:
     n, weight = len(X), 0.05
     ours = LiftedClassifier(
         hidden=(),
@@ -121,12 +121,12 @@ def test_one_class_is_refused() -> None:
         small().fit(X, Y, sample_weight=(Y == 1).astype(float))
 
 
-def test_a_loss_that_cannot_count_classes_is_refused() -> None:
+def test_a_loss_without_classes_is_refused() -> None:
     with pytest.raises(SettingError, match=r"CrossEntropy\(\) or SquaredError\(\)"):
         small(loss=lb.BregmanLoss(lb.activations.Tanh())).fit(X, Y)
 
 
-def test_partial_fit_needs_all_classes_first_and_knows_them_then() -> None:
+def test_the_first_partial_fit_needs_all_classes_and_later_ones_none() -> None:
     some = Y < 2
     with pytest.raises(SettingError, match="classes="):
         small().partial_fit(X[some], Y[some])
@@ -138,15 +138,15 @@ def test_partial_fit_needs_all_classes_first_and_knows_them_then() -> None:
     assert model.n_iter_ == 3
     with pytest.raises(DataError, match="label 7"):
         model.partial_fit(X, np.where(Y == 0, 7, Y))
-    with pytest.raises(DataError, match="goes on with the classes 0, 1, 2"):
+    with pytest.raises(DataError, match="continues with the classes 0, 1, 2"):
         model.partial_fit(X[some], Y[some], classes=[0, 1])
     with pytest.raises(DataError, match="label 2"):
         small().partial_fit(X, Y, classes=[0, 1])
 
 
-def test_warm_start_keeps_to_its_classes() -> None:
+def test_a_warm_start_refuses_other_classes() -> None:
     model = small(warm_start=True).fit(X, Y)
-    with pytest.raises(DataError, match="goes on with the classes"):
+    with pytest.raises(DataError, match="continues with the classes"):
         model.fit(X[Y < 2], Y[Y < 2])
 
 

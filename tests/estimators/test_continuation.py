@@ -41,7 +41,7 @@ def test_partial_fits_on_the_same_samples_are_one_fit(kind: type[BaseEstimator],
 
 
 @every_kind
-def test_partial_fits_of_the_default_solver_have_no_end(kind: type[BaseEstimator]) -> None:
+def test_step_sizes_of_partial_fits_do_not_fall_to_0(kind: type[BaseEstimator]) -> None:
     first = {"classes": [0, 1, 2]} if kind is LiftedClassifier else {}
     default, endless = (made(kind, solver=solver).partial_fit(X, Y, **first) for solver in (None, ENDLESS))
     assert same_parameters(default.partial_fit(X, Y), endless.partial_fit(X, Y))
@@ -50,7 +50,7 @@ def test_partial_fits_of_the_default_solver_have_no_end(kind: type[BaseEstimator
 
 @every_kind
 @pytest.mark.parametrize("solver", [lb.GramSweep(total_steps=25, epochs=5), *CARRIED], ids=name)  # 5 batches, 5 epochs
-def test_a_warm_start_goes_on_where_the_last_fit_ended(kind: type[BaseEstimator], solver: solvers.Solver) -> None:
+def test_a_warm_start_continues_the_last_fit(kind: type[BaseEstimator], solver: solvers.Solver) -> None:
     whole = made(kind, solver=solver, epochs=5, tol=None).fit(X, Y)
     parts = made(kind, solver=solver, epochs=3, tol=None, warm_start=True).fit(X, Y)
     parts.set_params(epochs=2).fit(X, Y)
@@ -62,7 +62,7 @@ def test_a_warm_start_goes_on_where_the_last_fit_ended(kind: type[BaseEstimator]
 
 
 @pytest.mark.parametrize("more", ["fit", "partial_fit"])
-def test_the_default_solver_goes_on_with_the_schedule_of_the_longer_run(more: str) -> None:
+def test_the_default_solver_follows_the_schedule_of_the_longer_run(more: str) -> None:
     """By hand: 3 steps on all samples of a run of 3, then steps 4 and 5 of a run of 5, or of one without an end."""
     settings = {"batch_size": None, "tol": None, "warm_start": True}
     begin = made(LiftedClassifier, solver=lb.baselines.SGD(learning_rate=1e-30), batch_size=None, epochs=1).fit(X, Y)
@@ -114,7 +114,7 @@ def test_widths_that_can_be_read_only_once_are_refused() -> None:
 
 
 @pytest.mark.parametrize("solver", solver_cases(), ids=name)
-def test_every_solver_fits_and_goes_on_with_other_samples(solver: solvers.Solver) -> None:
+def test_every_solver_fits_and_continues_with_other_samples(solver: solvers.Solver) -> None:
     size = None if not solver.minibatch else 30
     model = made(LiftedRegressor, solver=solver, batch_size=size, epochs=2, hidden=(7, 5)).fit(X, Y)
     begun = [p.clone() for p in parameters(model)]
@@ -124,7 +124,7 @@ def test_every_solver_fits_and_goes_on_with_other_samples(solver: solvers.Solver
     assert not all(torch.equal(p, q) for p, q in zip(begun, parameters(model), strict=True))
 
 
-def test_another_solver_begins_with_a_state_of_its_own() -> None:
+def test_another_solver_starts_with_a_new_state() -> None:
     model = made(LiftedRegressor, solver=lb.baselines.Adam()).fit(X, Y)
     for solver in (lb.ImplicitSGD(5.0, 2), lb.ProximalGradient(), lb.AdaBreg(step_size=0.01)):
         model.set_params(solver=solver, batch_size=None).partial_fit(X, Y)

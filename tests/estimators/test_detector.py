@@ -94,7 +94,7 @@ def test_pictures_of_any_size_in_any_form() -> None:
     assert [m.out_channels for m in found.model_ if isinstance(m, nn.Conv2d)] == [3, 4]
 
 
-def test_contrast_does_not_matter_where_samples_are_standardised() -> None:
+def test_scores_of_standardised_samples_do_not_depend_on_contrast() -> None:
     generator = np.random.default_rng(3)
     X = generator.random((40, 12))
     found = lb.LiftedDetector(**SMALL, standardise="samples").fit(X)
@@ -136,8 +136,19 @@ COLOUR = np.zeros((4, 3, 8, 8))
 @pytest.mark.parametrize(
     ("settings", "X", "error", "said"),
     [
-        ({"images": (1, 8, 8)}, COLOUR, DataError, r"X holds colour pictures \(3 channels\), .* takes grey pictures"),
-        ({"images": (3, 8, 8)}, COLOUR[:, :1], DataError, r"X holds grey pictures \(1 channel\), .* takes colour"),
+        (
+            {"images": (1, 8, 8)},
+            COLOUR,
+            DataError,
+            r"takes \(1, 8, 8\): convert them from colour \(3 channels\) to grey \(1 channel\)\.$",
+        ),
+        ({"images": (3, 8, 8)}, COLOUR[:, :1], DataError, r"from grey \(1 channel\) to colour \(3 channels\)\.$"),
+        (
+            {"images": (3, 8, 8)},
+            COLOUR.transpose(0, 2, 3, 1),
+            DataError,
+            r"put the channels first by X\.transpose\(0, 3, 1, 2\)\.$",
+        ),
         (
             {"images": (3, 8, 7)},
             COLOUR,
@@ -166,7 +177,7 @@ def test_mistakes_are_one_sentence_each(settings: dict, X: np.ndarray, error: ty
     assert str(caught.value).count(". ") == 0
 
 
-def test_a_detector_must_be_fitted_and_asked_about_what_it_was_fitted_to(detector: lb.LiftedDetector) -> None:
+def test_a_detector_refuses_calls_before_fit_and_samples_of_another_shape(detector: lb.LiftedDetector) -> None:
     for method in ("decision_function", "predict", "predict_proba", "predict_confidence", "explain", "reconstruct"):
         with pytest.raises(NotFittedError, match="not fitted yet"):
             getattr(lb.LiftedDetector(), method)(np.eye(3))
@@ -175,5 +186,5 @@ def test_a_detector_must_be_fitted_and_asked_about_what_it_was_fitted_to(detecto
     pictures = lb.LiftedDetector(images=(3, 8, 8), hidden=(2, 2), epochs=1).fit(
         np.random.default_rng(0).random((9, 3, 8, 8))
     )
-    with pytest.raises(DataError, match="X holds grey pictures"):
+    with pytest.raises(DataError, match="convert them from grey"):
         pictures.predict(np.zeros((2, 8, 8)))

@@ -57,7 +57,7 @@ def test_input_noise_of_a_linear_regression_is_scikit_learns_ridge() -> None:
 
 def test_dropout_is_of_hidden_layers_and_the_parameters_keep_their_names() -> None:
     network = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2))
-    noisy = lb.maps.noise.with_noise(network, dropout=0.25, input_noise=0.5)
+    noisy = lb.maps.noise.insert_noise(network, dropout=0.25, input_noise=0.5)
     assert [type(module).__name__ for module in noisy] == [
         *("GaussianNoise", "Linear", "ReLU", "Dropout", "Linear", "Tanh", "Dropout", "Linear")
     ]
@@ -70,13 +70,13 @@ def test_dropout_is_of_hidden_layers_and_the_parameters_keep_their_names() -> No
 
 @every_kind
 @pytest.mark.parametrize("dropout", [-0.1, 1.0, 1.5, math.nan, "half", None, True], ids=str)
-def test_a_dropout_that_is_no_probability_below_1_is_refused(kind: type[BaseEstimator], dropout: Any) -> None:
+def test_dropout_outside_0_to_1_is_refused(kind: type[BaseEstimator], dropout: Any) -> None:
     with pytest.raises(SettingError, match=r"dropout is .*; it must be a number of at least 0 and below 1"):
         made(kind, dropout=dropout).fit(X, Y)
 
 
 @pytest.mark.parametrize("noise", [-1.0, math.inf, math.nan, "loud", None], ids=str)
-def test_an_input_noise_that_is_no_standard_deviation_is_refused(noise: Any) -> None:
+def test_negative_or_infinite_input_noise_is_refused(noise: Any) -> None:
     with pytest.raises(SettingError, match=r"input_noise is .*; it must be a finite number of at least 0"):
         made(LiftedRegressor, input_noise=noise).fit(X, Y)
 

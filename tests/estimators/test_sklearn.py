@@ -58,7 +58,7 @@ def test_a_seed_fixes_initial_weights_and_order() -> None:
     assert not same_parameters(*ends)
 
 
-def test_random_states_mean_what_they_mean_in_scikit_learn() -> None:
+def test_random_states_follow_scikit_learns_rules() -> None:
     shared = np.random.RandomState(3)
     one = made(LiftedRegressor, random_state=shared).fit(X, Y)
     two = made(LiftedRegressor, random_state=shared).fit(X, Y)
@@ -70,7 +70,7 @@ def test_random_states_mean_what_they_mean_in_scikit_learn() -> None:
     )
 
 
-def test_global_generators_are_left_alone() -> None:
+def test_global_generators_do_not_change() -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)

@@ -44,7 +44,7 @@ def overfitting(**settings) -> LiftedClassifier:
     )
 
 
-def test_early_stopping_puts_the_best_parameters_back() -> None:
+def test_early_stopping_restores_the_best_parameters() -> None:
     rows = Rows()
     noisy = np.where(np.arange(len(Y)) % 2, Y, (Y + np.arange(len(Y))) % 3)
     model = overfitting(callbacks=[rows], tol=0.0).fit(X, noisy)
@@ -80,7 +80,7 @@ class Interrupt(Callback):
 @pytest.mark.filterwarnings("ignore:The run was interrupted")
 @pytest.mark.parametrize("interrupts", [[], [Interrupt(3)]], ids=["stopped", "interrupted"])
 @pytest.mark.parametrize("solver", [lb.LinBreg(step_size=0.3), lb.AdaBreg(step_size=0.01)], ids=name)
-def test_training_goes_on_from_parameters_that_were_put_back(solver: solvers.Solver, interrupts: list) -> None:
+def test_training_continues_from_restored_parameters(solver: solvers.Solver, interrupts: list) -> None:
     # These solvers keep a second copy of the parameters, v: the state of the last step would bring them back.
     noisy = np.where(np.arange(len(Y)) % 2, Y, (Y + np.arange(len(Y))) % 3)
     model = overfitting(solver=solver, callbacks=copy.deepcopy(interrupts)).fit(X, noisy)
@@ -109,7 +109,7 @@ class Spoil(Callback):
             next(run.problem.model.parameters()).data[0, 0] = math.nan
 
 
-def test_training_goes_on_after_a_warm_start_that_diverged() -> None:
+def test_training_continues_after_a_warm_start_that_diverged() -> None:
     model = made(LiftedClassifier, solver=lb.LinBreg(step_size=0.3), warm_start=True).fit(X, Y)
     with pytest.raises(DivergedError, match="output_residual is nan"):
         model.set_params(callbacks=[Spoil(epoch=7)]).fit(X, Y)
@@ -197,7 +197,7 @@ def test_a_search_scores_divergence_as_failure() -> None:
 
 
 @every_kind
-def test_ctrl_c_keeps_what_was_reached_and_warns(kind: type[BaseEstimator]) -> None:
+def test_ctrl_c_keeps_the_parameters_and_warns(kind: type[BaseEstimator]) -> None:
     model = made(kind, epochs=1000, callbacks=[Interrupt(3)], tol=None)
     with pytest.warns(ConvergenceWarning, match="interrupted"):
         model.fit(X, Y)

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from scipy import sparse
+from scipy.special import expit
 from sklearn.base import BaseEstimator
 from sklearn.compose import make_column_transformer
 from sklearn.metrics import log_loss
@@ -43,7 +44,7 @@ def columns(**settings):
 NAMES = ["size", "colour_blue", "colour_green", "colour_red", "town_A", "town_B"]
 
 
-def test_categories_come_through_a_column_transformer(frame) -> None:
+def test_a_column_transformer_encodes_categories(frame) -> None:
     table, y = frame
     network = LiftedClassifier(hidden=(8,), epochs=60, random_state=0)
     pipeline = make_pipeline(columns(), network).fit(table, y)
@@ -53,7 +54,7 @@ def test_categories_come_through_a_column_transformer(frame) -> None:
     assert cross_val_score(pipeline, table, y, cv=3).min() > 0.9
 
 
-def test_names_reach_the_network_where_steps_give_frames(frame) -> None:
+def test_feature_names_are_kept_if_a_step_returns_frames(frame) -> None:
     table, y = frame
     network = LiftedClassifier(hidden=(8,), epochs=5, random_state=0)
     pipeline = make_pipeline(columns(sparse_output=False), network).set_output(transform="pandas").fit(table, y)
@@ -65,7 +66,7 @@ def test_names_reach_the_network_where_steps_give_frames(frame) -> None:
         network.predict(pipeline[:-1].transform(table)[NAMES[::-1]])
 
 
-def test_codes_are_a_frame_where_frames_are_asked_for(frame) -> None:
+def test_codes_are_a_frame_if_the_output_is_set_to_pandas(frame) -> None:
     table, _ = frame
     coder = LiftedAutoencoder((5, 3, 5), epochs=2, code_penalty=0.01, random_state=0)
     codes = make_pipeline(columns(sparse_output=False), coder).set_output(transform="pandas").fit_transform(table)
@@ -81,7 +82,7 @@ def test_strings_without_an_encoder_are_refused(frame) -> None:
 
 @every_kind
 @pytest.mark.parametrize("form", [sparse.csr_matrix, sparse.csr_array, sparse.coo_array, sparse.csc_matrix])
-def test_a_sparse_matrix_is_the_array_that_it_stands_for(kind: type[BaseEstimator], form) -> None:
+def test_a_sparse_matrix_gives_the_results_of_its_dense_array(kind: type[BaseEstimator], form) -> None:
     zeros = np.where(np.abs(X) < 0.8, 0.0, X)
     of_array, of_sparse = made(kind).fit(zeros, Y), made(kind).fit(form(zeros), Y)
     assert same_parameters(of_array, of_sparse)
@@ -95,7 +96,7 @@ def test_a_sparse_matrix_is_the_array_that_it_stands_for(kind: type[BaseEstimato
     assert of_array.score(form(zeros), Y) == of_array.score(zeros, Y)
 
 
-def test_predictions_write_out_a_few_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predictions_make_a_few_rows_dense_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_base, "_ROWS", 16)
     written = []
     monkeypatch.setattr(settings, "dense", lambda rows: written.append(rows.shape) or rows.toarray())
@@ -110,7 +111,7 @@ def test_predictions_write_out_a_few_rows_at_a_time(monkeypatch: pytest.MonkeyPa
 @every_kind
 def test_a_matrix_larger_than_the_memory_is_refused(kind: type[BaseEstimator]) -> None:
     huge = sparse.csr_array((1000, 2_000_000_000))
-    with pytest.raises(DataError, match=r"1,000 x 2,000,000,000, which training writes out: 16,000 GB"):
+    with pytest.raises(DataError, match=r"1,000 x 2,000,000,000, which training makes dense: it needs 16,000 GB"):
         made(kind).fit(huge, np.arange(1000) % 2)
 
 
@@ -127,7 +128,9 @@ def test_indicators_are_learned_by_binary_cross_entropy() -> None:
     entropies = [log_loss(INDICATORS[:, label], p[:, label]) for label in range(3)]
     assert model.loss_ == pytest.approx(sum(entropies), rel=1e-9)
     np.testing.assert_array_equal(model.predict(X), (p > 0.5).astype(int))
-    np.testing.assert_allclose(np.log(p / (1.0 - p)), model.decision_function(X), atol=1e-9)
+    # not by log(p/(1 - p)), which has no digits left where p rounds to 1
+    np.testing.assert_allclose(p, expit(model.decision_function(X)), rtol=1e-12)
+    np.testing.assert_allclose(1.0 - p, expit(-model.decision_function(X)), atol=1e-15)
     np.testing.assert_allclose(np.exp(model.predict_log_proba(X)), p, rtol=1e-12)
     assert (model.predict(X) == INDICATORS).mean() > 0.85
     assert model.score(X, INDICATORS) == (model.predict(X) == INDICATORS).all(1).mean()
@@ -147,7 +150,7 @@ def test_without_hidden_layers_each_label_is_logistic_regression() -> None:
         np.testing.assert_allclose(b[label], theirs.intercept_[0], atol=1e-5)
 
 
-def test_indicators_come_in_several_forms_and_in_parts() -> None:
+def test_indicators_may_be_arrays_or_sparse_and_come_in_parts() -> None:
     small = {"hidden": (7,), "epochs": 1, "random_state": 0, "batch_size": 20}
     model = LiftedClassifier(**small).fit(X, INDICATORS)
     for other in (INDICATORS.astype(bool), INDICATORS.astype(float), INDICATORS.tolist(), sparse.csr_array(INDICATORS)):
@@ -167,10 +170,15 @@ def test_indicators_come_in_several_forms_and_in_parts() -> None:
 @pytest.mark.parametrize(
     ("given", "y", "error", "said"),
     [
-        ({"class_weight": "balanced"}, INDICATORS, SettingError, "class_weight is 'balanced', and y is a matrix"),
-        ({"loss": lb.SquaredError()}, INDICATORS, SettingError, "and y is a matrix of indicators"),
+        (
+            {"class_weight": "balanced"},
+            INDICATORS,
+            SettingError,
+            "class_weight is 'balanced', but rows of the indicator",
+        ),
+        ({"loss": lb.SquaredError()}, INDICATORS, SettingError, "but y is a matrix of indicators"),
         ({"loss": lb.BregmanLoss(lb.activations.Sigmoid())}, Y, SettingError, "takes CrossEntropy"),
-        ({}, 2 * INDICATORS, DataError, "values 0, 2; one of indicators has 0 and 1 only"),
+        ({}, 2 * INDICATORS, DataError, "values 0, 2; expected indicators, 0 and 1 only"),
         ({}, np.stack([Y, Y], axis=1), ValueError, "should be a 1d array"),
     ],
 )

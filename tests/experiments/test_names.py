@@ -98,7 +98,7 @@ def test_the_solvers_of_the_cases_are_built_from_plain_settings() -> None:
         ),
         ("gram-sweep", {"damping": 1, "micro_batches": 2}, solvers.GramSweep(damping=1.0, micro_batches=2)),
         ("gram-sweep", {"total_steps": math.inf}, solvers.GramSweep(total_steps=math.inf)),
-        ("linbreg", {"penalties": "box:-inf:2"}, solvers.LinBreg(penalties=lb.penalties.Box(-math.inf, 2.0))),
+        ("linbreg", {"penalties": "box:-inf:2"}, solvers.LinBreg(penalties=lb.penalties.Bounds(-math.inf, 2.0))),
         ("admm", {"balancing": "none"}, solvers.ADMM(balancing=None)),
         ("admm", {"sweep": "top-down", "monotone": False}, solvers.ADMM(sweep=solvers.TopDown(), monotone=False)),
         ("linbreg", {"penalties": "l1:0.001"}, solvers.LinBreg(penalties=lb.penalties.L1(0.001))),

@@ -165,7 +165,7 @@ def test_a_named_set_is_centred_and_comes_back() -> None:
     assert run.record["classes"] == [str(digit) for digit in range(10)]
 
 
-def test_diabetes() -> None:
+def test_the_diabetes_table_has_442_samples_of_10_features() -> None:
     table = diabetes()
     run = loaded(data="diabetes", task="regress", validation="none")
     assert run.train[0].shape == (442, 10) and run.train[1].shape == (442, 1)
@@ -239,7 +239,7 @@ def test_a_first_line_that_counts_the_columns_is_warned_of(tmp_path: Path, start
     path = tmp_path / "pandas.csv"
     heading = ",".join(str(start + number) for number in range(3))
     path.write_text(heading + "\n0.5,1.5,2.5\n")
-    with pytest.warns(RuntimeWarning, match=r"counts its columns.*header=False"):
+    with pytest.warns(RuntimeWarning, match=r"the numbers of its columns.*header=False"):
         assert read_table(path, None, wanted=False, classes=False).X.shape == (2, 3)
     for harmless in ("0,2,1", "0,1", "1,2,3.5"):
         path.write_text(harmless + "\n")

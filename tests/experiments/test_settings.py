@@ -19,7 +19,7 @@ from lifted_bregman.cli._flags import entries_of
 from lifted_bregman.errors import LiftedBregmanError, SettingError
 from lifted_bregman.experiments import Settings, as_toml, from_entries, read_settings, to_entries
 from lifted_bregman.experiments.build import build_model
-from lifted_bregman.experiments.settings import NAMES
+from lifted_bregman.experiments.settings import SETTING_NAMES
 from lifted_bregman.training import default_solver
 
 # Each setting with another value than its default, in one consistent set.
@@ -169,7 +169,7 @@ def test_a_list_may_be_one_value_or_text() -> None:
     )
 
 
-@pytest.mark.parametrize("name", sorted(set(NAMES) - {"solver"}))
+@pytest.mark.parametrize("name", sorted(set(SETTING_NAMES) - {"solver"}))
 @pytest.mark.parametrize("wrong", [{"a": 1}, [[1]], True], ids=repr)
 def test_no_setting_takes_another_type(name: str, wrong: Any) -> None:
     with pytest.raises(SettingError, match=f"^{name} (is|holds) "):
@@ -224,7 +224,9 @@ def test_a_solver_s_setting_may_be_infinite_and_survives_a_file(written: str, tm
 
 
 @given(
-    st.dictionaries(st.sampled_from([*NAMES, "solver", "epoch"]), st.integers() | st.text() | st.floats() | st.none())
+    st.dictionaries(
+        st.sampled_from([*SETTING_NAMES, "solver", "epoch"]), st.integers() | st.text() | st.floats() | st.none()
+    )
 )
 def test_entries_are_settings_or_a_named_error(entries: dict[str, Any]) -> None:
     try:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lifted_bregman.errors import DataError
-from lifted_bregman.experiments.tables import read_inputs, read_table
+from lifted_bregman.experiments.tables import read_new_inputs, read_table
 from tests import fresh
 
 MEGABYTE = 1 << 20
@@ -20,7 +20,7 @@ import json, sys
 from pathlib import Path
 import numpy as np
 from lifted_bregman.errors import DataError
-from lifted_bregman.experiments.tables import read_inputs, read_table
+from lifted_bregman.experiments.tables import read_new_inputs, read_table
 
 def peak():
     # not getrusage: its maximum includes that of the process that started this one
@@ -28,7 +28,7 @@ def peak():
 
 readers = {
     "table": lambda path: read_table(path, None, True, True),
-    "inputs": lambda path: read_inputs(path, ("a", "b")),
+    "inputs": lambda path: read_new_inputs(path, ("a", "b")),
     "naive": lambda path: [value for value in np.load(path).values()],
 }
 for kind, path in zip(sys.argv[1::2], sys.argv[2::2]):
@@ -53,7 +53,7 @@ def test_what_is_no_regular_file_is_refused_before_it_is_read(tmp_path: Path, ki
         os.write(opened, b"1,2\n3,4\n")
         for path in (fifo, device):
             with pytest.raises(DataError, match=rf"{path.name} is no regular file"):
-                read_table(path, None, False, False) if reader == "table" else read_inputs(path, ("a", "b"))
+                read_table(path, None, False, False) if reader == "table" else read_new_inputs(path, ("a", "b"))
         assert os.read(opened, 100) == b"1,2\n3,4\n"
     finally:
         os.close(opened)

@@ -1,4 +1,4 @@
-"""Attention written out equals torch's, over masks, layouts and projections; its softmax is in sight."""
+"""Attention written out equals torch's, over masks, layouts and projections; its softmax is a call of its own."""
 
 import pytest
 import torch
@@ -98,7 +98,7 @@ def test_self_attention_with_a_mask_that_is_a_buffer(batch_first):
 @pytest.mark.parametrize("kind", ["bool", "float"])
 @pytest.mark.parametrize("padded", [True, False])
 @pytest.mark.parametrize("need_weights", [True, False])
-def test_queries_that_may_attend_to_nothing_get_what_torch_gives_them(kind, padded, need_weights):
+def test_queries_that_may_attend_to_nothing_have_torchs_output(kind, padded, need_weights):
     module = multihead(batch_first=True)
     mask = torch.zeros(4, 4, dtype=torch.bool)
     mask[1] = True

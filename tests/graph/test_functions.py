@@ -147,6 +147,6 @@ OVER_SAMPLES = {
 
 
 @pytest.mark.parametrize("name", OVER_SAMPLES)
-def test_an_order_of_the_samples_is_refused(name):
+def test_sorting_the_samples_is_refused(name):
     with pytest.raises(UnsupportedModuleError, match="dimension of the samples"):
         read_network(Applied(OVER_SAMPLES[name]), torch.randn(5, 4))

@@ -117,7 +117,7 @@ SHARED = {
 
 
 @pytest.mark.parametrize("name", sorted(set(MODELS) - {"torch's own attention and recurrences"}))
-def test_only_what_the_model_uses_twice_is_in_two_terms(name):
+def test_a_parameter_is_in_two_terms_only_if_the_model_uses_it_twice(name):
     """No term repeats a call with parameters of another."""
     model, inputs = MODELS[name]()
     assert set(read_network(model, inputs).shared) == SHARED.get(name, set())

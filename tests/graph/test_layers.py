@@ -54,7 +54,7 @@ def test_joint_activations_act_along_their_dimension(shape, dim):
     torch.testing.assert_close(g, g.mean(dim, keepdim=True).expand_as(g), rtol=1e-9, atol=1e-9)
 
 
-def test_contains_is_one_answer_per_sample():
+def test_contains_is_one_bool_per_sample():
     x = torch.ones(3, 2, 4, 4, dtype=F64)
     x[1, 0, 2, 3] = -1.0
     assert layer(act.ReLU(), 1).contains(x).tolist() == [True, False, True]

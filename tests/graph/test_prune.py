@@ -44,7 +44,7 @@ ACTIVATIONS = [
 
 @pytest.mark.parametrize("activations", ACTIVATIONS, ids=repr)
 @pytest.mark.parametrize("bias", [True, False])
-def test_dead_units_go_and_the_function_stays(activations, bias):
+def test_dead_units_are_removed_and_the_function_is_kept(activations, bias):
     model = network(*activations, bias=bias)
     first, second, third, last = linears(model)
     with torch.no_grad():
@@ -63,7 +63,7 @@ def test_dead_units_go_and_the_function_stays(activations, bias):
     assert report.zeros_after < report.zeros_before
 
 
-def test_a_large_bias_goes_through_the_modules_own_function():
+def test_a_large_bias_is_activated_by_the_module_itself():
     model = network(nn.Softplus(), widths=(5, 4, 2))  # nn.Softplus is linear beyond 20: 2e-9 away from log(1 + e^20)
     with torch.no_grad():
         linears(model)[0].weight[1] = 0.0
@@ -85,7 +85,7 @@ def test_a_missing_bias_is_made_only_where_it_is_needed():
     same(model, pruned)
 
 
-def test_removing_units_exposes_others():
+def test_units_that_become_dead_are_removed_too():
     model = network(nn.Tanh(), nn.Sigmoid(), nn.ReLU())
     first, second, third, last = linears(model)
     with torch.no_grad():
@@ -113,7 +113,7 @@ def test_a_layer_keeps_one_unit():
     same(model, pruned)
 
 
-def test_unstructured_zeros_are_said_to_be_useless_here():
+def test_the_report_says_that_unstructured_zeros_remove_no_unit():
     model = network(nn.ReLU(), nn.Tanh(), nn.Sigmoid())
     with torch.no_grad():
         for linear in linears(model):
@@ -129,7 +129,7 @@ def test_unstructured_zeros_are_said_to_be_useless_here():
     same(model, pruned)
 
 
-def test_a_dense_model_is_returned_as_it_is():
+def test_a_model_without_zeros_is_copied():
     model = network(nn.ReLU(), widths=(5, 4, 3))
     pruned = prune(model)
     assert pruned.report.message == "Nothing was removed: no weight is zero."
@@ -137,7 +137,7 @@ def test_a_dense_model_is_returned_as_it_is():
         assert torch.equal(old, new) and old.data_ptr() != new.data_ptr()
 
 
-def test_the_model_given_is_not_touched_and_the_result_is_a_model_of_its_own():
+def test_the_given_model_is_unchanged_and_shares_no_memory_with_the_result():
     model = network(nn.ReLU(), nn.Tanh(), nn.ELU())
     with torch.no_grad():
         linears(model)[0].weight[3] = 0.0

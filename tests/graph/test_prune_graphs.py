@@ -35,7 +35,7 @@ def same(model, pruned, X):
         torch.testing.assert_close(answer(pruned.eval(), X), answer(model.eval(), X), rtol=1e-12, atol=1e-12)
 
 
-def test_a_dead_channel_of_a_chain_goes_with_its_batch_normalisation():
+def test_a_dead_channel_is_removed_with_its_batch_normalisation():
     def make():
         return nn.Sequential(
             nn.Conv2d(2, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 5, 3), nn.Tanh(), nn.Flatten(),
@@ -60,7 +60,7 @@ def test_a_dead_channel_of_a_chain_goes_with_its_batch_normalisation():
     lb.lift(pruned, loss=lb.SquaredError(), example=X[:2])
 
 
-def test_inner_channels_of_a_residual_net_go_and_the_stream_stays_whole():
+def test_inner_channels_of_a_residual_net_are_removed_and_the_stream_is_kept():
     model, X = seeded(ResNet, 6, 2, 8, 8)
     with torch.no_grad():
         model.layers[0].conv1.weight[1] = 0.0
@@ -74,7 +74,7 @@ def test_inner_channels_of_a_residual_net_go_and_the_stream_stays_whole():
     same(model, pruned, X)
 
 
-def test_a_channel_of_the_stream_goes_where_nobody_reads_it_or_everyone_makes_nothing():
+def test_a_channel_of_the_stream_is_removed_if_it_is_unread_or_zero():
     model, X = seeded(ResNet, 6, 2, 8, 8)
     with torch.no_grad():
         for conv in (model.layers[0].conv1, model.layers[1].conv1):
@@ -135,8 +135,8 @@ def test_what_mixes_units_keeps_them_and_is_named():
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
-def test_no_model_changes_its_function(name):
-    """Every architecture, with some zero rows: whatever can go goes, and the output is the same."""
+def test_pruning_changes_the_function_of_no_model(name):
+    """Every architecture, with some zero rows: all units that can be removed are, and the output is the same."""
     model, inputs = MODELS[name]()
     X = drawn(inputs, 6)
     with torch.no_grad():
@@ -148,7 +148,7 @@ def test_no_model_changes_its_function(name):
 
 
 class Counts(nn.Module):
-    """Its forward knows the width of a layer."""
+    """A model whose forward method reads the width of a layer."""
 
     def __init__(self):
         super().__init__()

@@ -50,7 +50,7 @@ def test_torch_activations_are_read_as_the_proximal_maps_they_are(name):
     torch.testing.assert_close(found(Z), copy.deepcopy(module)(Z.clone()).detach(), rtol=1e-8, atol=1e-8)
 
 
-def test_equal_settings_give_equal_activations_also_where_there_is_no_class():
+def test_equal_settings_give_equal_activations_also_by_from_scalar():
     def first(module):
         return read_network(nn.Sequential(nn.Linear(1, 1), module, nn.Linear(1, 1)))[1].activation
 
@@ -62,7 +62,7 @@ def layers_of(*modules):
     return list(read_network(nn.Sequential(*modules)))
 
 
-def test_a_plain_network():
+def test_a_sequential_of_dense_layers_is_a_chain_of_dense_maps():
     model = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
     network = read_network(model)
     assert len(network) == 3
@@ -144,7 +144,7 @@ def test_frozen_layers_are_layers():
     assert read_network(model)[1].map.parameters == {}
 
 
-def test_a_module_in_map_is_taken_as_it_is():
+def test_a_module_in_map_is_one_traced_map():
     model = nn.Sequential(lb.Map(nn.Sequential(nn.Linear(3, 3), nn.GELU())), nn.ReLU(), nn.Linear(3, 2))
     network = read_network(model)
     assert isinstance(network[1].map, TracedMap)
@@ -295,7 +295,7 @@ def test_a_model_without_parameters_is_refused(model):
         read_network(model)
 
 
-def test_one_layer_is_a_model():
+def test_a_single_linear_layer_is_one_term():
     (layer,) = read_network(nn.Linear(3, 2))
     assert isinstance(layer.map, Dense)
     assert (layer.path, layer.inputs) == ("model (Linear)", (0,))

@@ -136,7 +136,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_refusal_says_where_why_and_what_to_do(name):
+def test_a_refusal_names_place_reason_and_remedy(name):
     function, facts = REFUSED[name]
     with pytest.raises(lb.errors.UnsupportedModuleError) as caught:
         read_network(nn.Sequential(nn.Linear(3, 3), Forward(function)), X)

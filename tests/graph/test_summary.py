@@ -3,7 +3,7 @@
 from torch import nn
 
 import lifted_bregman as lb
-from lifted_bregman.graph import read_network, summary
+from lifted_bregman.graph import read_network, summarise
 from tests.graph.architectures import MODELS
 
 
@@ -12,9 +12,9 @@ def rows(text):
     return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in text.split("\n\n")[0].splitlines()]
 
 
-def test_a_residual_network():
+def test_the_table_of_a_residual_network():
     model, x = MODELS["post-activation residual"]()
-    text = summary(read_network(model.eval(), x[0][:2]))
+    text = summarise(read_network(model.eval(), x[0][:2]))
     table = rows(text)
     assert table[0] == ["name", "map", "activation", "reads", "parameters"]
     assert table[2] == ["1", "relu", "conv 2->4, 3x3", "ReLU()", "input", str(2 * 4 * 9 + 4)]
@@ -24,24 +24,24 @@ def test_a_residual_network():
     assert "inside a map: none" in text
     assert "coupled" not in text
     model.train()
-    assert "Samples are coupled (batch normalisation in training mode): model.layers.0.bn1" in summary(
+    assert "Samples are coupled (batch normalisation in training mode): model.layers.0.bn1" in summarise(
         read_network(model)
     )
 
 
-def test_shared_unused_random_and_left_out():
+def test_shared_unused_random_and_left_out_parts_are_noted():
     model, x = MODELS["shared block"]()
-    text = summary(read_network(model, x))
+    text = summarise(read_network(model, x))
     assert "Shared parameters: block.0.weight (terms 2, 4), block.0.bias (terms 2, 4)." in text
     assert "does not depend on: free.module.weight, free.module.bias, never.weight, never.bias." in text
     model, x = MODELS["dropout"]()
-    assert "Random (dropout in training mode): model.b (Linear)." in summary(read_network(model, x))
-    assert "dropout of model, model.drop." in summary(read_network(model.eval(), x))
+    assert "Random (dropout in training mode): model.b (Linear)." in summarise(read_network(model, x))
+    assert "dropout of model, model.drop." in summarise(read_network(model.eval(), x))
 
 
 def test_activations_inside_a_map_are_named():
     model = nn.Sequential(lb.Map(nn.Sequential(nn.Linear(3, 3), nn.GELU())), nn.ReLU(), nn.Linear(3, 2), nn.Softmax(1))
-    text = summary(read_network(model))
+    text = summarise(read_network(model))
     assert "inside a map: model.0.module.1 (GELU)." in text
     assert rows(text)[2][1:4] == ["1", "lb.Map(Sequential)", "ReLU()"]
     assert rows(text)[3][3] == "Softmax() (the loss's)"
@@ -49,7 +49,7 @@ def test_activations_inside_a_map_are_named():
 
 def test_inputs_have_the_names_of_the_forward_method():
     model, x = MODELS["two inputs"]()
-    table = rows(summary(read_network(model, x)))
+    table = rows(summarise(read_network(model, x)))
     assert table[2][4] == "ids"
     assert table[3][4] == "facts"
     assert [row[5] for row in table[2:4]] == ["28", "16"]

@@ -83,7 +83,7 @@ def test_the_quick_race_has_4_tables_4_opponents_and_3_seeds(capsys: Capture, mo
 def test_a_race_that_is_ended_says_how_to_go_on(tiny: None, capsys: Capture, monkeypatch: Any, tmp_path: Path) -> None:
     monkeypatch.setattr(bench, "run_race", lambda *_: False)
     called = call(capsys, "bench", "race", "--problems", "tiny", "--rows", tmp_path / "r.jsonl")
-    assert called.code == 130 and "the same command goes on" in called.err
+    assert called.code == 130 and "the same command continues" in called.err
 
 
 @pytest.mark.parametrize("name", ["deep-narrow", "fashion-10k", "fashion-1k", "fashion-classify", "mnist-1k"])

@@ -11,8 +11,16 @@ from torch import Tensor, nn
 
 from lifted_bregman import data
 from lifted_bregman.errors import CheckpointError, SettingError
-from lifted_bregman_lab.denoising import ARMS, Study, StudySettings, read_study, run_study, running, write_study
-from lifted_bregman_lab.denoising.arms import schedule
+from lifted_bregman_lab.denoising import (
+    ARMS,
+    DenoisingStudy,
+    StudySettings,
+    read_denoising,
+    run_denoising,
+    running,
+    write_denoising,
+)
+from lifted_bregman_lab.denoising.arms import rate_share
 from lifted_bregman_lab.denoising.page import page
 from lifted_bregman_lab.denoising.samples import NOISE, PATCH, Patches, evaluate, psnr
 from tests.cli.program import call
@@ -66,8 +74,8 @@ def test_psnr_is_ten_times_the_logarithm_of_the_mean_squared_error() -> None:
 
 
 def test_the_rate_rises_at_first_and_ends_at_0() -> None:
-    assert schedule(0.0) == pytest.approx(0.01) and schedule(1.0) == 0.0
-    assert schedule(0.5) == pytest.approx(0.5) and schedule(0.05) > 0.99
+    assert rate_share(0.0) == pytest.approx(0.01) and rate_share(1.0) == 0.0
+    assert rate_share(0.5) == pytest.approx(0.5) and rate_share(0.05) > 0.99
 
 
 class Clock:
@@ -82,13 +90,15 @@ class Clock:
 
 
 @pytest.fixture
-def study(monkeypatch: pytest.MonkeyPatch) -> tuple[Study, dict[str, nn.Module]]:
+def study(monkeypatch: pytest.MonkeyPatch) -> tuple[DenoisingStudy, dict[str, nn.Module]]:
     monkeypatch.setattr(running, "time", Clock())
     models: dict[str, nn.Module] = {}
-    return run_study(TINY, pictures(4), pictures(1), pictures(2), keep=models.__setitem__), models
+    return run_denoising(TINY, pictures(4), pictures(1), pictures(2), keep=models.__setitem__), models
 
 
-def test_all_arms_get_the_same_time_and_train_the_same_network(study: tuple[Study, dict[str, nn.Module]]) -> None:
+def test_all_arms_get_the_same_time_and_train_the_same_network(
+    study: tuple[DenoisingStudy, dict[str, nn.Module]],
+) -> None:
     found, models = study
     assert [row.arm for row in found.rows] == list(models) == list(ARMS)
     assert {(row.seconds, row.steps) for row in found.rows} == {(0.6, 48)}
@@ -110,24 +120,24 @@ def test_the_command_writes_rows_table_and_figure(
     words = ["--minutes", "0.005", "--layers", "1", "--filters", "2", "--kernel-size", "3", "--out", str(tmp_path)]
     called = call(capsys, "bench", "denoising", *words)
     assert called.code == 0 and "back-propagation" in called.out and "28.57" in called.out
-    found = read_study(tmp_path / "denoising.json")
+    found = read_denoising(tmp_path / "denoising.json")
     assert (tmp_path / "denoising.inc").read_text() == page(found) and found.settings["filters"] == 2
     assert (tmp_path / "denoising.png").read_bytes()[:4] == b"\x89PNG"
     assert call(capsys, "bench", "denoising", "--minutes", "0").code == 2
 
 
-def test_a_file_holds_the_study(study: tuple[Study, dict[str, nn.Module]], tmp_path: Path) -> None:
-    write_study(tmp_path / "file", study[0])
-    assert page(read_study(tmp_path / "file")) == page(study[0])
+def test_a_file_holds_the_study(study: tuple[DenoisingStudy, dict[str, nn.Module]], tmp_path: Path) -> None:
+    write_denoising(tmp_path / "file", study[0])
+    assert page(read_denoising(tmp_path / "file")) == page(study[0])
     (tmp_path / "other").write_text("{}")
     with pytest.raises(CheckpointError, match="other is not what 'lifted bench denoising' writes"):
-        read_study(tmp_path / "other")
+        read_denoising(tmp_path / "other")
     with pytest.raises(SettingError, match="filters is 0"):
         StudySettings(filters=0)
 
 
 def test_the_page_shows_the_stored_rows_and_lifted_training_keeps_up() -> None:
-    found = read_study(STORED)
+    found = read_denoising(STORED)
     assert (DOCS / "figures" / "denoising.inc").read_text() == page(found)
     assert "```{include} figures/denoising.inc\n```" in (DOCS / "denoising.md").read_text()
     rows = {row.arm: row for row in found.rows}

@@ -38,12 +38,12 @@ def test_ranks_are_averaged_over_tables_and_shared_by_equals() -> None:
     found = comparison({"iris": (0.9, 0.8, 0.9), "wine": (0.7, 0.8, 0.9), "diabetes": (-0.1, -3.0, -0.2)})
     assert summary.ranks(found) == {"lifted": [1.5, 3.0, 1.0], "scikit-learn": [3.0, 2.0, 3.0], "Adam": [1.5, 1.0, 2.0]}
     assert summary.mean_ranks(found) == pytest.approx({"lifted": 11 / 6, "scikit-learn": 8 / 3, "Adam": 1.5})
-    assert summary.verdict(found) == "On average rank the defaults of the library are worse than those of Adam."
+    assert summary.describe_ranks(found) == "On average rank the defaults of the library are worse than those of Adam."
     page = summary.page(found)
     assert "| iris | accuracy | 0.900 ± 0.014 | 0.800 ± 0.014 | 0.900 ± 0.014 |" in page
     assert "| mean rank |  | 1.83 | 2.67 | 1.50 |" in page and "| processor seconds | of a fit | 1.00 |" in page
     tie = comparison({"iris": (0.9, 0.8, 0.9)})
-    assert "no worse on average rank than those of scikit-learn and Adam." in summary.verdict(tie)
+    assert "no worse on average rank than those of scikit-learn and Adam." in summary.describe_ranks(tie)
 
 
 def test_the_table_of_the_page_is_the_one_of_the_stored_folds() -> None:
@@ -121,7 +121,7 @@ def test_tables_have_samples(table: Table, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "PACKAGE", "no_such_package")
-    with pytest.raises(DataError, match=r"no_such_package is not installed, and carries the table vowel"):
+    with pytest.raises(DataError, match=r"no_such_package is not installed, and contains the table vowel"):
         tables.vowel()
 
 

@@ -63,7 +63,7 @@ def test_after_ctrl_c_what_is_done_is_kept(tmp_path: Path) -> None:
     wait_for(stored)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
-    assert process.returncode == 130 and "out keeps what is done, and the same command goes on" in said
+    assert process.returncode == 130 and "out keeps what is done, and the same command continues" in said
     assert [found.case.algorithm for found in read_scale(stored).measured] == ["back-propagation"]
 
 

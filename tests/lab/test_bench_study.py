@@ -18,7 +18,7 @@ from lifted_bregman_lab.race.problems import RaceProblem
 from lifted_bregman_lab.race.samples import RaceSamples
 from lifted_bregman_lab.study import running, summary
 from lifted_bregman_lab.study.running import Crossings, chosen_rate
-from lifted_bregman_lab.study.variance import explained
+from lifted_bregman_lab.study.variance import explain_variance
 from tests.cli.program import call
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -47,7 +47,7 @@ def by_least_squares(errors: np.ndarray) -> dict[str, float]:
 def test_the_sums_of_squares_are_those_of_nested_regressions() -> None:
     errors = np.random.default_rng(0).normal(size=(4, 3, 5))
     errors += np.arange(4)[:, None, None] * 0.3 + np.arange(5) * 0.2
-    table = explained(errors)
+    table = explain_variance(errors)
     expected = by_least_squares(errors)
     assert {effect.source: effect.squares for effect in table} == pytest.approx(expected, rel=1e-10)
     assert [effect.source for effect in table] == list(expected)
@@ -63,7 +63,7 @@ def test_the_sums_of_squares_are_those_of_nested_regressions() -> None:
 def test_p_is_that_of_scipys_analysis_where_only_one_factor_is_left() -> None:
     """With seeds and architectures that differ in nothing but noise, pooled into the rest by hand."""
     errors = np.random.default_rng(1).normal(size=(3, 2, 4)) + np.arange(3)[:, None, None]
-    table = explained(errors)
+    table = explain_variance(errors)
     pooled = sum(effect.squares for effect in table[1:]) / sum(effect.degrees for effect in table[1:])
     assert f_oneway(*errors.reshape(3, -1)).statistic == pytest.approx(table[0].squares / 2 / pooled)
     from scipy.stats import f
@@ -73,14 +73,14 @@ def test_p_is_that_of_scipys_analysis_where_only_one_factor_is_left() -> None:
 
 def test_effects_that_are_exact_leave_nothing_to_others() -> None:
     errors = np.zeros((2, 3, 4)) + np.array([0.0, 1.0, 5.0])[:, None]
-    shares = {effect.source: effect.share for effect in explained(errors)}
+    shares = {effect.source: effect.share for effect in explain_variance(errors)}
     assert shares == pytest.approx(
         {"optimiser": 0, "architecture": 1, "optimiser x architecture": 0, "seed": 0, "rest": 0}
     )
     with pytest.raises(DataError, match=r"shape \(2, 3\)"):
-        explained(errors[:, :, 0])
+        explain_variance(errors[:, :, 0])
     with pytest.raises(DataError, match="finite"):
-        explained(np.full((2, 2, 2), np.nan))
+        explain_variance(np.full((2, 2, 2), np.nan))
 
 
 def line_problem(losses: list[float], errors: list[float]) -> tuple[RaceProblem, RaceSamples, nn.Module]:

@@ -41,7 +41,7 @@ def test_tables_are_divided_in_proportion_and_standardised(monkeypatch):
     generator = np.random.default_rng(0)
     X, y = generator.normal(3.0, 2.0, (12_000, 4)), (np.arange(12_000) % 10 == 0).astype(int)
     monkeypatch.setattr("lifted_bregman.data.load_table", lambda name, data_dir: (X, y))
-    samples = problems.table("any", 0, None)
+    samples = problems.table_samples("any", 0, None)
     assert samples.train.shape == (7000, 4) and samples.test.shape == (3000, 4)
     assert abs(samples.abnormal.mean() - 0.1) < 0.01
     np.testing.assert_allclose(samples.train.mean(0), 0.0, atol=1e-12)

@@ -13,8 +13,8 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
 from lifted_bregman import lifted_backward
 from lifted_bregman.errors import SettingError
 from lifted_bregman.solvers import Batch
-from lifted_bregman.solvers._batches import epoch_order
-from lifted_bregman.solvers._history import measured
+from lifted_bregman.solvers.batches import epoch_order
+from lifted_bregman.solvers.evaluation import evaluate_network
 from lifted_bregman.solvers.schedules import Constant
 from lifted_bregman_lab.packages import missing_packages
 from lifted_bregman_lab.race import networks
@@ -26,6 +26,7 @@ from lifted_bregman_lab.race.opponents import (
     Trainer,
     choose_opponents,
     cosine,
+    tuned_as,
     warm_up_steps,
 )  # fmt: skip
 from lifted_bregman_lab.race.problems import IMAGES, NUMBERS, PIXELS, PROBLEMS, RaceProblem, Task
@@ -150,7 +151,7 @@ def test_opponents_have_the_loss_that_is_lifted(task: Task, penalty: float, targ
     problem = RaceProblem("t", "T", "tables", lambda folder: data, network, task, 10, 1, 1, code_penalty=penalty)
     model = problem.build(1, data)
     lifted = problem.lifted(model, data)
-    found = measured(lifted, Batch.whole(lifted, data.X, data.Y), False)["objective"]
+    found = evaluate_network(lifted, Batch.whole(lifted, data.X, data.Y), False)["objective"]
     p = data.Y
     entropy = -(p * p.log() + (1 - p) * (1 - p).log()).sum(1).mean().item() if target == "pixels" else 0.0
     assert problem.loss(model, data.X, data.Y).item() == pytest.approx(found + entropy, rel=1e-5)
@@ -160,8 +161,9 @@ def test_the_list_of_opponents() -> None:
     assert {"adamw", "sgd-momentum", "muon", "schedule-free", "soap", "shampoo", "locoprop", "adam"} <= set(OPPONENTS)
     for opponent in OPPONENTS.values():
         assert list(opponent.grid) == sorted(set(opponent.grid)) and all(rate > 0 for rate in opponent.grid)
-        assert (opponent.make is None) == (not opponent.grid) == (opponent.name == "lifted")
-        assert len(opponent.grid) >= 6 or opponent.name == "lifted"
+        assert (opponent.make is None) == (opponent.name == "lifted")
+        assert len(opponent.grid) >= 6 or (not opponent.grid and opponent.name in ("lifted", "lifted-adamw"))
+        assert OPPONENTS[tuned_as(opponent.name)].grid or opponent.name == "lifted"
         assert ("constant" in opponent.title) == (opponent.name == "adam")
     assert not any(OPPONENTS[name].needs for name in QUICK) and REFERENCE in QUICK
     assert [one.name for one in choose_opponents(["muon", "adam"])] == ["muon", "adam"]
@@ -192,6 +194,25 @@ def test_the_deep_autoencoder_has_the_layers_of_the_benchmark() -> None:
     assert [type(m) for m in list(network)[code - 1 : code + 1]] == [nn.Linear, nn.Linear]
     bound = math.sqrt(6 / (784 + 1000))
     assert 0.99 * bound < network[0].weight.abs().max().item() <= bound and not network[0].bias.any()
+
+
+def test_lenet_has_the_parameters_of_the_original() -> None:
+    """The count of LeCun's table for dense convolutions, 61,706, for pictures of one channel."""
+    for channels, padding, size in ((1, 2, 28), (3, 0, 32)):
+        model = networks.lenet(channels, 10, padding)
+        assert sum(p.numel() for p in model.parameters()) == 61_706 + 150 * (channels - 1)
+        assert model(torch.zeros(2, channels, size, size)).shape == (2, 10)
+
+
+def test_the_deep_residual_network_has_128_layers_and_keeps_the_size_of_the_stream() -> None:
+    torch.manual_seed(0)
+    model = networks.residual_dense(784, 10)
+    assert [type(m) for m in model] == [nn.Linear, *[networks._DenseResidual] * 64, nn.Linear]
+    assert len([m for m in model.modules() if isinstance(m, nn.Linear)]) == 2 + 128
+    x = torch.randn(500, 64)
+    with torch.no_grad():
+        growth = model[1:-1](x).square().mean() / x.square().mean()
+    assert float(growth) == pytest.approx((1 + 1 / 64) ** 64, rel=0.1)  # each block adds 1/64, nearly uncorrelated
 
 
 def test_locoprop_is_refused_where_layers_are_not_dense() -> None:

@@ -20,6 +20,7 @@ from lifted_bregman_lab.race.running import (
     run_race,
 )  # fmt: skip
 from lifted_bregman_lab.race.store import KIND, Store, final, identify
+from lifted_bregman_lab.race.verdicts import chosen_rows
 from tests.lab.races import TINY, race_row
 
 PAIR = [OPPONENTS["lifted"], OPPONENTS["adamw"]]
@@ -131,6 +132,17 @@ def test_adamw_sets_the_pace_although_it_was_not_asked_for(tmp_path: Path) -> No
     store = race(tmp_path / "rows.jsonl", RaceSettings(seeds=1), [OPPONENTS["lifted"]])
     assert {row["opponent"] for row in store.select(part="race")} == {"adamw", "lifted"}
     assert len({row["reference_seconds"] for row in store.select(part="race")}) == 1
+
+
+def test_lifted_signals_take_the_rates_that_were_chosen_for_adamw(tmp_path: Path) -> None:
+    """So that the signals are all that differs; the verdicts take the row at the rate of their criterion."""
+    store = race(tmp_path / "rows.jsonl", RaceSettings(seeds=1), [OPPONENTS["lifted-adamw"]])
+    assert {row["opponent"] for row in store.select(part="tune")} == {"adamw"}
+    chosen = best_rates(store.select(part="tune"))
+    for name in ("adamw", "lifted-adamw"):
+        assert {row["rate"] for row in store.select(part="race", opponent=name)} == {*chosen.values()}
+    for criterion, rate in chosen.items():
+        assert {row["rate"] for row in chosen_rows(store.rows.values(), "short")[criterion]} == {rate}
 
 
 def test_a_tuning_alone_stores_no_race(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def threads_end() -> Iterator[None]:
 
 
 def begin(name: str, epochs: int = 4) -> RaceRun:
-    return start_run(TINY, three_clouds(), epochs, 2, OPPONENTS[name], 0.01 if OPPONENTS[name].grid else None)
+    return start_run(TINY, three_clouds(), epochs, 2, OPPONENTS[name], None if name == "lifted" else 0.01)
 
 
 def parameters(run: RaceRun) -> list[torch.Tensor]:

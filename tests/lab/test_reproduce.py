@@ -46,7 +46,9 @@ def test_runs_are_stored_and_claims_are_judged(here: Path, capsys: Capture) -> N
     ]
     (verdict,) = lines(first, "digits-rate")
     assert "reproduced" in verdict and "faster" in verdict and "1 seed" in verdict
-    assert "1 claims: 1 reproduced, 0 not reproduced, 0 not applicable, 0 not run yet." in first.out
+    assert (
+        "1 claim: 1 reproduced, 0 not reproduced, 0 undecided, 0 erratum, 0 not applicable, 0 not run yet." in first.out
+    )
     assert "1 of 2: tiny-digits/0 (digits; about 12 min)" in first.err
     stored = {path: path.read_bytes() for path in here.glob("results/*/*")}
     again = call(capsys, "reproduce", "table1", "--seeds", 1)
@@ -67,7 +69,7 @@ def test_all_the_seeds_of_what_is_wanted(here: Path, capsys: Capture) -> None:
 def test_a_claim_or_a_run_by_its_name(here: Path, capsys: Capture) -> None:
     claim = call(capsys, "reproduce", "codes-sparse", "--seeds", 2)
     assert claim.code == 0, claim.err
-    assert "2 seeds" in lines(claim, "codes-sparse")[0] and "1 claims: 1 reproduced" in claim.out
+    assert "2 seeds" in lines(claim, "codes-sparse")[0] and "1 claim: 1 reproduced" in claim.out
     run = call(capsys, "reproduce", "tiny-other", "--out", "again")
     assert run.code == 0 and "not run yet" in lines(run, "digits-rate")[0]
     files = [path.relative_to(here).as_posix() for path in here.rglob("*.jsonl")]
@@ -96,7 +98,7 @@ def test_the_list_says_how_everything_stands(here: Path, capsys: Capture) -> Non
 def test_time_that_is_over_is_no_failure(here: Path, capsys: Capture) -> None:
     called = call(capsys, "reproduce", "all", "--minutes", 1e-9)
     assert called.code == 0
-    assert "9 of 9 runs are left" in called.out and "The same command goes on." in called.out
+    assert "9 of 9 runs are left" in called.out and "The same command continues." in called.out
     assert not (here / "results").exists()
     assert "not run yet" in lines(called, "digits-rate")[0]
 
@@ -206,7 +208,7 @@ def test_a_signal_stops_it_and_the_same_command_goes_on(
     stopped.send(number)
     ended = stopped.wait()
     assert ended.code == CODES[number], ended.err
-    assert "runs are left" in ended.out and "The same command goes on." in ended.out
+    assert "runs are left" in ended.out and "The same command continues." in ended.out
     assert (cut / "work" / "denoise-10k-uae-lbn" / "0" / "checkpoints").exists()
     assert len(rows(cut)) < len(rows(whole))
     assert warm.start(*smoke(cut)).wait().code == 0

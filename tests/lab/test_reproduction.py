@@ -12,6 +12,7 @@ from lifted_bregman.errors import CheckpointError, SettingError
 from lifted_bregman_lab.reproduction import (
     All,
     Between,
+    Cause,
     Claim,
     Counted,
     Evidence,
@@ -20,6 +21,7 @@ from lifted_bregman_lab.reproduction import (
     NotApplicable,
     Paper,
     Priority,
+    Quoted,
     RecipeRun,
     Rule,
     Status,
@@ -35,12 +37,14 @@ from lifted_bregman_lab.reproduction.quantities import (
     Final,
     FinalOverLowest,
     LowestEpoch,
+    Missing,
     OrInfinite,
     Oscillation,
     Quantity,
     Ratio,
     Scaled,
     SecondsPerEpoch,
+    Smallest,
     spread,
 )
 from tests.lab.reproductions import CLASSIFIER, CODES, DIGITS, OTHER, PAPER
@@ -83,6 +87,7 @@ def test_a_pause_does_not_make_epochs_longer() -> None:
         (Difference(Final("two", "a"), Final("one", "a")), 2.5),
         (Ratio(Final("two", "a"), Final("one", "a")), 2.0),
         (Scaled(Final("one", "a"), -2.0, 10.0), 5.0),
+        (Smallest((Final("two", "a"), Final("one", "a"), AtEpoch("one", "a", 2))), 2.5),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Quantity) else "",
 )
@@ -127,7 +132,9 @@ def judged(rule: Rule, *runs: RecipeRun) -> Status:
         (Less(Final("one", "a"), Final("three", "a"), "one", "three"), Status.NOT_RUN),
         (Near(AtEpoch("one", "a", 3), 2.0, 0.5), Status.NOT_RUN),
         (Counted(3, 3, "things"), Status.REPRODUCED),
-        (Counted(3, 4, "things"), Status.NOT_REPRODUCED),
+        (Counted(3, 4, "things"), Status.ERRATUM),
+        (Quoted(Final("one", "a"), 2.5, "from elsewhere"), Status.NOT_APPLICABLE),
+        (Quoted(Final("three", "a"), 9.0, "from elsewhere"), Status.NOT_APPLICABLE),
         (NotApplicable("nothing is said"), Status.NOT_APPLICABLE),
     ],
 )
@@ -160,13 +167,69 @@ def test_all_needs_each_and_says_which_does_not_hold() -> None:
 
 def test_seeds_are_paired_and_judged_by_their_mean() -> None:
     ones = [run("one", [a], seed) for seed, a in enumerate((1.0, 4.0, 100.0))]
-    twos = [run("two", [a], seed) for seed, a in enumerate((2.0, 3.5))]
+    twos = [run("two", [a], seed) for seed, a in enumerate((2.0, 5.5))]
     verdict = claim(Less(Final("one", "a"), Final("two", "a"), "one", "two")).verdict(evidence(*ones, *twos))
     assert (verdict.status, verdict.measured, verdict.seeds) == (Status.REPRODUCED, 2.5, 2)
     assert verdict.spread == pytest.approx(4.5**0.5)
     alone = claim(Near(Final("one", "a"), 35.0, 0.1)).verdict(evidence(*ones))
-    assert (alone.status, alone.measured, alone.seeds) == (Status.REPRODUCED, 35.0, 3)
+    assert (alone.status, alone.measured, alone.seeds) == (Status.UNDECIDED, 35.0, 3)
     assert judged(Less(Final("one", "a"), Final("two", "a"), "", ""), ones[2], twos[0]) is Status.NOT_RUN
+
+
+def seeds(recipe: str, *values: float) -> list[RecipeRun]:
+    return [run(recipe, [value], seed) for seed, value in enumerate(values)]
+
+
+# Values 9, 11, 10, 10: mean 10, s = √(2/3), two standard errors 2 √(2/3) / √4 = 0.8165.
+FOUR = seeds("one", 9.0, 11.0, 10.0, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("bound", "status"),
+    [(10.82, Status.REPRODUCED), (10.81, Status.UNDECIDED), (9.19, Status.UNDECIDED), (9.18, Status.NOT_REPRODUCED)],
+)
+def test_a_bound_within_two_standard_errors_of_the_mean_is_undecided(bound: float, status: Status) -> None:
+    quantity = Final("one", "a")
+    assert judged(Between(quantity, "a", high=bound), *FOUR) is status
+    opposite = {Status.REPRODUCED: Status.NOT_REPRODUCED, Status.NOT_REPRODUCED: Status.REPRODUCED}
+    assert judged(Between(quantity, "a", low=bound), *FOUR) is opposite.get(status, status)
+    # Published so that the upper or lower end of the tolerance is the bound.
+    assert judged(Near(quantity, bound - 50.0, 50.0), *FOUR) is status
+    assert judged(Near(quantity, bound + 50.0, 50.0), *FOUR) is opposite.get(status, status)
+
+
+@pytest.mark.parametrize(
+    ("others", "status"),
+    [
+        ((11.0, 13.0, 12.0, 12.0), Status.REPRODUCED),  # each 2 more: a difference without spread
+        ((10.0, 14.0, 10.0, 10.0), Status.UNDECIDED),  # differences 1, 3, 0, 0: mean 1, two standard errors √2
+        ((9.9, 12.1, 11.0, 11.0), Status.REPRODUCED),  # 0.9, 1.1, 1, 1, although the means overlap
+        ((9.0, 11.0, 10.0, 10.0), Status.NOT_REPRODUCED),
+    ],
+)
+def test_a_comparison_is_decided_by_the_differences_of_equal_seeds(others: tuple[float, ...], status: Status) -> None:
+    rule = Less(Final("one", "a"), Final("two", "a"), "one", "two")
+    assert judged(rule, *FOUR, *seeds("two", *others)) is status
+
+
+def test_one_seed_is_never_undecided() -> None:
+    assert judged(Between(Final("one", "a"), "a", high=5.0), *seeds("one", 5.0)) is Status.REPRODUCED
+
+
+def test_all_is_undecided_where_no_part_fails_and_one_is_undecided() -> None:
+    holds, open_, fails = (Between(Final("one", "a"), f"bound {bound}", high=bound) for bound in (12.0, 10.5, 9.0))
+    verdict = claim(All((holds, open_))).verdict(evidence(*FOUR))
+    assert verdict.status is Status.UNDECIDED and verdict.brief == "1 of 2 hold"
+    assert verdict.sentence.startswith("is undecided: bound 10.5 is 10") and "holds: bound 12" in verdict.sentence
+    assert judged(All((open_, fails, holds)), *FOUR) is Status.NOT_REPRODUCED
+
+
+def test_the_smallest_is_taken_seed_by_seed() -> None:
+    twos = seeds("two", 20.0, 1.0)
+    found = Smallest((Final("one", "a"), Final("two", "a"))).values(evidence(*FOUR, *twos))
+    assert found.to_dict() == {0: 9.0, 1: 1.0}
+    with pytest.raises(Missing, match="one and two"):
+        Smallest((Final("one", "a"), Final("two", "a"))).values(evidence(FOUR[2], *twos))
 
 
 def test_a_diverged_run_reproduces_nothing() -> None:
@@ -275,6 +338,14 @@ def test_mistakes_in_a_paper_are_refused() -> None:
         replace(DIGITS, pictures=True)
     with pytest.raises(SettingError, match="must be CORE or READINGS"):
         replace(DIGITS, priority=Priority.SEEDS)
+    first, second = PAPER.claims
+    for other in ("digits", "codes-sparse"):
+        with pytest.raises(SettingError, match=f"'digits-rate' states the same fact as '{other}'"):
+            replace(PAPER, claims=(replace(first, same_as=other), replace(second, same_as="digits-rate")))
+    with pytest.raises(SettingError, match="a cause for the claim 'digits'"):
+        replace(PAPER, causes=(Cause("haste", "", ("digits",)),))
+    with pytest.raises(SettingError, match="'codes-sparse' of 'tiny' has two causes"):
+        replace(PAPER, causes=tuple(Cause(word, "", ("codes-sparse",)) for word in ("haste", "waste")))
     with pytest.raises(SettingError, match="tolerance is 0"):
         Near(Final("one", "a"), 1.0, 0.0)
     with pytest.raises(SettingError, match="both None"):

@@ -37,7 +37,7 @@ from lifted_bregman_lab.reproduction import (
 )
 from lifted_bregman_lab.reproduction.observing import Observer, edge_error, final_measures, measured
 from lifted_bregman_lab.reproduction.packing import pack, pack_code, unpack, unpack_code
-from lifted_bregman_lab.reproduction.running import load_job_data, run_job
+from lifted_bregman_lab.reproduction.running import build_job_problem, load_job_data, run_job
 from tests.lab.reproductions import (
     CLASSIFIER,
     CODES,
@@ -180,14 +180,18 @@ def test_places_must_be_folders(tmp_path: Path) -> None:
         Places(tmp_path / "file", tmp_path)
 
 
-@pytest.mark.parametrize("recipe", [CODES, DIGITS], ids=lambda recipe: recipe.name)
+_LISTED = {"activation": ("relu", "relu", "soft-threshold:0.05"), "code_threshold": None}
+LATE = replace(CODES, name="late-codes", settings=replace(LIFTED, **_LISTED), code_layer=3)
+
+
+@pytest.mark.parametrize("recipe", [CODES, LATE, DIGITS], ids=lambda recipe: recipe.name)
 def test_what_is_measured_is_what_plain_torch_finds(recipe: Any) -> None:
-    settings = Job(recipe).settings
-    data = load_job_data(settings)
+    job = Job(recipe)
+    data = load_job_data(job.settings)
     assert data.validation is not None
-    problem = build_problem(settings, data.inputs, data.outputs)
-    observer = Observer(problem, data.train, data.validation)
-    found = measured(problem, observer.train, observer.classify)
+    problem = build_job_problem(job, data)
+    observer = Observer(problem, data.train, data.validation, recipe.code_layer)
+    found = measured(problem, observer.train, observer.classify, observer.code)
     X, Y = data.train
     outputs, x = [], X
     with torch.no_grad():
@@ -197,11 +201,11 @@ def test_what_is_measured_is_what_plain_torch_finds(recipe: Any) -> None:
     target = Y if Y.is_floating_point() else F.one_hot(Y, 10).float()
     loss = 0.5 * (x - target).square().sum(1).mean()
     hidden = [(outputs[i], outputs[i + 1]) for i in range(0, len(outputs) - 1, 2)]
-    code = hidden[1][1]
-    penalty = 0.05 * code.abs().sum(1).mean() if recipe is CODES else 0.0
+    code = hidden[2 if recipe is LATE else 1][1]
+    penalty = 0.0 if recipe is DIGITS else 0.05 * code.abs().sum(1).mean()
     assert found["loss"] == pytest.approx(float(loss), rel=1e-5)
     assert found["objective"] == pytest.approx(float(loss + penalty), rel=1e-5)
-    if recipe is CODES:
+    if recipe is not DIGITS:
         assert found["sparsity"] == pytest.approx(float((code == 0).float().mean()), abs=1e-6)
     else:
         assert found["accuracy"] == pytest.approx(float((x.argmax(1) == Y).float().mean()), abs=1e-6)
@@ -220,9 +224,9 @@ def test_pieces_of_a_large_set_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert data.validation is not None
     problem = build_problem(settings, data.inputs, data.outputs)
     observer = Observer(problem, data.train, data.validation)
-    at_once = measured(problem, observer.train, True)
+    at_once = measured(problem, observer.train, True, observer.code)
     monkeypatch.setattr(observing, "_AT_ONCE", 17)
-    in_pieces = measured(problem, observer.train, True)
+    in_pieces = measured(problem, observer.train, True, observer.code)
     assert in_pieces.keys() == at_once.keys()
     for name, value in at_once.items():
         assert in_pieces[name] == pytest.approx(value, rel=1e-5), name

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lifted_bregman_lab.scale import CASES, QUICK, Scale, read_scale
+from lifted_bregman_lab.scale import CASES, QUICK, ScaleStudy, read_scale
 from lifted_bregman_lab.scale.cases import ALGORITHMS, MICRO_BATCHES, Case, Use
 from tests.lab.test_scale_running import made_up
 
@@ -142,7 +142,7 @@ def test_the_model_predicts_what_it_was_not_fitted_to() -> None:
         "sum": [(size, 2e-5 + size / 1e9) for size in sizes],
         "rows": [(size, 1e-5 + size / 1e9) for size in sizes],
     }
-    whole = Scale({}, 0.0, 3, found, links)
+    whole = ScaleStudy({}, 0.0, 3, found, links)
     _, rows = SCRIPT.check_rows(whole, Model.fit(whole))
     assert len(rows) == 2 and {row[6] for row in rows} <= {"+0%", "-0%"} and {row[7] for row in rows} == {"yes"}
     slow = dataclasses.replace(whole, links=links | {"sum": [(size, 2 * time) for size, time in links["sum"]]})
@@ -154,7 +154,7 @@ def test_the_model_predicts_what_it_was_not_fitted_to() -> None:
 def test_relief_takes_from_measured_times_what_the_model_says_sums_cost() -> None:
     """Sums of 4 · 145 bytes: 2 · 1 ms and 580 bytes at 1 MB/s are 2.58 ms of 10 ms."""
     model = Model({BACKPROP: (0.0,) * 4}, Link(1e-3, 1e6), FREE)
-    found = Scale({}, 0.0, 3, [made_up(Case(BACKPROP, "data", 2, 8, 6), 15e-3, 15e-3, 10e-3)])
+    found = ScaleStudy({}, 0.0, 3, [made_up(Case(BACKPROP, "data", 2, 8, 6), 15e-3, 15e-3, 10e-3)])
     _, (row,) = SCRIPT.relief_rows(found, model)
     times = (10.0, 10.0 - 0.29, 10.0 - 0.75 * 2.58, 10.0 - 2.58)
     assert row[3:] == tuple(f"{15.0 / time:.2f}" for time in times)

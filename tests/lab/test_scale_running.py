@@ -1,4 +1,4 @@
-"""`run_scale` in real worker processes; what it stores, goes on with, and makes of it."""
+"""`run_scale` in real worker processes: stored measurements, missing ones, and the tables."""
 
 import dataclasses
 from pathlib import Path
@@ -12,7 +12,7 @@ from lifted_bregman_lab.scale import tables as scale_tables
 from lifted_bregman_lab.scale import target
 from lifted_bregman_lab.scale.cases import Case, Use
 from lifted_bregman_lab.scale.measuring import ALONE, BESIDE, SHARED
-from lifted_bregman_lab.scale.results import Arrival, Measured, Scale
+from lifted_bregman_lab.scale.results import Arrival, Measured, ScaleStudy
 
 CASES = (
     Case("back-propagation", "data", 2, 8, 6, use=Use.CALIBRATE),
@@ -22,12 +22,12 @@ SETTINGS = scale.ScaleSettings(rounds=2, seconds=1e-3, repetitions=0)
 
 
 @pytest.fixture(scope="module")
-def measured() -> Scale:
+def measured() -> ScaleStudy:
     return scale.run_scale(CASES, SETTINGS)
 
 
 @pytest.mark.long
-def test_every_turn_is_timed_and_what_is_sent_is_counted(measured: Scale) -> None:
+def test_every_turn_is_timed_and_what_is_sent_is_counted(measured: ScaleStudy) -> None:
     assert [found.case for found in measured.measured] == list(CASES)
     for found in measured.measured:
         assert {name: len(times) for name, times in found.times.items()} == {ALONE: 2, BESIDE: 2, SHARED: 2}
@@ -40,7 +40,7 @@ def test_every_turn_is_timed_and_what_is_sent_is_counted(measured: Scale) -> Non
 
 
 @pytest.mark.long
-def test_what_is_stored_is_not_measured_again(measured: Scale, tmp_path: Path) -> None:
+def test_what_is_stored_is_not_measured_again(measured: ScaleStudy, tmp_path: Path) -> None:
     scale.write_scale(tmp_path / "scale.json", measured)
     stored = scale.read_scale(tmp_path / "scale.json")
     assert stored.links == measured.links
@@ -75,7 +75,7 @@ def made_up(case: Case, alone: float, beside: float, shared: float) -> Measured:
 
 
 def test_gains_are_ratios_of_rounds() -> None:
-    found = Scale({}, 0.0, 3, [made_up(dataclasses.replace(CASES[0], goal=1.6), 3.0, 4.0, 2.0)])
+    found = ScaleStudy({}, 0.0, 3, [made_up(dataclasses.replace(CASES[0], goal=1.6), 3.0, 4.0, 2.0)])
     header, (row,) = scale_tables.gain_rows(found, "data")
     assert dict(zip(header[3:], row[3:], strict=True)) == {
         "one, ms": "3,000",
@@ -104,7 +104,7 @@ def test_a_run_to_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_runs_to_the_target_that_are_missing() -> None:
     """One competitor has made two runs and another one; with two repetitions the others have all to make."""
     first, second, *others = target.COMPETITORS
-    stored = Scale({}, 0.0, 3, arrivals=[Arrival(first, []), Arrival(second, []), Arrival(first, [])])
+    stored = ScaleStudy({}, 0.0, 3, arrivals=[Arrival(first, []), Arrival(second, []), Arrival(first, [])])
     expected = [(name, 0) for name in others] + [(name, 1) for name in (second, *others)]
     assert scale.missing_arrivals(stored, 2) == expected
     assert scale.missing_arrivals(stored, 0) == []
@@ -117,7 +117,7 @@ def test_arrivals_are_the_first_rows_at_the_target() -> None:
         Arrival("a", [(1, 4.0, low)]),
         Arrival("b", [(1, 1.0, high)]),
     ]
-    _, rows = scale_tables.arrival_rows(Scale({}, 0.0, 3, arrivals=runs))
+    _, rows = scale_tables.arrival_rows(ScaleStudy({}, 0.0, 3, arrivals=runs))
     assert rows == [
         ("a", "3.00", "2.00", "4.00", "1.5", "2 of 2", f"{low:.3g}"),
         ("b", "-", "-", "-", "-", "0 of 1", f"{high:.3g}"),

@@ -1,9 +1,8 @@
-"""The theory figures of the paper: the numbers behind them, the files, the page, and the picture in the README.
+"""The theory figures of the paper: the numbers behind them, the files and the page.
 
 Expected values are the paper's closed forms, computed here with numpy alone.
 """
 
-import re
 import struct
 import subprocess
 import sys
@@ -18,7 +17,6 @@ from lifted_bregman import reports
 from lifted_bregman.errors import SettingError
 from lifted_bregman_lab.paper import theory
 
-REPOSITORY = Path(__file__).parents[2]
 ALPHA, X = 0.5, 0.5
 
 
@@ -156,7 +154,7 @@ def test_the_page_holds_both_figures_and_the_table(files: dict[str, Path]) -> No
 def test_what_a_caller_passes_is_escaped(tmp_path: Path) -> None:
     evil = "<script>alert('&')</script>\" onload=\"x"
     picture = theory.draw_losses(tmp_path / "picture.png")
-    blocks = [reports.Text(evil), reports.Figure(picture, evil, evil), reports.Table([evil], [[evil]], evil)]
+    blocks = [reports.Text(evil), reports.Figure(picture, evil, evil), reports.PageTable([evil], [[evil]], evil)]
     html = reports.Page(evil, evil, [reports.Section(evil, blocks)]).html()
     page = Collector(html)
     assert not page.all("script")
@@ -172,18 +170,18 @@ def test_a_figure_without_alt_text_or_of_another_kind_is_refused() -> None:
 
 def test_a_ragged_table_is_refused() -> None:
     with pytest.raises(SettingError, match=r"row 2 .* has 1 cells"):
-        reports.Table(["a", "b"], [["1", "2"], ["3"]], "numbers")
+        reports.PageTable(["a", "b"], [["1", "2"], ["3"]], "numbers")
 
 
 def test_numbers_in_a_table_are_rounded_and_aligned() -> None:
-    table = reports.Table(["name", "value"], [["pi", 3.14159265], ["answer", 42]], "numbers")
+    table = reports.PageTable(["name", "value"], [["pi", 3.14159265], ["answer", 42]], "numbers")
     html = reports.Page("t", "s", [reports.Section("one", [table])]).html()
     assert '<td class="number">3.142</td>' in html
     assert '<td class="number">42</td>' in html
     assert "<td>pi</td>" in html
 
 
-# The command and the README.
+# The command.
 
 
 def test_the_command_says_where_the_files_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -196,17 +194,3 @@ def test_the_command_says_where_the_files_are(tmp_path: Path, capsys: pytest.Cap
 def test_importing_the_figures_does_not_import_matplotlib() -> None:
     script = "import sys; from lifted_bregman_lab.paper import theory; assert 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
-
-
-def test_the_code_in_the_readme_runs() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (REPOSITORY / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert blocks
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), {})
-
-
-def test_the_links_of_the_readme_lead_somewhere() -> None:
-    links = re.findall(r"\]\(([^)#]+)\)", (REPOSITORY / "README.md").read_text(encoding="utf-8"))
-    assert "docs/figures/bregman_losses.png" in links
-    for link in links:
-        assert link.startswith("https://") or (REPOSITORY / link).is_file(), link

@@ -31,7 +31,7 @@ def test_a_factor_solves_and_inverts(stack):
 
 
 @pytest.mark.parametrize("entry", [-1.0, 0.0, float("nan")])
-def test_one_matrix_of_a_stack_without_a_factor_is_enough(entry):
+def test_a_stack_is_not_definite_if_one_matrix_has_no_factor(entry):
     M = torch.eye(3, dtype=F64).repeat(4, 1, 1)
     M[2, 1, 1] = entry
     assert not Cholesky(M).definite
@@ -57,7 +57,7 @@ def test_the_floor_grows_by_a_hundred_until_there_is_a_factor():
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(3, 8), (8, 3), (5, 5)])
-def test_ridge_systems(rows, columns):
+def test_ridge_systems_are_solved_as_by_numpy(rows, columns):
     rng = np.random.default_rng(rows)
     A, d, G = rng.normal(size=(rows, columns)), rng.uniform(0.5, 2.0, columns), rng.normal(size=(4, columns))
     expected = np.linalg.solve(0.3 * A.T @ A + np.diag(d), G.T).T
@@ -115,7 +115,7 @@ def test_the_factor_is_definite_for_any_rows(kind, tau, dtype):
     assert descent >= 0.5 * float((P * (H @ P)).sum())
 
 
-def test_the_guard_escalates_and_then_gives_up(monkeypatch):
+def test_the_guard_raises_its_floor_and_then_takes_a_gradient_step(monkeypatch):
     K, G, seen = torch.eye(3, dtype=F64), torch.ones(3, 2, dtype=F64), []
     real = torch.linalg.cholesky_ex
 

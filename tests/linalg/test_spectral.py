@@ -20,7 +20,7 @@ from tests.linalg.matrices import F64, nasty, top
 
 
 @pytest.mark.parametrize("name", nasty())
-def test_the_certified_bound_is_never_below_and_a_few_per_cent_above(name):
+def test_the_certified_bound_holds_and_is_a_few_per_cent_above(name):
     A = nasty()[name]
     exact = top(A)
     for estimate in (exact, 0.999 * exact, 0.5 * exact, 1e-9 * exact, 0.0):
@@ -28,7 +28,7 @@ def test_the_certified_bound_is_never_below_and_a_few_per_cent_above(name):
     assert certified_bound(A, exact) <= 1.02 * exact
 
 
-def test_the_certified_bound_of_nothing_is_zero():
+def test_the_certified_bound_of_a_zero_matrix_is_zero():
     assert certified_bound(torch.zeros(4, 3, dtype=F64), 0.0) == 0.0
 
 
@@ -68,14 +68,14 @@ def test_a_warm_start_saves_products_and_follows_the_matrix():
     assert 0.97 * top(A) <= warm <= top(A) * (1.0 + 1e-12)
 
 
-def test_another_shape_starts_afresh():
+def test_a_vector_of_another_shape_is_not_reused():
     power = PowerIteration()
     for n in (3, 5):
         A = torch.diag(torch.arange(1.0, n + 1.0, dtype=F64))
         assert power.estimate(lambda v, A=A: (A @ (A @ v[0]),), (A[0],)) == pytest.approx(n**2, rel=1e-2)
 
 
-def test_a_followed_norm_takes_one_product_and_a_turned_one_more():
+def test_a_followed_power_takes_one_product_and_more_if_the_vector_turns():
     torch.manual_seed(0)
     Q = torch.linalg.qr(torch.randn(30, 30, dtype=F64))[0]
     spectrum = torch.linspace(0.1, 1.0, 30, dtype=F64)

@@ -28,7 +28,7 @@ def test_squared_error_is_half_the_squared_distance():
 
 
 @pytest.mark.parametrize("wrong", [torch.nn.ReLU(), act.ReLU, torch.relu])
-def test_an_activation_of_torch_is_told_from_one_of_this_library(wrong):
+def test_an_activation_of_torch_is_refused_by_its_name(wrong):
     for call in (lambda: lb.bregman_loss(Z, Z, wrong), lambda: lb.BregmanLoss(wrong)):
         with pytest.raises(errors.SettingError, match=r"activation is a \S+\.\S+; it must be one of lb\.activations"):
             call()
@@ -93,7 +93,7 @@ def test_gradient_of_every_bregman_loss(activation):
     assert torch.autograd.gradcheck(lambda w: loss(w, target), (z,), eps=1e-6, atol=1e-7)
 
 
-def test_gradients_are_scaled_by_what_comes_from_above():
+def test_gradients_are_multiplied_by_the_incoming_gradient():
     z = Z.clone().requires_grad_()
     target = torch.zeros_like(Z)
     weights = torch.tensor([2.0, -3.0], dtype=torch.float64)
@@ -125,7 +125,7 @@ def test_second_derivatives_and_derivatives_in_x_are_refused():
         lb.bregman_loss(Z.relu().requires_grad_(), Z, act.ReLU())
 
 
-def test_quadratic_penalty():
+def test_the_quadratic_penalty_has_the_gradient_with_sigma_prime():
     """½‖x - σ(z)‖², with the gradient that contains σ'."""
     z = Z.clone().requires_grad_()
     x = torch.full_like(Z, 0.25)
@@ -180,7 +180,7 @@ def test_targets_of_another_form_are_refused_with_the_call_that_changes_it(loss,
 
 
 @pytest.mark.parametrize(("loss", "target", "error", "says"), BAD_TARGETS)
-def test_targets_that_are_refused(loss, target, error, says):
+def test_targets_outside_the_domain_or_not_finite_are_refused(loss, target, error, says):
     with pytest.raises(error, match=says):
         loss(Z, target)
 

@@ -103,7 +103,7 @@ def test_values_and_pull_backs_agree_with_autograd(name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_no_graph_is_left_and_no_grad_field_is_filled(name):
+def test_no_graph_is_recorded_and_no_grad_field_is_filled(name):
     f, x = build(name)
     x.requires_grad_()
     z = f.apply(x)
@@ -300,7 +300,7 @@ def test_all_patches_are_taken_where_rows_would_be_most_of_them():
     assert not torch.equal(f.gram(x, rows=m // 2), f.gram(x))
 
 
-def test_other_shapes_are_noticed():
+def test_patches_follow_the_shape_of_the_inputs():
     f, x = build("2d, stride 2, padding")
     for inputs in (x, x[:2], torch.randn(3, 2, 6, 5, dtype=F64), torch.randn(3, 2, 9, 9, dtype=F64)):
         close(f.gram(inputs), gram_from_jacobian(f, inputs))
@@ -353,7 +353,7 @@ def test_the_symbol_has_the_norm_of_a_circular_convolution(side, stride, monkeyp
 
 
 def gabor(kernel):
-    """A kernel that answers to one frequency, far from those with zeros in it."""
+    """A kernel whose symbol has its peak at one frequency, and is small far from it."""
     place = torch.arange(kernel, dtype=F64)
     return torch.cos(1.9 * place)[:, None] * torch.cos(0.8 * place + 0.4)
 
@@ -362,7 +362,7 @@ SETTINGS = list(itertools.product([1, 2, 3], [1, 2], [0, 1, 3], [2, 3]))
 
 
 @pytest.mark.parametrize(("stride", "dilation", "padding", "kernel"), SETTINGS)
-def test_the_symbol_is_never_below_and_close_for_large_images(stride, dilation, padding, kernel, monkeypatch):
+def test_the_symbol_bound_holds_and_is_tight_for_large_images(stride, dilation, padding, kernel, monkeypatch):
     monkeypatch.setattr(convolutions, "_MATRIX_ENTRIES", 0)
     torch.manual_seed(1)
     for transposed, side in ((False, 14), (True, 16 if stride == 1 else 9)):
@@ -416,7 +416,7 @@ def test_the_symbol_holds_where_a_torus_of_the_inputs_would_be_too_small(name, m
     assert exact <= f.input_curvature(x, upper=True) <= 4.1 * exact
 
 
-def test_the_largest_of_all_groups_counts():
+def test_the_curvature_is_that_of_the_largest_group():
     f, x = build("2d, groups, no bias")
     for loud in (slice(0, 2), slice(2, 4)):
         scaled = x.clone()
@@ -425,7 +425,7 @@ def test_the_largest_of_all_groups_counts():
         assert exact <= f.parameter_curvature(scaled, upper=True) <= 1.03 * exact
 
 
-def test_the_bound_is_close_where_it_matters():
+def test_the_bound_is_within_twelve_per_cent_for_a_hidden_layer_of_images():
     """A hidden layer for images: the matrix would have 2^25 entries, so that its norm is estimated from below."""
     torch.manual_seed(2)
     f = Convolution(nn.Conv2d(16, 32, 3, padding=1, dtype=F64))
@@ -443,7 +443,7 @@ def test_zero_weights_have_no_curvature():
     assert f.input_curvature(torch.zeros(1, 2, 90, 90, dtype=F64), upper=True) == 0.0
 
 
-def test_what_is_frozen_does_not_count():
+def test_frozen_parameters_have_no_curvature():
     f, x = build("2d, stride 2, padding")
     f.module.weight.requires_grad_(False)
     assert f.parameter_curvature(x) == f.parameter_curvature(x, upper=True) == 4 * 9.0  # ‖1‖² over samples and outputs
@@ -454,7 +454,7 @@ def test_what_is_frozen_does_not_count():
     assert exact <= f.parameter_curvature(x, upper=True) <= 1.03 * exact
 
 
-def test_bounds_hold_in_float32_for_the_numbers_as_they_are():
+def test_bounds_of_float32_maps_hold_in_float64():
     torch.manual_seed(3)
     f = Convolution(nn.Conv2d(2, 3, 3, padding=1))
     x = torch.randn(4, 2, 5, 6)

@@ -33,7 +33,7 @@ def test_dense_parameter_curvature_is_the_norm_of_inputs_with_a_column_of_ones(n
         assert exact <= f.parameter_curvature(X, upper=True) <= 1.06 * exact
 
 
-def test_what_is_frozen_does_not_count():
+def test_frozen_parameters_have_no_curvature():
     X = torch.randn(7, 4, dtype=F64)
     linear = nn.Linear(4, 3, dtype=F64)
     f = Dense(linear)
@@ -137,7 +137,7 @@ def test_no_guarantee_is_claimed_for_any_module():
         f.parameter_curvature(x, upper=True)
 
 
-def test_curvature_of_a_bent_map_is_the_largest_over_samples():
+def test_curvature_of_a_map_that_is_not_affine_is_the_largest_over_samples():
     class Square(nn.Module):
         def forward(self, x):
             return x.square()

@@ -75,7 +75,7 @@ def test_it_is_the_dense_map_of_one_hot_inputs():
     assert f.parameter_curvature(X) == f.parameter_curvature(X, upper=True) == pytest.approx(exact, rel=1e-12)
 
 
-def test_padding_and_frozen_tables_do_not_count():
+def test_padding_and_frozen_tables_have_no_curvature():
     f = build(3)
     close(f.gram(X), torch.tensor([3.0, 2.0, 2.0, 0.0, 0.0, 1.0, 0.0], dtype=F64) / 12)
     assert f.parameter_curvature(X) == 3.0
@@ -86,7 +86,7 @@ def test_padding_and_frozen_tables_do_not_count():
     f.accumulate_parameters(X, d, {})
 
 
-def test_an_index_is_no_variable():
+def test_derivatives_in_indices_are_refused():
     f = build()
     with pytest.raises(lb.errors.CompatibilityError, match="whole numbers"):
         f.pull_back_input(X, torch.ones(3, 4, 2, dtype=F64))
@@ -94,7 +94,7 @@ def test_an_index_is_no_variable():
         f.input_curvature(X, upper=True)
 
 
-def test_what_changes_rows_or_gradients_elsewhere_is_refused():
+def test_max_norm_and_scaled_gradients_are_refused():
     for options in ({"max_norm": 1.0}, {"scale_grad_by_freq": True}):
         with pytest.raises(lb.errors.UnsupportedModuleError, match=next(iter(options))):
             EmbeddingMap(nn.Embedding(7, 2, **options))

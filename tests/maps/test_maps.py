@@ -81,7 +81,7 @@ def test_values_and_pull_backs_agree_with_autograd(name):
 
 
 @pytest.mark.parametrize("name", cases())
-def test_no_graph_is_left_and_no_grad_field_is_filled(name):
+def test_no_graph_is_recorded_and_no_grad_field_is_filled(name):
     f, x = build(name)
     x.requires_grad_()
     z = f.apply(x)

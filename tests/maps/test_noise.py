@@ -18,7 +18,7 @@ from torch import nn
 import lifted_bregman as lb
 from lifted_bregman.errors import SettingError, TensorError, UnsupportedModuleError
 from lifted_bregman.graph.reader import read_network
-from lifted_bregman.graph.summary import summary
+from lifted_bregman.graph.summary import summarise
 from lifted_bregman.maps.sites import RandomSite
 from tests import cases
 
@@ -129,7 +129,7 @@ def test_training_with_noise_or_dropout_ends_at_the_ridge_solution(module, solve
 
 
 @pytest.mark.parametrize("activation", cases.ACTIVATIONS, ids=cases.name)
-def test_noise_adds_to_a_bregman_term_at_least_nothing_and_at_most_ridge(activation):
+def test_noise_adds_between_zero_and_ridge_to_a_bregman_term(activation):
     """B(x, z) is convex in z with a 1-Lipschitz gradient; for the identity the upper bound is what noise adds."""
     std, X = 0.4, drawn(3, 4)
     f, site = layer_with(lb.GaussianNoise(std), 4, 3)
@@ -207,10 +207,10 @@ def test_the_pull_backs_are_those_of_the_noisy_layer():
 
 def test_the_summary_names_noise_and_what_was_left_out():
     model = nn.Sequential(lb.GaussianNoise(0.25), nn.Linear(3, 4), nn.ReLU(), nn.Dropout(0.5), nn.Linear(4, 2))
-    shown = summary(read_network(model))
+    shown = summarise(read_network(model))
     assert "noise 0.25, linear 3->4" in shown and "dropout 0.5, linear 4->2" in shown
     assert "Random (dropout and noise in training mode): model.1 (Linear), model.4 (Linear)." in shown
-    left = summary(read_network(model.eval()))
+    left = summarise(read_network(model.eval()))
     assert "dropout of model.3." in left and "noise of model.0." in left and "Random" not in left
     assert repr(model[0]) == "GaussianNoise(std=0.25)"
 
@@ -222,12 +222,12 @@ def test_noise_of_zero_is_left_out_and_takes_no_random_numbers():
 
 
 @pytest.mark.parametrize("std", [-0.1, math.nan, math.inf, "0.1", True, None])
-def test_a_standard_deviation_that_is_none_is_refused(std):
+def test_invalid_standard_deviations_are_refused(std):
     with pytest.raises(SettingError, match=r"std is .*; the standard deviation of noise must be a finite number >= 0"):
         lb.GaussianNoise(std)
 
 
-def test_indices_get_no_noise():
+def test_noise_on_indices_is_refused():
     with pytest.raises(TensorError, match=r"torch\.int64.*put it after the embedding"):
         lb.GaussianNoise(0.1)(torch.zeros(2, 3, dtype=torch.int64))
 

@@ -94,7 +94,7 @@ def penalty_value(penalty: pen.Penalty, x: Array) -> Array:
             return weight * (x**2).sum(-1) / 2
         case pen.GroupL2(weight, None):
             return weight * np.sqrt((x**2).sum(-1))
-        case pen.NonNegative() | pen.Box():
+        case pen.NonNegative() | pen.Bounds():
             return 0 * x.sum(-1)
     raise KeyError(penalty)
 
@@ -103,7 +103,7 @@ def limits(penalty: pen.Penalty) -> tuple[float, float]:
     match penalty:
         case pen.NonNegative():
             return 0, math.inf
-        case pen.Box(low, high):
+        case pen.Bounds(low, high):
             return low, high
     return -math.inf, math.inf
 

@@ -155,7 +155,7 @@ def test_equal_to_a_residual_computed_by_autograd_and_bisection(name, step):
 
 
 @pytest.mark.parametrize("quadratic", [False, True])
-def test_the_variable_prox_minimises_what_it_says(quadratic):
+def test_the_variable_prox_satisfies_fermats_rule(quadratic):
     # (x - v)/t + λ(x if the quadratic is not smooth) + λ∂Ψ + α∂|x| contains 0, for tanh: Ψ' = atanh(x) - x.
     case = dense_case()
     problem = case.problem(penalties={1: penalties.L1(0.2)})

@@ -146,7 +146,7 @@ def test_group_l2_on_softmax_satisfies_fermat(v: Tensor, a: float, b: float) -> 
 @settings(max_examples=2 * settings().max_examples)
 @given(vectors, scale, st.floats(0.0, 0.25), st.floats(0.25, 1.0))
 def test_box_on_softmax_satisfies_fermat(v: Tensor, a: float, low: float, high: float) -> None:
-    u = composite_prox(act.Softmax(), pen.Box(low, high), v, a, 1.0)
+    u = composite_prox(act.Softmax(), pen.Bounds(low, high), v, a, 1.0)
     assert abs(float(u.sum()) - 1) <= 1e-14
     assert ((u >= low) & (u <= high)).all()
     wanted = v - (1 - a) * u - a * u.clamp(min=1e-300).log()  # ν; at the lower limit at most, at the upper at least ν

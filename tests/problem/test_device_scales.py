@@ -9,7 +9,7 @@ import torch
 
 import lifted_bregman as lb
 from lifted_bregman import activations as act
-from lifted_bregman.penalties import L1, Box, GroupL2, NonNegative, Penalty
+from lifted_bregman.penalties import L1, Bounds, GroupL2, NonNegative, Penalty
 from lifted_bregman.problem.composite import composite_prox
 from tests.cases import PARAMETER_PENALTIES, name
 
@@ -41,7 +41,9 @@ def test_the_proximal_map_of_a_penalty_is_that_of_the_number(penalty, dtype):
 @pytest.mark.parametrize(
     "activation", [act.ReLU(), act.Identity(), act.Tanh(), act.Softplus(), act.Softmax()], ids=name
 )
-@pytest.mark.parametrize("penalty", [L1(0.3), NonNegative(), Box(0.0, 0.8), lb.penalties.SquaredL2(0.7), GroupL2(0.4)])
+@pytest.mark.parametrize(
+    "penalty", [L1(0.3), NonNegative(), Bounds(0.0, 0.8), lb.penalties.SquaredL2(0.7), GroupL2(0.4)]
+)
 def test_the_proximal_map_with_an_activation_is_that_of_the_number(activation, penalty):
     torch.manual_seed(1)
     v = torch.randn(5, 4, dtype=torch.float64)

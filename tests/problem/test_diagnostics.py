@@ -27,7 +27,7 @@ def two_layers():
     return lb.lift(model, loss=lb.SquaredError())
 
 
-def test_consistency_is_the_relative_gap_to_the_layer_below_as_it_stands():
+def test_consistency_is_the_relative_gap_to_the_states_own_layer_below():
     X = torch.tensor([[3.0, -1.0], [0.0, 4.0]], dtype=F64)  # relu: (3, 0), (0, 4), norm 5
     x1 = torch.tensor([[3.0, 0.5], [0.0, 4.0]], dtype=F64)  # gap 0.5
     x2 = torch.tanh(2.0 * x1)  # consistent with x1, not with relu(X)
@@ -43,7 +43,7 @@ def test_consistency_is_relative_also_where_outputs_are_small():
     assert first == pytest.approx(0.1, rel=1e-12)
 
 
-def test_consistency_where_everything_is_off():
+def test_consistency_is_zero_or_infinite_where_outputs_vanish():
     X = -torch.ones(2, 2, dtype=F64)
     zero = torch.zeros(2, 2, dtype=F64)
     problem = two_layers()

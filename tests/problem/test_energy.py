@@ -89,7 +89,7 @@ def test_the_energy_is_the_sum_of_its_nonsmooth_and_smooth_parts(name, quadratic
 
 @pytest.mark.parametrize("quadratic", [False, True])
 @pytest.mark.parametrize("name", ["dense", "convolutions"])
-def test_the_smooth_part_is_what_it_says(name, quadratic):
+def test_the_smooth_part_by_definition(name, quadratic):
     case = CASES[name]()
     with torch.no_grad():
         expected = oracle.smooth_part(case.stages, case.weights, case.xs, quadratic)

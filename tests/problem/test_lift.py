@@ -42,7 +42,7 @@ def data(samples=7):
         ([nn.ReLU6()], lb.BregmanLoss(act.Box(0.0, 6.0)), act.Box(0.0, 6.0)),
     ],
 )
-def test_losses_that_fit(end, loss, activation):
+def test_a_loss_that_fits_gives_the_last_term_its_activation(end, loss, activation):
     problem = lb.lift(model(*end), loss=loss)
     assert problem.depth == 3
     assert problem.network[3].activation == activation
@@ -71,7 +71,7 @@ def test_with_a_final_activation_the_residual_is_that_of_the_models_output():
         ),
     ],
 )
-def test_losses_that_do_not_fit(end, loss, remedy):
+def test_a_loss_that_does_not_fit_the_final_activation_is_refused(end, loss, remedy):
     with pytest.raises(CompatibilityError, match=remedy) as caught:
         lb.lift(model(*end), loss=loss)
     assert ("no Bregman loss" in str(caught.value)) == isinstance(loss, lb.SquaredError)
@@ -114,7 +114,7 @@ def test_weights_are_one_by_default_and_a_number_stands_for_all():
     "weights",
     [0.0, -1.0, math.nan, math.inf, [1.0], [1.0, 2.0, 3.0], [1.0, 0.0], [1.0, "a"], "12", object(), [[1.0, 2.0]]],
 )
-def test_bad_weights(weights):
+def test_invalid_weights_are_refused(weights):
     with pytest.raises(SettingError, match=r"weights|λ"):
         lb.lift(model(), loss=lb.SquaredError(), weights=weights)
 
@@ -141,7 +141,7 @@ def test_parameter_penalties_are_for_all_layers():
 def test_a_penalty_that_cannot_be_combined_names_its_layer():
     net = nn.Sequential(nn.Linear(4, 5), nn.Hardtanh(1.0, 2.0), nn.Linear(5, 3)).double()
     with pytest.raises(CompatibilityError, match=r"penalties\[1\], after model\.0 \(Linear\)"):
-        lb.lift(net, loss=lb.SquaredError(), penalties={1: penalties.Box(-1.0, 0.5)})  # nothing is in both boxes
+        lb.lift(net, loss=lb.SquaredError(), penalties={1: penalties.Bounds(-1.0, 0.5)})  # nothing is in both boxes
     with pytest.raises(CompatibilityError, match=r"penalties\[2\], after model\.2 \(Linear\)"):
         lb.lift(model(), loss=lb.SquaredError(), penalties={2: penalties.GroupL2(0.1, group_size=4)})  # 6 units
 
@@ -277,7 +277,7 @@ def test_an_image_of_the_wrong_size_names_the_layer_that_cannot_take_it():
         problem.forward_state(torch.randn(3, 2, 8, 8, dtype=F64))
 
 
-def test_a_state_that_does_not_belong_to_the_data():
+def test_a_state_of_other_data_is_refused():
     problem = lb.lift(model(), loss=lb.SquaredError())
     good = problem.forward_state(X)
     for bad, sentence in [

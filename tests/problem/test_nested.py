@@ -1,4 +1,4 @@
-"""The short ways of the nested objective: kept activation modules, one kernel for squared errors, listed parameters."""
+"""Fast paths of the nested objective: cached activation modules, one kernel for squared errors, listed parameters."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def data():
     ],
     ids=repr,
 )
-def test_activations_are_not_mixed_up(activations):
+def test_each_activation_is_evaluated_with_its_own_settings(activations):
     model, (X, Y) = network(*activations), data()
     value = nested_objective(lb.lift(model, loss=lb.SquaredError()), X, Y)
     plain = 0.5 * (model(X) - Y).square().sum(1).mean()
@@ -71,7 +71,7 @@ def test_activations_are_not_mixed_up(activations):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-15)
 
 
-def test_an_activation_that_changed_is_not_the_one_before():
+def test_a_changed_setting_of_an_activation_is_used():
     activation = HalfReLU()
     model, (X, Y) = network(activation, act.ReLU()), data()
     problem = lb.lift(model, loss=lb.SquaredError())
@@ -91,7 +91,7 @@ def test_penalties_on_parameters_can_be_left_out():
     torch.testing.assert_close(nested_objective(problem, X, Y), plain + penalty, rtol=1e-14, atol=0.0)
 
 
-def test_the_trained_parameters_are_those_of_the_maps_and_of_the_moment():
+def test_trained_parameters_follow_requires_grad():
     model = nn.Sequential(nn.Linear(3, 4, bias=False), nn.ReLU(), nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
     problem = lb.lift(model, loss=lb.SquaredError())
 

@@ -70,7 +70,7 @@ def test_a_training_step_differentiates_no_activation(make):
 
 
 class Bent(nn.Module):
-    """An activation that no module shows."""
+    """A module whose forward method applies an activation that is no module."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -35,7 +35,7 @@ class OneSided(lb.penalties.Penalty):
 
 
 class Stronger(OneSided):
-    """For which a rule may be registered besides that of its parent."""
+    """A subclass, for which a rule besides that of its parent is registered."""
 
 
 def one_sided(activation: act.Activation, penalty: OneSided, v: Tensor, a: float, b: float) -> Tensor:
@@ -130,7 +130,7 @@ def test_the_most_special_rule_is_used() -> None:
         assert float(lb.composite_prox(activation, penalty, v, 1.0, 1.0)[0, 0]) == expected
 
 
-def test_what_cannot_be_registered() -> None:
+def test_register_prox_refuses_known_pairs_instances_and_non_functions() -> None:
     with pytest.raises(SettingError, match="has a rule for Tanh and L1"):
         lb.penalties.register_prox(act.Tanh, lb.penalties.L1)
     with pytest.raises(SettingError, match=r"a subclass of lb\.activations\.Activation"):
@@ -154,7 +154,7 @@ Z = torch.randn(10, 4, generator=torch.Generator().manual_seed(2), dtype=F64)
 
 
 @pytest.mark.parametrize("penalty", [*cases.PENALTIES, OneSided(0.3)], ids=cases.name)
-def test_check_penalty_passes_on_penalties_that_are_right(penalty: lb.penalties.Penalty) -> None:
+def test_check_penalty_accepts_right_penalties(penalty: lb.penalties.Penalty) -> None:
     lb.penalties.register_prox(act.Tanh, OneSided)(one_sided)
     lb.check_penalty(penalty, Z)
     lb.check_penalty(penalty, Z, act.Tanh())
@@ -172,7 +172,7 @@ class Unbounded(OneSided):
         return torch.where((x > 0.0).any(-1), math.inf, 0.0).to(x.dtype)
 
 
-def test_check_penalty_finds_what_is_wrong() -> None:
+def test_check_penalty_finds_wrong_proximal_maps_and_rules() -> None:
     with pytest.raises(CheckError, match=r"does not minimise.*sample"):
         lb.check_penalty(ScaleIgnored(0.3), Z)
     with pytest.raises(CheckError, match="infinite"):

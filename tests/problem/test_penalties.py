@@ -13,22 +13,22 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from lifted_bregman.errors import CompatibilityError, SettingError, TensorError
-from lifted_bregman.penalties import L1, Box, GroupL2, NonNegative, Penalty, SquaredL2
+from lifted_bregman.penalties import L1, Bounds, GroupL2, NonNegative, Penalty, SquaredL2
 from lifted_bregman.penalties.vectors import split_product
 from tests import cases
 
 X = torch.tensor([[0.5, -2.0, 0.0, 1.5], [0.25, 0.125, 3.0, 4.0]], dtype=torch.float64)
-PENALTIES = [*cases.PENALTIES, GroupL2(0.4, group_size=2), Box(-math.inf, 0.5), Box(0.25, 0.25), L1(0.0)]
+PENALTIES = [*cases.PENALTIES, GroupL2(0.4, group_size=2), Bounds(-math.inf, 0.5), Bounds(0.25, 0.25), L1(0.0)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_values(dtype: torch.dtype) -> None:
+def test_values_by_definition(dtype: torch.dtype) -> None:
     x = X.to(dtype)
     expected = {
         L1(0.5): [2.0, 3.6875],
         SquaredL2(2.0): [6.5, 25.078125],
         NonNegative(): [math.inf, 0.0],
-        Box(-2.0, 1.5): [0.0, math.inf],
+        Bounds(-2.0, 1.5): [0.0, math.inf],
         GroupL2(2.0): [2 * math.sqrt(6.5), 2 * math.sqrt(25.078125)],
         GroupL2(1.0, group_size=2): [math.sqrt(4.25) + 1.5, math.sqrt(0.078125) + 5.0],
         GroupL2(1.0, group_size=1): [4.0, 7.375],
@@ -39,7 +39,7 @@ def test_values(dtype: torch.dtype) -> None:
         torch.testing.assert_close(found, torch.tensor(values, dtype=dtype))
 
 
-@pytest.mark.parametrize("penalty", [NonNegative(), Box(-1.0, 1.0)], ids=cases.name)
+@pytest.mark.parametrize("penalty", [NonNegative(), Bounds(-1.0, 1.0)], ids=cases.name)
 def test_nan_violates_a_constraint(penalty: Penalty) -> None:
     assert float(penalty.value(torch.tensor([0.5, math.nan]))) == math.inf
 
@@ -132,7 +132,7 @@ def test_bad_weights_are_refused(kind: type[L1], weight: float) -> None:
 @pytest.mark.parametrize("ends", [(1.0, 0.0), (math.nan, 1.0), (0.0, math.nan), (math.inf, math.inf)])
 def test_bad_boxes_are_refused(ends: tuple[float, float]) -> None:
     with pytest.raises(SettingError, match="low <= high"):
-        Box(*ends)
+        Bounds(*ends)
 
 
 @pytest.mark.parametrize("size", [0, -1, 2.0, "2"])

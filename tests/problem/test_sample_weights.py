@@ -66,7 +66,7 @@ def test_energies_are_those_of_duplicated_samples(name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_public_energies_use_weights_as_given(name):
+def test_energies_do_not_normalise_weights(name):
     case = CASES[name]()
     problem, w = penalised(case), uneven(len(case.X))
     own = (case.state(), case.X, case.Y)
@@ -281,7 +281,7 @@ def test_the_nested_objective_and_its_gradient_are_those_of_duplicated_samples(n
     ],
     ids=str,
 )
-def test_weights_that_are_none_are_refused(weights, message):
+def test_invalid_sample_weights_are_refused(weights, message):
     case = dense_case()
     problem, own = case.problem(), (case.state(), case.X, case.Y)
     calls = [

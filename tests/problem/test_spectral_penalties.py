@@ -78,7 +78,7 @@ def test_the_weight_between_two_singular_values_gives_the_asked_rank(dtype):
     assert not Nuclear(9.1).prox(x).any()
 
 
-def test_the_extremes():
+def test_weight_zero_changes_nothing_and_zero_stays_zero():
     x = matrix((4, 3))
     torch.testing.assert_close(Nuclear(0.0).prox(x, 2.0), x)
     assert float(Nuclear(0.0).value(x)) == 0.0
@@ -140,7 +140,7 @@ PENALTIES = [
     penalties.SquaredL2(1.3),
     penalties.GroupL2(0.6),
     penalties.GroupL2(0.6, group_size=2),
-    penalties.Box(-2.0, 2.5),
+    penalties.Bounds(-2.0, 2.5),
     penalties.NonNegative(),
     Nuclear(0.4),
 ]
@@ -151,7 +151,7 @@ def point(penalty):
     x = matrix((5, 6), seed=4)
     if isinstance(penalty, penalties.NonNegative):
         return x.clamp(min=0.0)
-    if isinstance(penalty, penalties.Box):
+    if isinstance(penalty, penalties.Bounds):
         return x.clamp(-1.0, 1.0)
     if isinstance(penalty, Nuclear):
         return with_singular_values([3.0, 2.0, 0.7], 5, 6)
@@ -181,7 +181,7 @@ def test_the_minimal_subgradient_supports_the_penalty(penalty):
 
 
 def test_a_start_outside_a_constraint_has_no_subgradient():
-    for penalty in (penalties.NonNegative(), penalties.Box(-0.1, 0.1)):
+    for penalty in (penalties.NonNegative(), penalties.Bounds(-0.1, 0.1)):
         with pytest.raises(CompatibilityError, match="violates"):
             minimal_subgradient(penalty, -torch.ones(2, 2, dtype=F64))
 
@@ -194,7 +194,7 @@ class Unknown(penalties.Penalty):
         return x
 
 
-def test_penalties_of_others_are_refused_with_the_remedy():
+def test_unregistered_penalties_are_refused_with_the_remedy():
     with pytest.raises(CompatibilityError, match=r"minimal_subgradient\.register"):
         minimal_subgradient(Unknown(), torch.ones(2, 2, dtype=F64))
     with pytest.raises(CompatibilityError, match="target sparsity needs L1"):

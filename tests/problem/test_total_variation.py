@@ -15,7 +15,7 @@ from torch import Tensor
 from lifted_bregman.errors import CompatibilityError, SettingError, TensorError
 from lifted_bregman.penalties import (
     L1,
-    Box,
+    Bounds,
     GroupL2,
     NonNegative,
     Penalty,
@@ -24,8 +24,8 @@ from lifted_bregman.penalties import (
     TotalVariation,
     total_variation,
 )
-from lifted_bregman.penalties._plane import differences, differences_adjoint, plane_prox
-from lifted_bregman.penalties._scalar import Scalar
+from lifted_bregman.penalties.plane import differences, differences_adjoint, plane_prox
+from lifted_bregman.penalties.scalar import Scalar
 
 DIFFERENCES = {n: np.diff(np.eye(n), axis=0) for n in range(2, 33)}
 
@@ -93,7 +93,7 @@ def test_a_long_signal_satisfies_the_optimality_conditions() -> None:
 
 
 @pytest.mark.parametrize("dims", [1, 2])
-def test_invariances(dims: int) -> None:
+def test_the_prox_commutes_with_shifts_signs_scales_and_reflections(dims: int) -> None:
     x, tv = draw(6, 7), TotalVariation(0.4, dims=dims, tolerance=1e-6)
     u = tv.prox(x, 0.8)
     same = {"rtol": 0.0, "atol": 1e-12 if dims == 1 else 4e-6 * float(x.norm() + 3.0 * 42**0.5)}
@@ -152,10 +152,10 @@ def test_a_large_weight_leaves_the_mean_and_costs_one_evaluation() -> None:
 
 SUMS = [
     L1(0.3) + SquaredL2(0.5),
-    L1(0.2) + Box(-0.3, 0.8),
+    L1(0.2) + Bounds(-0.3, 0.8),
     SquaredL2(0.4) + NonNegative() + L1(0.1),
     TotalVariation(0.3, dims=1) + L1(0.2),
-    TotalVariation(0.3, dims=1) + Box(-0.2, 0.5),
+    TotalVariation(0.3, dims=1) + Bounds(-0.2, 0.5),
     TotalVariation(0.3, dims=1) + NonNegative() + SquaredL2(0.3),
     GroupL2(0.4, 2) + SquaredL2(0.6),
 ]
@@ -178,7 +178,7 @@ def test_the_prox_of_a_sum_is_the_argmin(penalty: Penalty, values: list[float], 
         assert objective(w) >= objective(u) + distance - 1e-12 * (1 + abs(objective(u)) + abs(objective(w)))
 
 
-@pytest.mark.parametrize("g", [L1(0.2), Box(-0.3, 0.4), SquaredL2(0.7)], ids=repr)
+@pytest.mark.parametrize("g", [L1(0.2), Bounds(-0.3, 0.4), SquaredL2(0.7)], ids=repr)
 def test_isotropic_sums_are_solved_together_and_not_one_after_the_other(g: Penalty) -> None:
     """Moreau: x - prox_R(x) is a subgradient of R at prox_R(x), tried at many points."""
     x, tv = draw(5, 6), TotalVariation(0.3, tolerance=1e-8)
@@ -215,7 +215,7 @@ def test_sums_without_a_known_proximal_map_are_refused() -> None:
         with pytest.raises(CompatibilityError, match=r"is not known"):
             _ = left + right
     with pytest.raises(SettingError, match="no point in common"):
-        _ = NonNegative() + Box(-2.0, -1.0)
+        _ = NonNegative() + Bounds(-2.0, -1.0)
     with pytest.raises(SettingError, match="two or more"):
         Sum(L1(0.1))
     with pytest.raises(SettingError, match="must be a penalty"):
@@ -228,7 +228,7 @@ def test_sums_are_taken_apart_and_added_up() -> None:
     x = draw(2, 4, 5)
     expected = sum(float(part.value(x[0]).sum()) for part in total.parts)
     assert float(total.value(x)[0]) == pytest.approx(expected)
-    assert (NonNegative() + Box(-1.0, 1.0)).constraint
+    assert (NonNegative() + Bounds(-1.0, 1.0)).constraint
 
 
 def test_bad_settings_and_tensors_are_refused() -> None:
@@ -246,7 +246,7 @@ def test_bad_settings_and_tensors_are_refused() -> None:
         TotalVariation(1.0, dims=1).prox(torch.tensor([0.0, math.nan]), 1.0)
 
 
-def test_a_tolerance_out_of_reach_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_tolerance_warns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(total_variation, "_MAX_STEPS", 20)
     with pytest.warns(RuntimeWarning, match="certified to"):
         TotalVariation(0.3, tolerance=1e-300).prox(draw(2, 2), 1.0)

@@ -20,7 +20,7 @@ def chart(*curves: Curve, **options: bool) -> Chart:
 
 @pytest.mark.parametrize("log", [False, True])
 @pytest.mark.parametrize("huge", [1.7e308, -1.7e308, math.inf, math.nan])
-def test_numbers_that_no_axis_can_hold_are_left_out(huge: float, log: bool) -> None:
+def test_points_beyond_1e300_are_left_out(huge: float, log: bool) -> None:
     drawn = chart(Curve("one", [1.0, 2.0, 3.0, huge], [4.0, huge, 6.0, 7.0]), log=log)
     assert drawn.curves[0].points == ((1.0, 4.0), (3.0, 6.0))
     assert drawn.svg() == chart(Curve("one", [1.0, 3.0], [4.0, 6.0]), log=log).svg()
@@ -95,7 +95,7 @@ def test_values_that_are_not_positive_have_no_logarithmic_axis() -> None:
     assert line.points[1][1] == pytest.approx(0.0, abs=1e-2)
 
 
-def test_one_point_is_drawn_too() -> None:
+def test_a_curve_of_one_point_is_drawn() -> None:
     svg = chart(Curve("one", [3], [7.0])).svg()
     assert "<use " in svg and 'href="#' in svg
 
@@ -150,6 +150,6 @@ def test_labels_are_text_and_escaped() -> None:
         (lambda: Charts([chart(Curve("one", [1], [1]))] * 2), "titles that differ"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(make, sentence: str) -> None:
+def test_charts_without_points_titles_or_words_are_refused(make, sentence: str) -> None:
     with pytest.raises(SettingError, match=sentence):
         make()

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments import demo, demo_folder, read_settings
-from lifted_bregman.experiments.demo import METHODS, DemoSettings
+from lifted_bregman.experiments.demo import DEMO_METHODS, DemoSettings
 from lifted_bregman.reports.demo_page import demo_page
 from lifted_bregman.training import default_solver
 from tests import fresh
@@ -62,7 +62,7 @@ def test_the_first_row_is_that_of_the_paper_s_network(short_demo: ShortDemo) -> 
     from lifted_bregman.experiments.build import build_model
 
     settings = DemoSettings(SECONDS, seed=3)
-    model = build_model(settings.of_run(METHODS[0]), 784, 784)
+    model = build_model(settings.of_run(DEMO_METHODS[0]), 784, 784)
     digits = data.load("mnist-5k", seed=3).apply(data.Subset(1000, seed=3))
     X = digits.train.X.double().numpy()
     X_validation = digits.test.X.double().numpy() - X.mean(0)
@@ -87,14 +87,14 @@ def test_the_first_row_is_that_of_the_paper_s_network(short_demo: ShortDemo) -> 
     )
 
 
-def test_what_was_run_and_where_is_stored(short_demo: ShortDemo) -> None:
+def test_settings_and_environment_are_stored(short_demo: ShortDemo) -> None:
     stored = json.loads((short_demo.folder / "settings.json").read_text())
     assert (stored["seconds"], stored["seed"], stored["samples"], stored["alpha"]) == (SECONDS, 3, 1000, 0.09)
     assert stored["environment"]["torch"] == torch.__version__
     assert stored["environment"]["threads"] == "1"
     lifted, *others = [entry["outcome"] for entry in stored["methods"]]
     assert lifted in ("FINISHED", "STOPPED") and others == ["STOPPED"] * 2
-    for entry, method in zip(stored["methods"], METHODS, strict=True):
+    for entry, method in zip(stored["methods"], DEMO_METHODS, strict=True):
         if method.tuned is not None:
             assert f"{method.tuned}={method.value}" in entry["solver"]
             assert method.value in method.grid and f"{method.value:g}" in entry["grid"]
@@ -102,7 +102,7 @@ def test_what_was_run_and_where_is_stored(short_demo: ShortDemo) -> None:
 
 def test_nothing_of_the_lifted_method_is_tuned(short_demo: ShortDemo) -> None:
     """It is what `fit` does by itself, and the page says so."""
-    lifted_method, *others = METHODS
+    lifted_method, *others = DEMO_METHODS
     assert DemoSettings().of_run(lifted_method).make_solver() == default_solver()
     assert (lifted_method.tuned, lifted_method.grid) == (None, ()) and all(method.tuned for method in others)
     stored = json.loads((short_demo.folder / "settings.json").read_text())["methods"][0]
@@ -132,7 +132,7 @@ def test_the_table_and_the_page_s_place_are_printed(short_demo: ShortDemo) -> No
     assert all(any(line.startswith(name) for line in short_demo.run.stderr.splitlines()) for name in NAMES)
 
 
-def test_the_pictures_are_digits_and_what_the_networks_make_of_them(short_demo: ShortDemo) -> None:
+def test_the_pictures_are_digits_and_reconstructions(short_demo: ShortDemo) -> None:
     pictures = load_file(short_demo.folder / "pictures.safetensors")
     made = {f"{key}/{part}" for key in KEYS for part in ("train", "validation", "codes")}
     assert set(pictures) == {"train", "validation"} | made
@@ -152,7 +152,7 @@ def test_pictures_are_the_network_s_own() -> None:
     from lifted_bregman.experiments.build import build_problem
 
     digits = data.load("mnist-5k", seed=0).apply(data.Subset(30), data.Centre())
-    problem = build_problem(DemoSettings().of_run(METHODS[0]), 784, 784)
+    problem = build_problem(DemoSettings().of_run(DEMO_METHODS[0]), 784, 784)
     shown = {"train": digits.train.X[:4], "validation": digits.test.X[:5]}
     made = demo._pictures(problem, "key", shown, digits.preparation)
     mean = data.load("mnist-5k", seed=0).apply(data.Subset(30)).train.X.mean(0)
@@ -210,7 +210,7 @@ def test_the_page_has_its_sections_and_the_numbers_of_the_rows(short_demo: Short
             100 * last["sparsity"], abs=0.05
         )
     assert f"lifted demo --seconds {SECONDS:g} --seed 3" in html
-    for method in METHODS[1:]:
+    for method in DEMO_METHODS[1:]:
         assert f"{method.tuned} = {method.value:g}" in html
 
 
@@ -230,14 +230,14 @@ def test_the_curves_are_those_of_the_rows(short_demo: ShortDemo) -> None:
             np.testing.assert_allclose(line.points, expected, rtol=2e-2, atol=2e-2)
 
 
-def test_the_page_says_who_is_best_whoever_it_is(copy: Path) -> None:
+def test_the_page_names_the_best_method_of_the_rows(copy: Path) -> None:
     def end(key: str, row: int = -1, **values: float) -> None:
         stored = rows(copy, key)
         stored[row] |= values
         (copy / f"{key}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in stored))
 
     def verdict() -> str:
-        html = demo_page(demo_folder.load(copy)).html()
+        html = demo_page(demo_folder.load_demo(copy)).html()
         return next(line for line in html.splitlines() if "In this run" in line)
 
     end("lifted", objective=1.0, validation_error=0.5, sparsity=0.1)
@@ -257,7 +257,7 @@ def test_a_method_that_diverged_says_so(copy: Path) -> None:
     stored = json.loads((copy / "settings.json").read_text())
     stored["methods"][1] |= {"outcome": "DIVERGED", "message": "W of layer 1 is not finite."}
     (copy / "settings.json").write_text(json.dumps(stored))
-    assert "SGD: W of layer 1 is not finite." in demo_page(demo_folder.load(copy)).html()
+    assert "SGD: W of layer 1 is not finite." in demo_page(demo_folder.load_demo(copy)).html()
 
 
 def test_lifted_train_makes_the_same_run_by_the_command_on_the_page(short_demo: ShortDemo, tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ def test_lifted_train_makes_the_same_run_by_the_command_on_the_page(short_demo: 
     run = lifted("train", *command[2:-1], tmp_path / "run", "--threads", 1)
     assert run.returncode == 0, run.stderr
     settings = read_settings(tmp_path / "run" / "settings.toml")
-    assert settings == dataclasses.replace(DemoSettings(SECONDS, seed=3).of_run(METHODS[1]), threads=1)
+    assert settings == dataclasses.replace(DemoSettings(SECONDS, seed=3).of_run(DEMO_METHODS[1]), threads=1)
     row = json.loads((tmp_path / "run" / "history.jsonl").read_text().splitlines()[0])
     same = [there for there in rows(short_demo.folder, "sgd") if there["step"] == row["step"]]
     assert all(there["objective"] == row["objective"] for there in same)
@@ -303,7 +303,7 @@ def test_ctrl_c_ends_the_demonstration_without_a_page(tmp_path: Path) -> None:
     assert not demo_folder.is_demo(tmp_path) and not (tmp_path / "index.html").exists()
 
 
-def test_what_draws_the_page_is_asked_for_before_the_training(tmp_path: Path) -> None:
+def test_missing_drawing_packages_are_an_error_before_training(tmp_path: Path) -> None:
     script = (
         "import sys; sys.modules['matplotlib'] = None\n"
         "from lifted_bregman.cli import main\n"

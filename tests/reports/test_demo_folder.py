@@ -25,7 +25,7 @@ def test_the_report_makes_the_same_page_from_the_rows(short_demo: ShortDemo, cop
     assert {path.name: path.read_bytes() for path in copy.iterdir() if path.name != "index.html"} == before
 
 
-def test_what_the_folder_says_is_escaped(copy: Path) -> None:
+def test_text_from_the_folder_is_escaped(copy: Path) -> None:
     evil = "<script>alert(1)</script>"
     stored = json.loads((copy / "settings.json").read_text())
     stored["source"] = stored["environment"]["processor"] = evil
@@ -99,7 +99,7 @@ def test_a_damaged_demonstration_is_refused(copy: Path, damage: Callable[[Path],
     assert not (copy / "index.html").exists()
 
 
-def test_numbers_that_are_not_finite_are_survived(copy: Path) -> None:
+def test_rows_with_numbers_that_are_not_finite_make_a_page(copy: Path) -> None:
     stored = rows(copy, "adam")
     stored[-1] |= {"objective": math.nan, "validation_error": math.inf}
     (copy / "adam.jsonl").write_text("".join(json.dumps(row) + "\n" for row in stored))
@@ -109,18 +109,18 @@ def test_numbers_that_are_not_finite_are_survived(copy: Path) -> None:
 def test_a_run_of_lifted_train_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(CheckpointError, match="choose another folder"):
-        demo_folder.clear(tmp_path, KEYS)
+        demo_folder.clear_demo(tmp_path, KEYS)
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SettingError, match="choose another folder"):
-        demo_folder.clear(tmp_path / "file" / "below", KEYS)
+        demo_folder.clear_demo(tmp_path / "file" / "below", KEYS)
 
 
 def test_an_earlier_demonstration_is_removed_before_the_next_one_starts(copy: Path) -> None:
     (copy / "notes.txt").touch()
-    demo_folder.clear(copy, KEYS)
+    demo_folder.clear_demo(copy, KEYS)
     assert [path.name for path in copy.iterdir()] == ["notes.txt"]
     assert not demo_folder.is_demo(copy)
 
@@ -130,13 +130,13 @@ def test_an_earlier_demonstration_is_removed_before_the_next_one_starts(copy: Pa
 def test_files_of_the_user_are_not_removed(tmp_path: Path, name: str, content: str) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(SettingError, match=f"{name}.*choose another folder"):
-        demo_folder.begin(tmp_path, KEYS)
+        demo_folder.begin_demo(tmp_path, KEYS)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, content)]
 
 
-def test_a_demonstration_that_broke_off_is_replaced(tmp_path: Path) -> None:
-    demo_folder.begin(tmp_path, KEYS)
+def test_an_interrupted_demonstration_is_replaced(tmp_path: Path) -> None:
+    demo_folder.begin_demo(tmp_path, KEYS)
     demo_folder.append_row(tmp_path, "adam", {"epoch": 0})
     assert not demo_folder.is_demo(tmp_path)
-    demo_folder.begin(tmp_path, KEYS)
+    demo_folder.begin_demo(tmp_path, KEYS)
     assert not (tmp_path / "adam.jsonl").exists()

@@ -77,14 +77,14 @@ def test_every_curve_is_that_of_the_rows(run: Path) -> None:
     assert next(drawings, None) is None
 
 
-def test_the_outcome_and_the_settings_are_told(run: Path) -> None:
+def test_the_page_has_outcome_and_settings(run: Path) -> None:
     html = write_report(run).read_text(encoding="utf-8")
     assert f"<title>Run {run.name}</title>" in html
     assert "The run took all the steps it was asked for." in html
     assert "data = &#34;my &lt;digits&gt;&#34;" in html
 
 
-def test_the_last_row_and_the_one_of_the_lowest_validation_stand_in_the_table(loose: Path) -> None:
+def test_the_table_has_the_last_row_and_that_of_the_lowest_validation(loose: Path) -> None:
     stored = history(loose)
     stored[2]["validation"] = 1e-3
     (loose / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in stored))
@@ -143,7 +143,7 @@ def test_a_damaged_history_is_refused(tmp_path: Path, content: str, sentence: st
         write_report(tmp_path)
 
 
-def test_names_that_are_no_layers_are_not_drawn_as_such(loose: Path) -> None:
+def test_entries_that_are_not_layer_energies_are_not_drawn(loose: Path) -> None:
     stored = history(loose)
     stored[-1] |= {f"energy_{name}": 1.0 for name in ("9" * 5000, "²", "01", "x", "")}
     (loose / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in stored))

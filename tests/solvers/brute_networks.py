@@ -9,7 +9,7 @@ from torch import nn
 
 import lifted_bregman as lb
 from lifted_bregman import solvers
-from lifted_bregman.solvers.readings import LayerByLayer, Sweeps
+from lifted_bregman.solvers.inner_steps import LayerByLayer, Sweeps
 from tests.solvers.brute_force import Brute
 
 F64 = torch.float64

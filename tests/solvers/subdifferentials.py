@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lifted_bregman.penalties import L1, Box, GroupL2, NonNegative, Nuclear, SquaredL2
+from lifted_bregman.penalties import L1, Bounds, GroupL2, NonNegative, Nuclear, SquaredL2
 
 
 def in_subdifferential(penalty, theta, p, tolerance=1e-10):
@@ -38,7 +38,7 @@ def in_subdifferential(penalty, theta, p, tolerance=1e-10):
             if r
             else largest <= penalty.weight + 1e-7
         )
-    if isinstance(penalty, NonNegative | Box):
+    if isinstance(penalty, NonNegative | Bounds):
         low, high = penalty.low, penalty.high
         inside = (theta > low) & (theta < high)
         return bool(

@@ -172,7 +172,7 @@ PENALTIES = [
     penalties.L1(0.05),
     penalties.GroupL2(0.1),
     penalties.NonNegative(),
-    penalties.Box(-0.2, 0.3),
+    penalties.Bounds(-0.2, 0.3),
 ]
 
 
@@ -264,7 +264,7 @@ def test_no_sweep_increases_the_energy(name, inner):
     assert "variables_1" in state.primal and f"parameters_{case.problem.depth}" in state.primal
 
 
-def test_the_guard_is_needed():
+def test_without_monotone_few_inner_steps_increase_the_energy():
     """With few inner steps the printed method raises E by orders of magnitude: the known non-monotonicity."""
     values, _ = walk(make("smooth"), ADMM(inner_steps=3, balancing=None, monotone=False), 5)
     assert max(values) > 10 * values[0]
@@ -346,7 +346,7 @@ def test_frozen_layers_stay():
     assert len(kept) == 2 and all(torch.equal(now[name].detach(), value) for name, value in kept.items())
 
 
-def test_what_is_refused():
+def test_maps_that_are_not_dense_are_refused():
     model = nn.Sequential(nn.Conv1d(1, 2, 2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)).double()
     problem = lb.lift(model, loss=lb.SquaredError())
     data = torch.randn(4, 1, 5, dtype=F64), torch.randn(4, 3, dtype=F64)

@@ -259,7 +259,7 @@ def test_piag_refuses_orders_that_break_the_delay_bound():
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("solver", [SAGA(), SAG(), PIAG(4), SAGA(variable_steps=3)], ids=repr)
-def test_every_problem_of_the_list(name, solver):
+def test_the_objective_falls_on_every_problem(name, solver):
     case = make(name)
     before = float(case.problem.objective(*case.data))
     result = solvers.run(case.problem, case.data, solver, epochs=12, batch_size=4)

@@ -14,7 +14,7 @@ from torch import nn
 import lifted_bregman as lb
 from lifted_bregman import errors, solvers
 from lifted_bregman.solvers import AsynchronousPIAG, AtRandom, InTurn, Outcome, Recorded
-from lifted_bregman.solvers._asynchronous_round import Round
+from lifted_bregman.solvers.asynchronous_round import Round
 from tests.sampling import over
 from tests.solvers.asynchronous_orders import delays, moves
 from tests.solvers.problems import make
@@ -95,7 +95,7 @@ ORDERS = {
 
 
 @pytest.mark.parametrize("name", ORDERS)
-def test_the_recursion_written_out(name):
+def test_iterates_are_those_of_the_recursion_in_numpy(name):
     """In float64 NumPy with every Θ kept, for weighted samples, parts of unequal size and two sweeps over variables."""
     bound, team, given = ORDERS[name]
     torch.manual_seed(0)

@@ -147,7 +147,12 @@ class Unknown(lb.penalties.Penalty):
     ("solver", "problem", "required", "missing"),
     [
         *[
-            (s, dense(act.Tanh(), penalties={1: lb.penalties.Box(-0.5, 0.5)}), "differentiate", r"penalties\[1\] = Box")
+            (
+                s,
+                dense(act.Tanh(), penalties={1: lb.penalties.Bounds(-0.5, 0.5)}),
+                "differentiate",
+                r"penalties\[1\] = Bounds",
+            )
             for s in BACKPROPAGATION
         ],
         (
@@ -209,8 +214,8 @@ def test_a_network_that_is_frozen_altogether_is_refused():
 @pytest.mark.parametrize(
     ("solver", "activation", "penalty"),
     [
-        (baselines.MACQP(), act.Tanh(), lb.penalties.Box(-0.1, 0.2)),
-        (baselines.ClassicalLifted(), act.ReLU(), lb.penalties.Box(0.0, 0.2)),
+        (baselines.MACQP(), act.Tanh(), lb.penalties.Bounds(-0.1, 0.2)),
+        (baselines.ClassicalLifted(), act.ReLU(), lb.penalties.Bounds(0.0, 0.2)),
     ],
 )
 def test_constraints_hold_where_proximal_maps_handle_them(solver, activation, penalty):

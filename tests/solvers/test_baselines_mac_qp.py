@@ -12,7 +12,7 @@ from torch import nn
 import lifted_bregman as lb
 from lifted_bregman import solvers
 from lifted_bregman.solvers import Batch, baselines
-from lifted_bregman.solvers._anchor import copied
+from lifted_bregman.solvers.parameters import copy_parameters
 from tests.solvers.baseline_cases import F64, gap, lifted, network
 
 
@@ -120,7 +120,7 @@ def test_mac_in_a_sub_problem_descends_with_its_proximal_term(tau):
     """A proximal gradient step with backtracking never increases what it is a step on, which has the term."""
     model, X, Y = network()
     problem, start = lifted(model), copy.deepcopy(model)
-    sub = problem.anchored(copied(problem), tau)
+    sub = problem.anchored(copy_parameters(problem), tau)
     solver, batch = baselines.MACQP(growth=1.0), Batch.whole(problem, X, Y)
     state = solver.init(sub, batch)
 

@@ -221,7 +221,7 @@ def test_convolutions_and_joint_activations():
 
 @pytest.mark.parametrize(
     "penalty",
-    [penalties.L1(0.05), penalties.GroupL2(0.08), penalties.NonNegative(), penalties.Box(-0.1, 0.2)],
+    [penalties.L1(0.05), penalties.GroupL2(0.08), penalties.NonNegative(), penalties.Bounds(-0.1, 0.2)],
     ids=repr,
 )
 @pytest.mark.parametrize("activation", ["tanh", "identity"])

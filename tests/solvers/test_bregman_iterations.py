@@ -52,7 +52,7 @@ def test_the_parts_of_a_proximal_map_are_subgradients(activation, penalty, a, b)
     ids=repr,
 )
 def test_pairs_without_a_rule_are_refused(activation, penalty):
-    with pytest.raises(CompatibilityError, match="told apart"):
+    with pytest.raises(CompatibilityError, match="cannot be separated"):
         split_prox(activation, penalty, randn(3, 4), 0.5, 0.5)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), activation.as_module(), nn.Linear(4, 2)).double()

@@ -204,7 +204,7 @@ def test_agreement_is_exact_without_hidden_layers_and_refuses_what_it_cannot_com
     assert found.cosines == pytest.approx((1.0,)) and found.relative_errors[0] < 1e-14
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).double()
     with pytest.raises(errors.CompatibilityError, match="constraint"):
-        constrained = lb.lift(model, loss=lb.SquaredError(), penalties={1: lb.penalties.Box(0.0, 1.0)})
+        constrained = lb.lift(model, loss=lb.SquaredError(), penalties={1: lb.penalties.Bounds(0.0, 1.0)})
         gradient_agreement(constrained, X, Y)
     with pytest.raises(errors.SettingError, match="sweeps"):
         gradient_agreement(lb.lift(model, loss=lb.SquaredError()), X, Y, sweeps=0)
@@ -238,7 +238,7 @@ def test_lifted_solvers_train_without_derivatives_of_activations(solver, name):
 
 @pytest.mark.parametrize("name", ["relu", "smooth", "joint"])
 @pytest.mark.parametrize("solver", DIFFERENTIATING, ids=lambda solver: type(solver).__name__)
-def test_the_others_do_not(solver, name):
+def test_differentiating_baselines_raise_where_derivatives_are_forbidden(solver, name):
     case = make(name)
     batch = Batch.whole(case.problem, *case.data)
     before = [p.detach().clone() for p in case.problem.model.parameters()]

@@ -9,7 +9,7 @@ import torch
 
 import lifted_bregman as lb
 from lifted_bregman import errors, solvers
-from lifted_bregman.solvers._batches import InMemory
+from lifted_bregman.solvers.batches import InMemory
 from tests import cases
 from tests.sampling import pairwise
 from tests.solvers.problems import NAMES, Case, make

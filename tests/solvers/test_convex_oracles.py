@@ -216,14 +216,14 @@ def check(oracle, problem, state):
 
 
 @over(str, 2, method=GRADIENT, name=ORACLES)
-def test_gradient_methods(name, method):
+def test_gradient_methods_reach_the_minimum_of_the_oracle(name, method):
     oracle = ORACLES[name]()
     check(oracle, *train(oracle, GRADIENT[method], 1000))
 
 
 @pytest.mark.parametrize("solver", EXACT.values(), ids=EXACT)
 @pytest.mark.parametrize("name", ORACLES)
-def test_block_methods(name, solver):
+def test_block_methods_reach_the_minimum_of_the_oracle(name, solver):
     """There is a single block: one step is enough, unless a proximal term or a limit on iterations holds it back."""
     oracle = ORACLES[name]()
     held_back = (isinstance(solver, CoordinateDescent) and solver.prox_weight > 0.0) or solver.tolerance == 0.0

@@ -270,7 +270,7 @@ def test_counters_by_hand():
     assert problem.work.as_dict() == {"forward_maps": 5, "adjoints": 2, "parameter_gradients": 4, "prox_maps": 5}
 
 
-def test_what_is_refused():
+def test_coupled_sweeps_and_maps_that_are_not_affine_are_refused():
     case = make("relu")
     for solver in (CoordinateDescent(sweep=solvers.Jacobi()), BregmanCoordinateDescent(sweep=solvers.Jacobi())):
         with pytest.raises(errors.CompatibilityError, match=r"requires a sweep .* missing: Jacobi\(\) updates"):

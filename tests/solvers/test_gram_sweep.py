@@ -222,11 +222,13 @@ def test_a_convolution_moves_in_the_metric_of_its_patches(before, conv, size, mo
     delta = np.concatenate(expected)
     delta = delta / (np.abs(delta) + 1e-3 * np.sqrt((delta**2).mean()))
     start = [p.detach().clone() for p in conv.parameters()]
-    solver = GramSweep(nudge=1e-7, step_size=1e-3, trust=1e6, damping=3.0, total_steps=10)
+    solver = GramSweep(nudge=1e-7, step_size=1e-3, damping=3.0, total_steps=10)
     solver.step(problem, solver.init(problem, batch), batch)
     moved = [old - p.detach() for old, p in zip(start, conv.parameters(), strict=True)]
     found = torch.cat([m.flatten(1) if m.ndim > 1 else m[:, None] for m in moved], 1).numpy()
-    length = 1e-3 / (10**0.25 * math.sqrt(delta.shape[1]))
+    weights = sum(any(p.ndim > 1 for p in layer.map.parameters.values()) for layer in problem.network)
+    size = float(start[0].square().mean().sqrt())
+    length = 1e-3 * math.sqrt(size / (10**0.25 * math.sqrt(delta.shape[1]) * weights))
     np.testing.assert_allclose(found, length * delta, rtol=1e-3, atol=1e-9)
 
 
@@ -238,7 +240,7 @@ def test_parameters_with_a_penalty(penalty):
     problem = lb.lift(model, loss=lb.SquaredError(), parameter_penalties={1: penalty})
     X, Y = torch.randn(9, 5, dtype=F64), torch.randn(9, 4, dtype=F64)
     batch = solvers.Batch.whole(problem, X, Y)
-    solver = GramSweep(step_size=0.3, trust=100.0, total_steps=40, epochs=40)
+    solver = GramSweep(step_size=0.3, total_steps=40, epochs=40)
     state = solver.init(problem, batch)
     theta = torch.cat((model[0].weight, model[0].bias[:, None]), 1).detach().clone()
     M, V, A = torch.zeros_like(theta), 0.0, torch.cat([X, torch.ones(9, 1, dtype=F64)], 1)
@@ -246,8 +248,10 @@ def test_parameters_with_a_penalty(penalty):
         g = (A @ theta.T - Y).T @ A / 9
         M, V = 0.9 * M + 0.1 * g, 0.95 * V + 0.05 * float(g.square().mean())
         # The rate is in its first 2 of 40 steps that of the warm-up.
-        s = min(1.0, k / 2.0) * 0.5 * (1.0 + math.cos(math.pi * max(0.0, k - 2.0) / 38.0))
-        eta = s * 0.3 / (40**0.25 * math.sqrt(5.0)) * math.sqrt(1.0 - 0.95**k) / (1.0 - 0.9**k)
+        s = min(1.0, k / 2.0) * (1.0 - max(0.0, k - 2.0) / 38.0) ** 1.5
+        size = max(float(theta[:, :-1].square().mean().sqrt()), 0.1 / math.sqrt(5.0))
+        eta = s * 0.3 * math.sqrt(size / (40**0.25 * math.sqrt(5.0)))
+        eta *= math.sqrt(1.0 - 0.95**k) / (1.0 - 0.9**k)
         root = 1.001 * math.sqrt(V) + 1e-12
         theta = theta - eta * M / root
         t, W = eta * (1.0 - 0.9**k) / root, theta[:, :-1]

@@ -88,7 +88,7 @@ def test_single_precision_with_inputs_of_deficient_rank(kind, damping, inputs, b
     ("settings", "message"),
     [
         *[({n: v}, f"{n} is {v!r}; it must be a finite number greater than 0.")
-          for n in ("step_size", "trust", "damping", "nudge", "penalised_nudge")
+          for n in ("step_size", "damping", "nudge", "penalised_nudge")
           for v in (0.0, -1.0, math.inf, math.nan, "a")],
         *[({n: v}, f"{n} is {v!r}; it must be a finite number of at least 0.")
           for n in ("weight_decay", "epochs") for v in (-1.0, math.inf, math.nan)],

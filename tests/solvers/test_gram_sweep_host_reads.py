@@ -94,7 +94,9 @@ def test_steps_with_a_penalty_on_parameters_read_nothing(penalty):
 
 
 @pytest.mark.parametrize(
-    "penalty", [penalties.L1(0.01), penalties.GroupL2(0.01), penalties.NonNegative(), penalties.Box(0.0, 2.0)], ids=repr
+    "penalty",
+    [penalties.L1(0.01), penalties.GroupL2(0.01), penalties.NonNegative(), penalties.Bounds(0.0, 2.0)],
+    ids=repr,
 )
 def test_steps_with_a_penalty_on_variables_read_nothing(penalty):
     model, X, Y = dense()

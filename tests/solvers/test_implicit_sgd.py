@@ -13,7 +13,7 @@ import lifted_bregman as lb
 from lifted_bregman import solvers
 from lifted_bregman.maps import PowerIteration
 from lifted_bregman.solvers.implicit_sgd import Coupling, ImplicitSGD, Space
-from lifted_bregman.solvers.readings import Corrected, LayerByLayer, Literal, LoopOrder, Majorised
+from lifted_bregman.solvers.inner_steps import Corrected, LayerByLayer, Literal, LoopOrder, Majorised
 from lifted_bregman.solvers.schedules import Growing
 from lifted_bregman.solvers.steps import CurvatureStep, FixedStep
 from tests.sampling import over

@@ -12,9 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import lifted_bregman as lb
 from lifted_bregman import errors, solvers
 from lifted_bregman._linalg import RememberedPower
-from lifted_bregman.solvers._anchor import live
 from lifted_bregman.solvers.implicit_sgd import Coupling, ImplicitSGD, ParameterUpdate, Space
-from lifted_bregman.solvers.readings import Corrected, LayerByLayer, Literal, Majorised
+from lifted_bregman.solvers.inner_steps import Corrected, LayerByLayer, Literal, Majorised
+from lifted_bregman.solvers.parameters import parameters_in_place
 from lifted_bregman.solvers.saga import SAGA
 from lifted_bregman.solvers.schedules import Constant, Decaying, Growing
 from lifted_bregman.solvers.steps import CurvatureStep
@@ -99,7 +99,7 @@ def test_nothing_of_a_weights_size_is_made_in_a_step(name):
     solver = VARIANTS[name]
     batch = batches(problem, X, Y, 4)[0]
     state = solver.init(problem, batch)
-    kept = [t for own in (*live(problem).values(), *state.anchor.values()) for t in own.values()]
+    kept = [t for own in (*parameters_in_place(problem).values(), *state.anchor.values()) for t in own.values()]
     places = [p.data_ptr() for p in problem.model.parameters()]
     with Allocations(kept) as seen:
         solver.step(problem, state, batch)

@@ -8,11 +8,11 @@ import torch
 from lifted_bregman import errors, solvers
 from lifted_bregman.problem import energies
 from lifted_bregman.solvers import baselines
-from lifted_bregman.solvers._anchor import copied
 from lifted_bregman.solvers.admm import ADMM
 from lifted_bregman.solvers.coordinate_descent import CoordinateDescent
 from lifted_bregman.solvers.implicit_sgd import ImplicitSGD, ParameterUpdate
-from lifted_bregman.solvers.readings import Corrected, LayerByLayer
+from lifted_bregman.solvers.inner_steps import Corrected, LayerByLayer
+from lifted_bregman.solvers.parameters import copy_parameters
 from lifted_bregman.solvers.steps import CurvatureStep, FixedStep
 from tests.solvers.brute_networks import NETWORKS, ORDERS, assert_same, batches, brute, build
 
@@ -86,7 +86,7 @@ def test_the_proximal_problem_has_the_term_everywhere():
     """Energy, partial energies and proximal map, also of biases, of frozen parts and with a penalty of its own."""
     problem, net, X, Y = NETWORKS["sparse weights"]()
     problem.network[2].map.module.weight.requires_grad_(False)
-    anchor = copied(problem)
+    anchor = copy_parameters(problem)
     start = net.copy()
     for layer in problem.network:
         for p in layer.map.parameters.values():
@@ -118,11 +118,11 @@ def test_a_sub_problem_of_a_sub_problem_has_both_terms():
     problem, _, X, Y = NETWORKS["sparse weights"]()
     anchors = []
     for _ in range(2):
-        anchors.append(copied(problem))
+        anchors.append(copy_parameters(problem))
         for layer in problem.network:
             for p in layer.map.parameters.values():
                 p.data.add_(torch.randn_like(p), alpha=0.3)
-    now, state, t = copied(problem), problem.forward_state(X), 0.4
+    now, state, t = copy_parameters(problem), problem.forward_state(X), 0.4
     apart = [sum(float((now[l][k] - a[l][k]).square().sum()) for l in a for k in a[l]) for a in anchors]
     outer = problem.anchored(anchors[0], 1.7)
     for tau in (0.6, 0.0):
@@ -243,9 +243,9 @@ def test_every_other_inner_solver_takes_the_proximal_term(name):
         problem, _, X, Y = build((4, 5, 3, 2), ("relu", "relu"), [0.7, 1.3], bias=name in TAKING)
         solver = ImplicitSGD(tau, 2, solver=TAKING.get(name, ADMM()))
         solver.require(problem)
-        before = copied(problem)
+        before = copy_parameters(problem)
         batch = solvers.Batch.whole(problem, X, Y)
         solver.step(problem, solver.init(problem, batch), batch)
-        pairs = [(own[key], before[l][key]) for l, own in copied(problem).items() for key in own]
+        pairs = [(own[key], before[l][key]) for l, own in copy_parameters(problem).items() for key in own]
         moves.append(max(float((p - q).abs().max()) for p, q in pairs))
     assert moves[0] > 1e-3 and moves[1] < 1e-6

@@ -85,7 +85,7 @@ def test_short_steps_lower_the_energy_and_stay_in_the_domain():
     assert start > energies[0] > energies[1] > energies[2]
 
 
-def test_a_dead_layer_above_does_not_disturb():
+def test_layers_below_zero_weights_have_the_direction_zero():
     problem, X, Y = deep()
     with torch.no_grad():
         problem.model[4].weight.zero_()

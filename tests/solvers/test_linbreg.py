@@ -13,10 +13,10 @@ from torch import nn
 
 import lifted_bregman as lb
 from lifted_bregman.errors import CompatibilityError, SettingError
-from lifted_bregman.penalties import L1, Box, GroupL2, NonNegative, Nuclear, SquaredL2
+from lifted_bregman.penalties import L1, Bounds, GroupL2, NonNegative, Nuclear, SquaredL2
 from lifted_bregman.solvers import Batch, Outcome, run
-from lifted_bregman.solvers._batches import InMemory
 from lifted_bregman.solvers.adabreg import AdaBreg
+from lifted_bregman.solvers.batches import InMemory
 from lifted_bregman.solvers.directions import LiftedDirection
 from lifted_bregman.solvers.linbreg import LinBreg
 from lifted_bregman.solvers.sparsity import TargetSparsity
@@ -30,7 +30,7 @@ REGULARISERS = {
     "group": GroupL2(0.1),
     "nuclear": Nuclear(0.1),
     "square": SquaredL2(0.5),
-    "box": Box(-0.3, 0.4),
+    "box": Bounds(-0.3, 0.4),
     "by layer": {1: L1(0.04), 2: GroupL2(0.2), 3: Nuclear(0.1)},
     "target": TargetSparsity(0.6, rate=1.3),
     "targets": {1: TargetSparsity(0.5, rate=1.3), 3: TargetSparsity(0.4, GroupL2, tolerance=0.2)},

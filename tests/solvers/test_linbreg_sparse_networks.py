@@ -69,7 +69,7 @@ def test_nine_of_ten_weights_are_zero_at_little_loss_of_accuracy_on_digits():
     assert np.mean(dense_scores) - np.mean(sparse_scores) < 1.5
 
 
-def test_a_fixed_weight_and_a_sparse_start_do_it_too():
+def test_a_fixed_weight_and_a_sparse_start_reach_nine_zeros_of_ten():
     train, test = digits()
     sparse = trained(LinBreg(0.5, L1(0.2), momentum=0.9), train, (64, 128, 64, 10), 0, 30, 32, density=0.02)
     assert zeros(sparse) >= 0.9

@@ -13,8 +13,8 @@ from torch.overrides import TorchFunctionMode
 import lifted_bregman as lb
 from lifted_bregman import errors, solvers
 from lifted_bregman._generators import named_generator
-from lifted_bregman.solvers._batches import InMemory
-from lifted_bregman.solvers._history import measured
+from lifted_bregman.solvers.batches import InMemory
+from lifted_bregman.solvers.evaluation import evaluate_network
 from tests.solvers.problems import make
 
 
@@ -82,7 +82,7 @@ def test_a_metric_that_is_not_finite_stops_at_once():
     assert result.outcome is solvers.Outcome.DIVERGED and "residual of layer 2 is nan after step 3" in result.message
 
 
-def test_stalled():
+def test_a_stationary_point_ends_the_run_as_stalled():
     """At a stationary point no step decreases the energy: the outcome says so instead of looping for ever."""
     case = make("relu")
     solver = solvers.ProximalGradient(step_rule=solvers.Backtracking(floor=1e9, initial=1e10))
@@ -127,7 +127,7 @@ def test_batches_are_a_function_of_seed_and_epoch():
 
 
 @pytest.mark.parametrize("bad", [{"epochs": 0}, {"epochs": 2.5}, {"epochs": 1, "batch_size": 0}])
-def test_bad_settings(bad):
+def test_settings_of_a_run_out_of_range_are_refused(bad):
     case = make("relu")
     with pytest.raises(errors.SettingError):
         solvers.run(case.problem, case.data, solvers.ProximalGradient(), **bad)
@@ -162,7 +162,7 @@ def test_a_row_of_a_solver_without_variables_takes_one_forward_pass():
     X, Y = torch.randn(11, 5, dtype=torch.float64), torch.randn(11, 3, dtype=torch.float64)
     batch = solvers.Batch(X, Y, torch.arange(11), 11)
     with _Products() as products:
-        row = measured(problem, batch, classify=False, by_layer=True)
+        row = evaluate_network(problem, batch, classify=False, by_layer=True)
     assert products.count == 3
     with torch.no_grad():
         x_1, x_2 = model[:2](X), model[:4](X)

@@ -11,7 +11,6 @@ from torch import nn
 
 import lifted_bregman as lb
 from lifted_bregman import errors, solvers
-from lifted_bregman.solvers._anchor import accumulate, clear, copied, live, overwrite
 from lifted_bregman.solvers.coordinate_descent import CoordinateDescent
 from lifted_bregman.solvers.model_averaging import (
     ImplicitParallel,
@@ -21,6 +20,7 @@ from lifted_bregman.solvers.model_averaging import (
     deal,
     work_alone,
 )
+from lifted_bregman.solvers.parameters import accumulate, copy_parameters, overwrite, parameters_in_place, set_to_zero
 from lifted_bregman.solvers.saga import SAGA
 from lifted_bregman.solvers.schedules import Growing
 from tests.solvers.problems import NAMES, make
@@ -131,7 +131,7 @@ class Scattered(Team):
             overwrite(parameters, common)
             work(worker)
             results[worker] = copy.deepcopy(parameters)
-        clear(mean)
+        set_to_zero(mean)
         for worker, share in enumerate(shares):
             accumulate(mean, results[worker], share)
         overwrite(parameters, mean)
@@ -161,15 +161,15 @@ def test_workers_may_run_anywhere(weight, inner):
         results.append([*(p.detach() for p in case.problem.model.parameters()), *result.state.variables])
     case = make("smooth", samples=11)
     for _ in range(3):
-        common, mean = copied(case.problem), copied(case.problem)
-        clear(mean)
+        common, mean = copy_parameters(case.problem), copy_parameters(case.problem)
+        set_to_zero(mean)
         for places in deal(11, 3, seed=0):
             alone = make("smooth", samples=11)  # a problem with no past
-            overwrite(live(alone.problem), common)
+            overwrite(parameters_in_place(alone.problem), common)
             own = solvers.Batch.whole(alone.problem, *case.data).select(places)
-            work_alone(alone.problem, copied(alone.problem), weight or 0.0, inner, own, 3)
-            accumulate(mean, live(alone.problem), len(places) / 11)
-        overwrite(live(case.problem), mean)
+            work_alone(alone.problem, copy_parameters(alone.problem), weight or 0.0, inner, own, 3)
+            accumulate(mean, parameters_in_place(alone.problem), len(places) / 11)
+        overwrite(parameters_in_place(case.problem), mean)
     results.append([p.detach() for p in case.problem.model.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(results[0], results[1], strict=True))
     assert all(torch.equal(a, b) for a, b in zip(results[0], results[2], strict=False))

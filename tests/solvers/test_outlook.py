@@ -13,7 +13,7 @@ from torch import nn
 import lifted_bregman as lb
 from lifted_bregman import errors, penalties, solvers
 from lifted_bregman.problem.blocks import ParameterBlock, VariableBlock
-from lifted_bregman.solvers._batches import InMemory
+from lifted_bregman.solvers.batches import InMemory
 from lifted_bregman.solvers.random_coordinate_descent import UnitBlock, move, probabilities
 from lifted_bregman.solvers.steps import block_values
 from tests import cases

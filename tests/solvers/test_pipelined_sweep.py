@@ -84,11 +84,11 @@ def test_no_epoch_with_the_default_steps_ends_above_the_start(hidden: int):
 
 
 @pytest.mark.parametrize("settings", [{"micro_batches": 0}, {"micro_batches": 1.5}, {"step_parameter": -1.0}])
-def test_bad_settings(settings: dict):
+def test_settings_out_of_range_are_refused(settings: dict):
     with pytest.raises(errors.SettingError):
         PipelinedSweep(**settings)
 
 
-def test_it_is_a_solver_of_batches():
+def test_the_solver_takes_batches_and_is_layer_parallel():
     assert PipelinedSweep().minibatch and PipelinedSweep().layer_parallel
     assert isinstance(PipelinedSweep(), solvers.Solver)

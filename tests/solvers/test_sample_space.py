@@ -18,7 +18,7 @@ from lifted_bregman.solvers._batch_memory import BatchMemory
 from lifted_bregman.solvers._factored_dense import FactoredDense, with_maps
 from lifted_bregman.solvers._sample_space import samples_are_cheaper
 from lifted_bregman.solvers.implicit_sgd import Coupling, ImplicitSGD, Space
-from lifted_bregman.solvers.readings import Corrected, LayerByLayer, Literal, Majorised, Sweeps
+from lifted_bregman.solvers.inner_steps import Corrected, LayerByLayer, Literal, Majorised, Sweeps
 from lifted_bregman.solvers.steps import CurvatureStep, FixedStep
 from tests import cases
 from tests.sampling import over

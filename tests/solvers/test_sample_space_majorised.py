@@ -13,7 +13,7 @@ from torch import nn
 import lifted_bregman as lb
 from lifted_bregman import solvers
 from lifted_bregman.solvers.implicit_sgd import ImplicitSGD, Space
-from lifted_bregman.solvers.readings import Majorised
+from lifted_bregman.solvers.inner_steps import Majorised
 from lifted_bregman.solvers.steps import FixedStep
 from tests import cases
 from tests.sampling import over

@@ -15,8 +15,8 @@ from torch import nn
 import lifted_bregman as lb
 from lifted_bregman import errors, solvers
 from lifted_bregman.problem.blocks import VariableBlock, layers
-from lifted_bregman.solvers._anchor import copied
 from lifted_bregman.solvers.model_averaging import deal
+from lifted_bregman.solvers.parameters import copy_parameters
 from tests import cases
 from tests.sampling import over, pairwise
 from tests.solvers.problems import NAMES, Case, make
@@ -320,7 +320,7 @@ def test_the_proximal_term_has_no_sample_weights():
     case = make("smooth")
     problem, w = case.problem, torch.arange(3.0, 8.5, 0.5, dtype=torch.float64)
     X, Y = problem.prepare(case.X[:11], case.Y[:11])
-    state, anchor = problem.forward_state(X), copied(problem)
+    state, anchor = problem.forward_state(X), copy_parameters(problem)
     with torch.no_grad():
         for p in problem.model.parameters():
             p.add_(0.3 * torch.randn_like(p))

@@ -21,7 +21,7 @@ from lifted_bregman.solvers import (
     Schedule,
     StepDecay,
 )
-from lifted_bregman.solvers.schedules import require_numbers
+from lifted_bregman.solvers.schedules import require_schedule
 from tests.solvers.problems import make
 
 
@@ -92,9 +92,9 @@ def test_the_updates_of_a_round_and_the_steps_of_inner_solvers_count():
 
 @pytest.mark.parametrize("wrong", [-0.1, math.nan, math.inf])
 def test_what_no_number_of_a_schedule_may_be(wrong):
-    assert require_numbers(From(3, 0.5, wrong), "t", 3) == 0.5
+    assert require_schedule(From(3, 0.5, wrong), "t", 3) == 0.5
     with pytest.raises(SettingError, match=rf"t is From.* at step 3 that is {wrong}; it must be finite and above 0"):
-        require_numbers(From(3, 0.5, wrong), "t", 4)
+        require_schedule(From(3, 0.5, wrong), "t", 4)
 
 
 def test_zero_is_a_weight_and_no_step_size():
@@ -117,9 +117,9 @@ def test_an_inner_solver_that_takes_no_term_is_refused_where_a_later_step_has_on
 @pytest.mark.parametrize("schedule", [Growing(2.0, 150.0), Decaying(2.0, 150.0)], ids=repr)
 def test_powers_beyond_all_numbers_are_refused(schedule):
     """2·100^150 is 2e300, and 200^150 is above 1e345."""
-    assert require_numbers(schedule, "t", 100) >= 2.0
+    assert require_schedule(schedule, "t", 100) >= 2.0
     with pytest.raises(SettingError, match="at step 199 that is out of range"):
-        require_numbers(schedule, "t", 200)
+        require_schedule(schedule, "t", 200)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_schedules_of_the_library_know_where_they_are_least_and_largest(schedule
     for steps in (1, 2, 50):
         values = [schedule.value(k) for k in range(steps)]
         looked_at = [schedule.value(k) for k in schedule.extremes(steps)]
-        assert min(looked_at) == min(values) and max(looked_at) == max(values) == require_numbers(schedule, "t", steps)
+        assert min(looked_at) == min(values) and max(looked_at) == max(values) == require_schedule(schedule, "t", steps)
         assert len(looked_at) <= 2
     assert all(a <= b for a, b in pairwise(values)) or all(a >= b for a, b in pairwise(values))
 
@@ -217,7 +217,7 @@ def test_inner_solvers_have_the_steps_that_they_take():
     assert solvers.ImplicitParallel(2, CosineDecay(1.0), local_steps=2).planned(100, 10).prox_weight.steps == 100
 
 
-def test_a_schedule_that_ends_with_the_run_needs_one():
+def test_a_step_outside_a_run_refuses_a_schedule_without_steps():
     case, solver = make("relu"), solvers.baselines.SGD(CosineDecay(0.02))
     batch = solvers.Batch.whole(case.problem, *case.data)
     state = solver.init(case.problem, batch)

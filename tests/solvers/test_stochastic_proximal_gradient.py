@@ -120,7 +120,7 @@ def test_one_layer_is_stochastic_gradient_descent():
 
 @pytest.mark.parametrize("order", [Simultaneous(), ParametersFirst(), VariablesFirst(3)], ids=repr)
 @pytest.mark.parametrize("name", NAMES)
-def test_every_problem_of_the_list(name, order):
+def test_the_energy_falls_on_every_problem(name, order):
     """The lifted energy of the whole set, at the variables of all samples, comes down."""
     case = make(name)
     before = float(case.problem.objective(*case.data))

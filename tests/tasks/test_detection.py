@@ -195,7 +195,7 @@ def test_mistakes_are_one_sentence_each() -> None:
         term_energies(problem, x, at="lowest")  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="steps is 0"):
         EnergyScale.of(problem, x, steps=0)
-    with pytest.raises(SettingError, match="1 sample is too few to say what is usual"):
+    with pytest.raises(SettingError, match="1 sample is too few for a mean"):
         EnergyScale.of(problem, x[:1])
     with pytest.raises(CompatibilityError, match="no hidden variable"):
         term_energies(lb.lift(nn.Linear(5, 5).double(), loss=lb.SquaredError()), x)
@@ -211,3 +211,13 @@ def test_mistakes_are_one_sentence_each() -> None:
         classifier_scores(classifier, x, score="energy")  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="has no label to minimise towards"):
         classifier_scores(classifier, x, at="minimum")
+
+
+@pytest.mark.parametrize("shape", [(1, 9, 9), (3, 7, 7)], ids=["larger", "colour"])
+def test_samples_of_another_shape_than_the_usual_ones_are_refused(shape: tuple[int, ...]) -> None:
+    down, up = nn.Conv2d(1, 2, 3, stride=2, padding=1), nn.ConvTranspose2d(2, 1, 3, stride=2, padding=1)
+    problem = lb.lift(nn.Sequential(down, nn.ReLU(), up).eval(), loss=lb.SquaredError())
+    scale = EnergyScale.of(problem, torch.rand(5, 1, 7, 7))
+    for ask in (scale.scores, scale.explain):
+        with pytest.raises(TensorError, match=r"the usual samples have \(1, 7, 7\): scale, crop or convert"):
+            ask(torch.rand(2, *shape))

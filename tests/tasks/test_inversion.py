@@ -14,10 +14,10 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 
 import lifted_bregman as lb
-from lifted_bregman.penalties import L1, Box, GroupL2, NonNegative, Penalty, SquaredL2, TotalVariation
+from lifted_bregman.penalties import L1, Bounds, GroupL2, NonNegative, Penalty, SquaredL2, TotalVariation
 from lifted_bregman.solvers import Outcome
 from lifted_bregman.tasks._inverse_problem import InverseProblem
-from lifted_bregman.tasks._inversion_checks import lifted_model
+from lifted_bregman.tasks._inversion_checks import lift_model
 from lifted_bregman.tasks.primal_dual import PrimalDualInversion
 
 N, M = 7, 5
@@ -48,7 +48,7 @@ CONJUGATES = {  # φ* and its derivative, from their definitions
 PENALTIES: dict[str, tuple[Penalty, tuple[float, float, float, float, float]]] = {
     # the weights of TV, L1 and SquaredL2, and the box
     "tv": (TotalVariation(0.1, dims=1), (0.1, 0.0, 0.0, -np.inf, np.inf)),
-    "tv+box": (TotalVariation(0.1, dims=1) + Box(0.1, 0.8), (0.1, 0.0, 0.0, 0.1, 0.8)),
+    "tv+box": (TotalVariation(0.1, dims=1) + Bounds(0.1, 0.8), (0.1, 0.0, 0.0, 0.1, 0.8)),
     "l1": (L1(0.15), (0.0, 0.15, 0.0, -np.inf, np.inf)),
     "ridge": (SquaredL2(0.3) + NonNegative(), (0.0, 0.0, 0.3, 0.0, np.inf)),
     "all": (TotalVariation(0.05, dims=1) + L1(0.05) + SquaredL2(0.1), (0.05, 0.05, 0.1, -np.inf, np.inf)),
@@ -91,7 +91,7 @@ def test_one_layer_against_scipy(name: str, penalty: str) -> None:
     J, weights = PENALTIES[penalty]
     found = lb.invert(model, y, penalty=J, tolerance=1e-9, steps=20_000, record_every=50)
     assert found.outcome is Outcome.CONVERGED and found.gap is not None
-    activation = lifted_model(model, None, None, None).loss.activation
+    activation = lift_model(model, None, None, None).loss.activation
     for sample in range(len(y)):
         _, least = by_scipy(model, y[sample].numpy(), name, weights)
         # E differs from SciPy's objective by φ(y)
@@ -108,7 +108,7 @@ def test_the_gap_holds_for_every_input_and_every_iterate(penalty: str) -> None:
     y = outputs_of(model)
     J = {"none": None, "group": GroupL2(0.1)}.get(penalty) or (PENALTIES[penalty][0] if penalty in PENALTIES else None)
     best = lb.invert(model, y, penalty=J, tolerance=1e-9, steps=5000, record_every=50)
-    inverse = InverseProblem(lifted_model(model, None, None, None), y, J)
+    inverse = InverseProblem(lift_model(model, None, None, None), y, J)
     solver = PrimalDualInversion()
     state = solver.init(inverse, torch.zeros(2, N, dtype=torch.float64))
     generator = torch.Generator().manual_seed(3)
@@ -128,7 +128,7 @@ def test_the_gap_holds_for_every_input_and_every_iterate(penalty: str) -> None:
 def test_bounds_make_the_certificate_global() -> None:
     model = layer(nn.ReLU())
     y = outputs_of(model)
-    for J, bounded in [(Box(0.0, 1.0), True), (SquaredL2(0.1), True), (NonNegative(), False), (L1(0.1), False)]:
+    for J, bounded in [(Bounds(0.0, 1.0), True), (SquaredL2(0.1), True), (NonNegative(), False), (L1(0.1), False)]:
         radius = lb.invert(model, y, penalty=J, steps=20).radius
         assert radius is not None and bool(radius.isinf().all()) == bounded
 
@@ -196,7 +196,7 @@ def test_the_gradient_of_the_input_is_that_of_autograd() -> None:
     """∇_u B_1(x_1, f_1(u)) = W_1ᵀ(σ_1(z_1) - x_1), by autograd on φ* = log cosh in float64."""
     model = deep()
     y = outputs_of(model, 3, 6)
-    inverse = InverseProblem(lifted_model(model, None, (2.0, 0.5), None), y, None)
+    inverse = InverseProblem(lift_model(model, None, (2.0, 0.5), None), y, None)
     u = torch.randn(3, 6, dtype=torch.float64, requires_grad=True)
     x1 = 0.5 * torch.rand(3, 9, dtype=torch.float64)
     z = model[0](u)
@@ -264,7 +264,7 @@ def test_a_residual_network_is_inverted() -> None:
     assert float(distances.max()) < 0.02
 
 
-def test_nothing_of_the_model_is_changed_and_no_activation_is_differentiated() -> None:
+def test_the_model_does_not_change_and_no_activation_is_differentiated() -> None:
     model = deep()
     before = {name: p.clone() for name, p in model.state_dict().items()}
     with lb.forbid_activation_derivatives():
@@ -278,7 +278,7 @@ def test_pictures_of_odd_sizes_channels_and_strided_convolutions() -> None:
     model = nn.Sequential(nn.Conv2d(2, 3, 3, stride=2), nn.ReLU(), nn.Conv2d(3, 2, 2), nn.Tanh())
     with torch.no_grad():
         y = model(torch.rand(2, 2, 9, 7))
-    found = lb.invert(model, y, penalty=TotalVariation(1e-3) + Box(0.0, 1.0), shape=(2, 9, 7), steps=30)
+    found = lb.invert(model, y, penalty=TotalVariation(1e-3) + Bounds(0.0, 1.0), shape=(2, 9, 7), steps=30)
     assert found.input.shape == (2, 2, 9, 7) and found.input.dtype == torch.float32
     assert float(found.input.min()) >= 0.0 and float(found.input.max()) <= 1.0
     assert found.history[-1]["energy"] < found.history[0]["energy"]

@@ -41,7 +41,7 @@ def test_outputs_outside_the_range_are_named_with_the_nearest_feasible_value(mod
     ],
     ids=["width", "one sample", "dtype", "nan", "list"],
 )
-def test_outputs_of_another_form(model: nn.Sequential, y: object, said: str) -> None:
+def test_outputs_of_another_shape_or_type_are_refused(model: nn.Sequential, y: object, said: str) -> None:
     with pytest.raises(TensorError, match=said):
         lb.invert(model, y)  # type: ignore[arg-type]
 
@@ -55,23 +55,51 @@ def test_outputs_of_another_form(model: nn.Sequential, y: object, said: str) -> 
     ],
     ids=repr,
 )
-def test_penalties_that_do_not_fit_the_input(model: nn.Sequential, penalty: lb.penalties.Penalty, said: str) -> None:
+def test_penalties_that_do_not_fit_the_inputs_shape_are_refused(
+    model: nn.Sequential, penalty: lb.penalties.Penalty, said: str
+) -> None:
     with pytest.raises(CompatibilityError, match=said):
         lb.invert(model, torch.zeros(1, 4), penalty=penalty)
 
 
-def test_signals_are_not_pictures() -> None:
+def test_total_variation_of_signals_is_refused_for_pictures() -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU())
     with pytest.raises(CompatibilityError, match="take dims=2"):
         lb.invert(model, torch.zeros(1, 2, 2, 2), shape=(1, 4, 4), penalty=TotalVariation(0.1, dims=1))
 
 
-def test_a_model_whose_input_shape_is_unknown() -> None:
+def test_an_unknown_input_shape_is_asked_for() -> None:
     with pytest.raises(SettingError, match=r"not known from model\.0 .*give shape="):
         lb.invert(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU()), torch.zeros(1, 2, 2, 2))
 
 
-def test_models_that_cannot_be_inverted() -> None:
+@pytest.mark.parametrize("guess", [{"shape": (3, 7, 7)}, {"start": torch.zeros(1, 3, 7, 7)}], ids=["shape", "start"])
+def test_a_colour_picture_for_a_model_of_grey_ones(guess: dict[str, object]) -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3, stride=2, padding=1), nn.ReLU())
+    with pytest.raises(TensorError, match=r"shape \(3, 7, 7\), so that model\.0 \(Conv2d\) .* cannot take"):
+        lb.invert(model, torch.zeros(1, 2, 4, 4), **guess)  # type: ignore[arg-type]
+
+
+def test_a_shape_with_other_numbers_than_the_model_takes() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 4), nn.ReLU())
+    with pytest.raises(TensorError, match=r"shape \(5, 5\), so that model\.1 \(Linear\) .* takes 12 features"):
+        lb.invert(model, torch.zeros(1, 4), shape=(5, 5))
+
+
+def test_pictures_of_odd_sizes() -> None:
+    """Stride 2 turns 7 rows into 4 and those into 7 again, and 8 rows into 7."""
+    down, up = nn.Conv2d(1, 2, 3, stride=2, padding=1), nn.ConvTranspose2d(2, 1, 3, stride=2, padding=1)
+    model = nn.Sequential(down, nn.ReLU(), up)
+    penalty = TotalVariation(0.1)
+    found = lb.invert(model, torch.zeros(1, 1, 7, 5), penalty=penalty, shape=(1, 7, 5), steps=2)
+    assert found.input.shape == (1, 1, 7, 5)
+    with pytest.raises(
+        TensorError, match=r"y is \(1, 1, 8, 8\); expected \(samples, 1, 7, 7\), the outputs of the model"
+    ):
+        lb.invert(model, torch.zeros(1, 1, 8, 8), penalty=penalty, shape=(1, 8, 8))
+
+
+def test_models_that_cannot_be_inverted_are_refused() -> None:
     with pytest.raises(CompatibilityError, match="embedding"):
         lb.invert(nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(6, 2)), torch.zeros(1, 2))
     with pytest.raises(SettingError, match=r"torch\.nn\.Module"):
@@ -93,12 +121,12 @@ def test_models_that_cannot_be_inverted() -> None:
     ],
     ids=lambda value: str(value),
 )
-def test_settings_out_of_range(model: nn.Sequential, arguments: dict[str, object], said: str) -> None:
+def test_settings_out_of_range_are_named(model: nn.Sequential, arguments: dict[str, object], said: str) -> None:
     with pytest.raises(SettingError, match=said):
         lb.invert(model, torch.zeros(1, 4), **arguments)  # type: ignore[arg-type]
 
 
-def test_a_start_for_other_samples(model: nn.Sequential) -> None:
+def test_a_start_of_another_shape_is_refused(model: nn.Sequential) -> None:
     with pytest.raises(TensorError, match="one guess for each output"):
         lb.invert(model, torch.zeros(2, 4), start=torch.zeros(3, 12))
     with pytest.raises(TensorError, match="leave one of the two out"):

@@ -64,17 +64,17 @@ def test_without_restoring_the_last_parameters_stay():
     assert case.problem.model[-1].bias[0].item() == pytest.approx(math.sqrt(8.0))
 
 
-def test_a_run_that_ends_by_itself_gets_the_best_too():
+def test_a_finished_run_gets_the_best_parameters_too():
     case, result = scripted([5, 3, 4], lb.callbacks.EarlyStopping(patience=9))
     assert result.outcome is Outcome.FINISHED and case.problem.model[-1].bias[0].item() == pytest.approx(math.sqrt(6.0))
 
 
-def test_min_delta_is_what_counts_as_better():
+def test_a_change_below_min_delta_is_no_improvement():
     _, result = scripted([5.0, 4.9, 4.8, 4.7, 1.0], lb.callbacks.EarlyStopping(patience=3, min_delta=0.5))
     assert result.outcome is Outcome.STOPPED and result.history[-1]["epoch"] == 4
 
 
-def test_accuracy_should_grow():
+def test_early_stopping_takes_a_larger_accuracy_as_better():
     case = make("classes", samples=60)
     stopping = lb.callbacks.EarlyStopping("validation_accuracy", patience=4)
     validation = (case.X[:20], case.Y[:20])
@@ -132,7 +132,7 @@ def test_bad_settings_of_early_stopping(bad):
         lb.callbacks.EarlyStopping(**bad)
 
 
-def test_validation_is_what_is_watched_where_there_is_one():
+def test_the_default_monitor_is_validation_where_there_is_one():
     case = make("relu")
     stopping = lb.callbacks.EarlyStopping(patience=500)
     validation = (case.X + 1.0, case.Y)
@@ -155,7 +155,7 @@ def test_the_last_two_and_the_best_checkpoints_are_kept(tmp_path):
     assert float(best.snapshot.parts["model"]["4.bias"][0]) == pytest.approx(math.sqrt(6.0))
 
 
-def test_every_so_many_epochs(tmp_path):
+def test_checkpoints_are_saved_every_so_many_epochs(tmp_path):
     class Watch(lb.callbacks.Callback):
         def __init__(self):
             self.seen = set()
@@ -170,7 +170,7 @@ def test_every_so_many_epochs(tmp_path):
     assert best is not None and best.snapshot.step == 6
 
 
-def test_every_so_many_steps_also_inside_epochs(tmp_path):
+def test_checkpoints_are_saved_every_so_many_steps_inside_epochs_too(tmp_path):
     class Watch(lb.callbacks.Callback):
         def __init__(self):
             self.seen = set()
@@ -198,12 +198,12 @@ def paced(monkeypatch):
             return super().step(problem, state, batch)
 
     clock = SimpleNamespace(perf_counter=lambda: now[0], monotonic=lambda: now[0])
-    for module in ("lifted_bregman.solvers._loop", "lifted_bregman.training.callbacks.checkpoint"):
+    for module in ("lifted_bregman.solvers.loop", "lifted_bregman.training.callbacks.checkpoint"):
         monkeypatch.setattr(importlib.import_module(module), "time", clock)
     return Paced()
 
 
-def test_every_so_many_seconds(tmp_path, paced):
+def test_checkpoints_are_saved_every_so_many_seconds(tmp_path, paced):
     """Half a second is two steps."""
     saved = []
 
@@ -222,7 +222,7 @@ def test_bad_settings_of_checkpoints(bad):
         lb.callbacks.Checkpoint(**bad)
 
 
-def test_a_save_that_fails_is_a_warning_while_the_run_goes_on(tmp_path, monkeypatch):
+def test_a_save_that_fails_during_the_run_is_a_warning(tmp_path, monkeypatch):
     """The third save hits a full disk; the run ends as it would have, with later checkpoints in place."""
     from lifted_bregman.training import checkpoints as module
 
@@ -331,7 +331,7 @@ def test_tensorboard_has_every_number(tmp_path):
         assert [point.value for point in points] == pytest.approx([row[name] for row in result.history], rel=1e-6)
 
 
-def test_the_order_of_a_runs_moments():
+def test_callbacks_are_called_in_order():
     class Listener(lb.callbacks.Callback):
         def __init__(self):
             self.heard = []

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from lifted_bregman.errors import CheckpointError
-from lifted_bregman.training.checkpoints import Checkpoints, verify
+from lifted_bregman.training.checkpoints import Checkpoints, verify_checkpoint
 from tests import fresh
 from tests.training.checkpoint_helpers import memory_folder, snapshot
 from tests.training.hostile_checkpoints import CASES, PICKLE
@@ -30,9 +30,9 @@ import json, sys
 from pathlib import Path
 import torch
 from lifted_bregman.errors import CheckpointError
-from lifted_bregman.training.checkpoints import Checkpoints, verify
+from lifted_bregman.training.checkpoints import Checkpoints, verify_checkpoint
 root = Path(sys.argv[1])
-Checkpoints(root / "sound").load(), verify(root / "sound" / "step-00000001")
+Checkpoints(root / "sound").load(), verify_checkpoint(root / "sound" / "step-00000001")
 inside, suspicious = ["-"], []
 def hook(event, args):
     if event == "open" and isinstance(args[0], (str, bytes)):
@@ -51,7 +51,7 @@ def peak():
 results, before = {}, peak()
 for folder in sorted(entry for entry in root.iterdir() if entry.name != "sound"):
     answers = []
-    for attempt in (lambda: Checkpoints(folder).load(1), lambda: verify(folder / "step-00000001")):
+    for attempt in (lambda: Checkpoints(folder).load(1), lambda: verify_checkpoint(folder / "step-00000001")):
         start = peak()
         inside[0] = folder.name
         try:
@@ -126,10 +126,10 @@ def test_a_linked_checkpoint_is_not_followed(tmp_path: Path) -> None:
     assert checkpoints.steps() == [1]
     assert checkpoints.load().snapshot.step == 1
     with pytest.raises(CheckpointError, match="is a link"):
-        verify(tmp_path / "here" / "step-00000002")
+        verify_checkpoint(tmp_path / "here" / "step-00000002")
     checkpoints.save(snapshot(2))  # takes the link's place and leaves what it points to
     assert not (tmp_path / "here" / "step-00000002").is_symlink()
-    assert verify(tmp_path / "there" / "step-00000002").step == 2
+    assert verify_checkpoint(tmp_path / "there" / "step-00000002").step == 2
     shutil.rmtree(tmp_path / "there")
     assert checkpoints.load().snapshot.step == 2
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lifted_bregman.training.checkpoints import Checkpoints, Snapshot, verify
+from lifted_bregman.training.checkpoints import Checkpoints, Snapshot, verify_checkpoint
 from tests.training.checkpoint_helpers import bits, content, fork, snapshot
 
 FIRST = 8  # the steps before it are saved without a kill, to see how long that takes
@@ -103,7 +103,7 @@ def killed_checkpoints(folder: Path, hits: int, seed: int) -> None:
         assert loaded.warning is None
         assert round.struck or loaded.snapshot.step == round.step
         for step in checkpoints.steps():  # each is there whole or not at all
-            assert verify(folder / f"step-{step:08d}").step == step
+            assert verify_checkpoint(folder / f"step-{step:08d}").step == step
         last = loaded.snapshot.step
         kept += last != round.step
         swept += len(checkpoints.sweep())
@@ -122,7 +122,7 @@ def hits(*numbers: int) -> pytest.MarkDecorator:
 
 
 @hits(40, 1000)
-def test_kills(tmp_path: Path, hits: int) -> None:
+def test_a_kill_leaves_the_last_or_the_previous_checkpoint(tmp_path: Path, hits: int) -> None:
     killed_checkpoints(tmp_path, hits, seed=hits)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lifted_bregman.errors import CheckpointError
-from lifted_bregman.training.checkpoints import Checkpoints, verify
+from lifted_bregman.training.checkpoints import Checkpoints, verify_checkpoint
 from tests.training.checkpoint_helpers import bits, content, memory_folder, snapshot
 
 OLD, NEW = "step-00000001", "step-00000002"
@@ -150,7 +150,7 @@ def test_no_mutation_goes_unnoticed(tmp_path: Path, count: int) -> None:
     checkpoints = Checkpoints(tmp_path)
     expected = {step: bits(snapshot(step)) for step in (1, 2)}
     checkpoints.save(snapshot(1), best=True)
-    verified = verify(checkpoints.save(snapshot(2)))
+    verified = verify_checkpoint(checkpoints.save(snapshot(2)))
     originals = {name: data for name, data in content(tmp_path).items() if name not in (OLD, NEW)}
     assert len(originals) == 11
     draw = random.Random(20240501)
@@ -172,7 +172,7 @@ def test_no_mutation_goes_unnoticed(tmp_path: Path, count: int) -> None:
                 assert str(tmp_path / NEW) in str(error)
                 refused.append("load")
             try:
-                assert verify(tmp_path / NEW) == verified, what
+                assert verify_checkpoint(tmp_path / NEW) == verified, what
             except CheckpointError:
                 refused.append("verify")
             assert refused in ([], ["load", "verify"]), what

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lifted_bregman.errors import CheckpointError, SettingError
-from lifted_bregman.training.checkpoints import Checkpoints, Snapshot, verify
+from lifted_bregman.training.checkpoints import Checkpoints, Snapshot, verify_checkpoint
 from tests.training.checkpoint_helpers import bits, content, memory_folder, sign, snapshot
 
 
@@ -62,7 +62,7 @@ def test_the_last_ones_and_the_best_are_kept(tmp_path: Path, keep: int, best: tu
         assert loaded is None
     assert bits(checkpoints.load().snapshot) == bits(snapshot(5))
     for step in left:
-        assert verify(tmp_path / f"step-{step:08d}").best == (step in best)
+        assert verify_checkpoint(tmp_path / f"step-{step:08d}").best == (step in best)
         assert bits(checkpoints.load(step).snapshot) == bits(snapshot(step))
 
 
@@ -251,9 +251,9 @@ def test_a_checkpoint_under_another_steps_name_is_refused(tmp_path: Path) -> Non
     with pytest.raises(CheckpointError, match="it belongs to step 2"):
         checkpoints.load(3)
     with pytest.raises(CheckpointError, match="it belongs to step 2"):
-        verify(tmp_path / "step-00000003")
+        verify_checkpoint(tmp_path / "step-00000003")
     (tmp_path / "step-00000003").rename(tmp_path / "a copy")
-    assert verify(tmp_path / "a copy").step == 2
+    assert verify_checkpoint(tmp_path / "a copy").step == 2
 
 
 def test_a_newer_format_is_refused_with_the_one_that_is_known(tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ def test_signing_by_hand_gives_what_the_library_accepts(tmp_path: Path) -> None:
     # The hostile tests rest on this: what they forge is refused for the reason they name, not for a wrong signature.
     checkpoints = saved(tmp_path, 1)
     sign(tmp_path / "step-00000001", library="another")
-    assert verify(tmp_path / "step-00000001").library == "another"
+    assert verify_checkpoint(tmp_path / "step-00000001").library == "another"
     assert bits(checkpoints.load().snapshot) == bits(snapshot(1))
 
 
@@ -284,9 +284,9 @@ def test_verify_names_what_it_wants(tmp_path: Path) -> None:
     saved(tmp_path, 1)
     for path in (tmp_path / "nowhere", tmp_path / "LATEST"):
         with pytest.raises(CheckpointError, match="a checkpoint is a directory such as step-00001234"):
-            verify(path)
+            verify_checkpoint(path)
     with pytest.raises(CheckpointError, match=r"manifest.json cannot be read \(No such file"):
-        verify(tmp_path)
+        verify_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize("keep", [0, -1, 1.5, True])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lifted_bregman.errors import CheckpointError
-from lifted_bregman.training.checkpoints import Checkpoints, verify
+from lifted_bregman.training.checkpoints import Checkpoints, verify_checkpoint
 from tests.training.checkpoint_helpers import bits, fork, snapshot
 
 
@@ -69,7 +69,7 @@ def test_two_savers_and_a_reader(tmp_path: Path, keep: int, steps: tuple[range, 
     assert reads > 10
     assert temporary(tmp_path) == []
     for step in checkpoints.steps():
-        assert verify(checkpoints.path(step)).step == step
+        assert verify_checkpoint(checkpoints.path(step)).step == step
     assert checkpoints.load().snapshot.step == checkpoints.steps()[-1]
 
 

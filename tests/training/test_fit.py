@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, TensorDataset
 import lifted_bregman as lb
 from lifted_bregman import errors, solvers
 from lifted_bregman.solvers import Outcome
-from lifted_bregman.solvers._finite import flat_metrics
+from lifted_bregman.solvers.finite import flat_metrics
 from tests import fresh
 from tests.cases import name, solver_cases
 from tests.solvers.problems import make
@@ -126,7 +126,7 @@ def test_callbacks_may_be_given_as_they_come():
     assert result.outcome is Outcome.STOPPED
 
 
-@pytest.mark.parametrize("penalty", [lb.penalties.NonNegative(), lb.penalties.Box(-0.2, 0.3)])
+@pytest.mark.parametrize("penalty", [lb.penalties.NonNegative(), lb.penalties.Bounds(-0.2, 0.3)])
 @pytest.mark.parametrize("solver", [None, SOLVER, lb.ProximalGradient(), lb.AdaBreg(step_size=0.01)], ids=name)
 def test_a_constraint_on_variables_is_no_divergence(solver, penalty):
     """It holds for the variables; the network's own outputs need not satisfy it, and are not charged for that."""

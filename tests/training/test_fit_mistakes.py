@@ -39,7 +39,7 @@ def jagged(*lengths):
         ((np.array([[None] * 5]), np.zeros((1, 3))), "NoneType"),
         (Nothing(), "empty"),
         (DataLoader(Nothing()), "empty"),
-        (iter([(torch.zeros(2, 5), torch.zeros(2, 3))]), "list_iterator.*read once only.*begins anew"),
+        (iter([(torch.zeros(2, 5), torch.zeros(2, 3))]), "list_iterator.*read only once.*every epoch reads it again"),
         ({"X": torch.zeros(2, 5)}, "is a dict"),
         (DataLoader(TensorDataset(torch.zeros(2, 5)), batch_size=2), "pairs"),
         (Pairs([]), "empty"),

@@ -1,4 +1,4 @@
-"""Signals: a run that is told to stop saves everything and ends, wherever it was; a second Ctrl-C ends it at once.
+"""Signals: a run that receives one saves a checkpoint and ends, wherever it was; a second Ctrl-C ends it at once.
 
 Real signals to real processes, forked from this one, which has imported everything already.
 """
@@ -178,9 +178,9 @@ def slow_saves() -> None:
 
 def slow_evaluation() -> None:
     """The second row does not end, after the forward pass has been counted."""
-    from lifted_bregman.solvers import _loop
+    from lifted_bregman.solvers import _rows
 
-    measure, made = _loop.measured, []
+    measure, made = _rows.evaluate_network, []
 
     def slow(*arguments, **named):
         made.append(measure(*arguments, **named))
@@ -189,7 +189,7 @@ def slow_evaluation() -> None:
             pause(for_ever=True)
         return made[-1]
 
-    _loop.measured = slow
+    _rows.evaluate_network = slow
 
 
 BROKEN_OFF = ["inner loop", "evaluation", "callback that hangs"]  # where it does not end by itself
@@ -206,7 +206,7 @@ def test_a_signal_ends_the_run_with_a_sound_checkpoint_from_which_it_continues_e
     folder = lb.training.RunFolder(tmp_path / "run")
     assert folder.result()["outcome"] == "INTERRUPTED" and signal.Signals(number).name in folder.result()["message"]
     for step in folder.checkpoints.steps():
-        checkpoints_module.verify(folder.checkpoints.folder / f"step-{step:08d}")
+        checkpoints_module.verify_checkpoint(folder.checkpoints.folder / f"step-{step:08d}")
     loaded = folder.checkpoints.load()
     assert loaded.warning is None
     reached = loaded.snapshot.step

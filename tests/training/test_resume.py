@@ -20,8 +20,8 @@ from rich.console import Console
 import lifted_bregman as lb
 from lifted_bregman import errors, solvers
 from lifted_bregman.solvers import Outcome
-from lifted_bregman.training._company import described
 from lifted_bregman.training.fit import run_settings
+from lifted_bregman.training.ranks import stable_repr
 from tests.cases import name, solver_cases
 from tests.training.checkpoint_helpers import sign
 from tests.training.runs import Recorder, StopAt, assert_same, assert_same_end, case_in, scrambled, train
@@ -387,9 +387,9 @@ def test_parts_of_ones_own_without_a_repr_are_the_same_in_another_process():
     class Plain:
         pass
 
-    assert described((Plain(), [Plain()], {"a": Plain()})) == described((Plain(), [Plain()], {"a": Plain()}))
-    assert "0x" not in described(Plain()) and "Plain" in described(Plain())
-    assert described("at 0x noon") == "'at 0x noon'"
+    assert stable_repr((Plain(), [Plain()], {"a": Plain()})) == stable_repr((Plain(), [Plain()], {"a": Plain()}))
+    assert "0x" not in stable_repr(Plain()) and "Plain" in stable_repr(Plain())
+    assert stable_repr("at 0x noon") == "'at 0x noon'"
     case = case_in(torch.float64)
     run = solvers.Run(
         case.problem, solvers.ImplicitSGD(Doubling()), solvers.Batch.whole(case.problem, *case.data), epochs=1

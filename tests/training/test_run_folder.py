@@ -49,7 +49,7 @@ def test_a_history_that_cannot_grow_ends_the_run_with_what_to_do_and_it_goes_on_
     assert_same(lb.training.RunFolder(tmp_path / "run").history(), expected.history)
 
 
-def test_an_earlier_end_that_cannot_be_removed_is_told_as_such(tmp_path, monkeypatch):
+def test_a_result_that_cannot_be_removed_is_named(tmp_path, monkeypatch):
     train(case_in(torch.float64), SOLVER, 1, tmp_path / "run")
     (tmp_path / "run" / "result.json").unlink()
     (tmp_path / "run" / "result.json").mkdir()  # which no `unlink` removes
@@ -111,7 +111,7 @@ def test_a_file_system_without_locks_can_hold_a_run(tmp_path, monkeypatch, numbe
     ],
     ids=["entries", "number", "nesting", "word", "huge epoch", "huge objective", "thousands of digits"],
 )
-def test_rows_that_no_run_wrote_are_told_by_their_line(tmp_path, line):
+def test_damaged_rows_are_named_by_their_line(tmp_path, line):
     (tmp_path / "history.jsonl").write_text('{"step": 1, "epoch": 1, "seconds": 0.1, "objective": 2.0}\n' + line + "\n")
     with pytest.raises(errors.CheckpointError, match=r"line 2 of .*history\.jsonl is (damaged|no row of a history)"):
         lb.training.RunFolder(tmp_path).history()

@@ -59,7 +59,7 @@ MISTAKES = {
     "samples": (lambda X, Y: (X, Y[:3]), r"4 samples and Y has 3"),
     "precision": (
         lambda X, Y: (X.float(), Y),
-        r"holds torch.float32, torch.float64 and the first one torch.float64, torch.float64",
+        r"holds torch.float32, torch.float64, but the first batch torch.float64, torch.float64",
     ),
     "whole numbers": (lambda X, Y: (X.long(), Y), r"holds torch.int64"),
     "NaN": (lambda X, Y: (X * math.nan, Y), r"X holds NaN or infinity"),
@@ -179,7 +179,7 @@ def test_a_continuation_with_other_data_is_refused(other, sentence, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"batch_size": 4}, "batch_size is 4, and data is a DataLoader, which has its own"),
+        ({"batch_size": 4}, "batch_size is 4, but data is a DataLoader, which sets its own"),
         ({"sample_weights": torch.ones(12)}, r"weights.*WeightedRandomSampler.*lb\.data\.gathered"),
         ({"parallel": lb.Parallel(data=2)}, r"2 processes.*stream.*lb\.data\.gathered\(data\)"),
         ({"tolerance": 0.1}, "tolerance"),

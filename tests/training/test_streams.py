@@ -1,4 +1,4 @@
-"""Streams: epochs are read anew, steps are those of a loop by hand, and a run goes on where it was cut, bit by bit."""
+"""Streams: each epoch is read again, steps equal those of a loop by hand, and a cut run resumes bit by bit."""
 
 from __future__ import annotations
 

@@ -1,14 +1,19 @@
-"""Charts with bands: a median or mean as a line, from the least to the most as a band around it."""
+"""Charts with bands: a line for the median or mean, and a band from the smallest to the largest value; SVG files."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lifted_bregman.errors import SettingError
-from lifted_bregman.reports.charts import _DASHES, _SIZE, Chart, Curve, _draw, _scale
+from lifted_bregman.reports.charts import CHART_SIZE, DASHES, Chart, Curve, draw_lines, set_scales
 from lifted_bregman.reports.figures import inline_svg, new_figure, style
-from lifted_bregman.reports.palette import LIGHT
+from lifted_bregman.reports.palette import DARK, LIGHT, Palette
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,7 @@ class BandChart(Chart):
 
     def legend(self) -> list[tuple[str, int, str]]:
         """(name, number of the colour, kind of line) of each curve; the first eighteen pairs differ."""
-        colours, kinds = len(LIGHT.curves), list(_DASHES)
+        colours, kinds = len(LIGHT.curves), list(DASHES)
         return [
             (curve.name, 1 + place % colours, kinds[(place + place // colours) % len(kinds)])
             for place, curve in enumerate(self.curves)
@@ -43,7 +48,7 @@ class BandChart(Chart):
 
     def svg(self) -> str:
         """The chart as an <svg> element, without title and legend."""
-        figure = new_figure(*_SIZE)
+        figure = new_figure(*CHART_SIZE)
         axes = figure.add_axes((0.115, 0.15, 0.86, 0.815))
         style(axes, LIGHT)
         axes.tick_params(labelsize=10.5, left=False, bottom=False, which="both")
@@ -52,11 +57,23 @@ class BandChart(Chart):
         for curve, (_, colour, _), (low, high) in reversed(drawn):
             axes.fill_between(curve.x, low, high, color=LIGHT.curves[colour - 1], alpha=0.16, linewidth=0)
         for curve, (_, colour, kind), _ in reversed(drawn):
-            _draw(axes, curve, LIGHT.curves[colour - 1], _DASHES[kind])  # the first lies on top
-        _scale(axes, self._with_edges())
+            draw_lines(axes, curve, LIGHT.curves[colour - 1], DASHES[kind])  # the first lies on top
+        set_scales(axes, self._with_edges())
         return inline_svg(figure, f"{self.title} {self.x_label}")
 
     def _with_edges(self) -> Chart:
-        """The chart with the edges of the bands as curves, from which the limits of the axes follow."""
+        """Return the chart with the edges of the bands as curves, which set the limits of the axes."""
         edges = [Curve("", curve.x, side) for curve, band in zip(self.curves, self.bands, strict=True) for side in band]
         return Chart(self.title, [*self.curves, *edges], self.x_label, self.alt, self.logarithmic, self.fraction)
+
+
+def write_svgs(draw: Callable[[Palette], Figure], folder: Path, stem: str) -> None:
+    """Write a figure as stem.svg and, for dark readers, stem_dark.svg; the same numbers give the same bytes."""
+    import matplotlib
+
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": stem}):
+        for palette in (LIGHT, DARK):
+            drawing = draw(palette)
+            target = folder / f"{stem}{palette.suffix}.svg"
+            drawing.savefig(target, facecolor=drawing.get_facecolor(), metadata=nothing)

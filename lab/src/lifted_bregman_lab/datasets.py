@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from lifted_bregman import data
-from lifted_bregman.data.naming import parse
+from lifted_bregman.data.fetch import look_up
 
 
 def is_here(name: str, data_dir: Path | None) -> bool:
     """Whether a data set is on this machine, in `data_dir` or, for None, in the cache."""
-    return data.whereabouts(data.TEXTS.get(name) or data.TABLES.get(name) or parse(name)[0], data_dir).startswith("in ")
+    return data.whereabouts(look_up(name), data_dir).startswith("in ")
 
 
-def fetch_missing(names: Iterable[str], data_dir: Path | None, progress: data.Progress | None = None) -> None:
+def fetch_missing(names: Iterable[str], data_dir: Path | None, progress: data.DownloadProgress | None = None) -> None:
     """Download the data sets that are not on this machine."""
     for name in dict.fromkeys(names):
         if not is_here(name, data_dir):

@@ -10,7 +10,7 @@ from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 
 
 def decode(value: Any, hint: Any, name: str = "the file") -> Any:
-    """A value of JSON as the type `hint`; ValueError with its name where it is of another type.
+    """Convert a JSON value to the type `hint`; raise ValueError with its name if it has another type.
 
     Types are dataclasses, TypedDicts, tuples, lists and mappings of one type, "a type or None", Any, str, int, bool,
     and float, for which whole numbers count and NaN and ∞ do not.

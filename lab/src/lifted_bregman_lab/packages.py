@@ -1,4 +1,4 @@
-"""Python packages that only some problems and opponents need: found before work starts, imported when used."""
+"""Optional Python packages: checked before work starts, imported when used."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _DISTRIBUTIONS = {
 
 
 def missing_packages(modules: Iterable[str]) -> tuple[str, ...]:
-    """The distributions, by the name that pip knows, of those modules that are not installed."""
+    """Return the distributions, by their names for pip, of the modules that are not installed."""
     absent = (name for name in modules if importlib.util.find_spec(name) is None)
     return tuple(_DISTRIBUTIONS.get(name, name.replace("_", "-")) for name in absent)
 
 
 def load_package(module: str) -> Any:
-    """The module of an optional package, imported now."""
+    """Import and return a module of an optional package."""
     return importlib.import_module(module)
 
 
 def package_folder(module: str) -> Path:
-    """The folder of an installed package, which is not imported."""
+    """Return the folder of an installed package without importing it."""
     spec = importlib.util.find_spec(module)
     assert spec is not None and spec.origin is not None, f"{module} is not installed"
     return Path(spec.origin).parent

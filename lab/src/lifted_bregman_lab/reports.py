@@ -1,19 +1,20 @@
-"""The pages of reproductions, from what is stored in a folder."""
+"""The pages of reproductions, made from stored rows."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from lifted_bregman.experiments.demo_folder import PAGE
 from lifted_bregman.reports import report
 from lifted_bregman_lab.reproduction.report.page import paper_page
 from lifted_bregman_lab.reproduction.report.results import Results, is_results, load_results
 
 REPRODUCTION = Path("out/reproduction")
-"""The default folder of a reproduction's page; the folder of its rows holds nothing but rows."""
+"""The default folder of a reproduction's page; the folder of rows holds only rows."""
 
 
-def write_report(folder: Path, out: Path | None = None) -> Path:
+def write_any_report(folder: Path, out: Path | None = None) -> Path:
     """Write the page of a reproduction, a demonstration or a run.
 
     Args:
@@ -28,4 +29,4 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
 def write_paper_report(results: Results, out: Path | None = None) -> Path:
     """Write the page of a reproduction into `out`, or into `REPRODUCTION`."""
     with TemporaryDirectory(prefix="report-") as scratch:
-        return paper_page(results, Path(scratch)).write((out or REPRODUCTION) / report.PAGE)
+        return paper_page(results, Path(scratch)).write((out or REPRODUCTION) / PAGE)

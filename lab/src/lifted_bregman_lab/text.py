@@ -11,7 +11,7 @@ Rows = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 
 def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of text with aligned columns: numbers to the right, words to the left."""
+    """Return lines with aligned columns, numbers to the right and words to the left."""
     cells = pd.DataFrame([header, *rows])
     for column, texts in cells.items():
         number = texts[1:].str.match(r"\d").any()
@@ -20,12 +20,12 @@ def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[st
 
 
 def markdown(table: Rows) -> str:
-    """The table in Markdown, without an end of line."""
+    """Return the table in Markdown, without a final newline."""
     header, rows = table
     lines = ["| " + " | ".join(cells) + " |" for cells in (header, *rows)]
     return "\n".join([lines[0], "|" + "---|" * len(header), *lines[1:]])
 
 
 def count(number: int, noun: str) -> str:
-    """The number with its noun, such as "1 seed" and "2 seeds"."""
+    """Return the number with its noun, such as "1 seed" and "2 seeds"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

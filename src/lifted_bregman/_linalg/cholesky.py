@@ -10,10 +10,9 @@ case has c = m + n; errors of either sign mostly cancel, and c of about 10 is ta
 t >= c u tr K, and each system below raises what it adds to K to such a floor.  Where that is too little, `factorise`
 tries a hundred times as much, a few times.
 
-On the side of the samples, K = A Aᵀ, the floor is near √u.  There the step is AᵀP with P = (K + tI)⁻¹G, and what
-dependent samples do not agree on is divided by t and cancels only in the product with Aᵀ.  With t = f tr K the floor
-itself changes the step by about f, relatively, and the rounding of what cancels by about u/f.  Both are equal for
-f = √u.
+In sample space, K = A Aᵀ, the floor is near √u.  There the step is AᵀP with P = (K + tI)⁻¹G.  The part of G in the
+kernel of Aᵀ is divided by t, and cancels only in the product with Aᵀ.  With t = f tr K the floor changes the step by
+about f, relatively, and the rounding errors of that part change it by about u/f.  Both are equal for f = √u.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-_RAISE = 100.0  # by how much a floor grows where there is no factor
+_RAISE = 100.0  # factor by which a floor grows after a failed factorisation
 _RIDGE_FLOOR = {torch.float32: (1e-6, 3e-4), torch.float64: (1e-12, 1e-8)}  # of the largest K_ii, for m >= n and m < n
 _GUARD_FLOOR = {torch.float32: (1e-6, 3e-5), torch.float64: (2e-15, 1e-8)}  # of tr K, for AᵀA and for A Aᵀ
-_NOTHING = 1e-30  # a mean of the diagonal below it is taken for 0
+_NOTHING = 1e-30  # a mean of the diagonal below it counts as 0
 
 
 class Cholesky:
@@ -35,9 +34,9 @@ class Cholesky:
 
     def __init__(self, M: Tensor) -> None:
         self.lower, info = torch.linalg.cholesky_ex(M)
-        """L, in the dtype of M; of no use where M is not definite."""
+        """L, in the dtype of M; meaningless if M is not definite."""
         self.definite = not bool(info.any())
-        """Whether every matrix has a factor; False too where entries are not finite."""
+        """Whether every matrix has a factor; False also if entries are not finite."""
 
     def to(self, dtype: torch.dtype) -> Cholesky:
         """Rounds L to `dtype`, in place."""
@@ -102,7 +101,7 @@ class Ridge:
         self._factor = factor.to(A.dtype)
 
     def solve(self, G: Tensor) -> Tensor:
-        """G M⁻¹, for G of shape (k, n), in new memory."""
+        """G M⁻¹ for G of shape (k, n), in new memory."""
         if not self._wide:
             return self._factor.solve(G.t()).t()
         P = G / self._D
@@ -155,14 +154,14 @@ class GuardedFactor:
 
 
 def damped_inverse(K: Tensor, damping: float) -> tuple[Tensor, Tensor, Tensor]:
-    """(K + tI)⁻¹ for a stack K (k, n, n) whose memory it overwrites, t (k, 1, 1), and which ones I/(tr K + t) replaces.
+    """(K + tI)⁻¹ for each matrix of a stack, with t, and which inverses were replaced by the multiple I/(tr K + t).
 
-    The last is a tensor (k,) of bool: nothing here waits for the device.  What becomes of a matrix, to its last bit,
-    does not depend on the others of the stack.
+    Returns the inverses (k, n, n), t (k, 1, 1) and the replaced ones (k,) as bool.  K (k, n, n) is overwritten.
+    No operation waits for the device.  The result for one matrix does not depend on the others, to the last bit.
 
-    t is `damping` times the mean of the diagonal, tr K/n, but not below 100u tr K; of a matrix that is 0 it is 1e30, so
-    that inputs that are 0 move nothing.  With that floor a factor exists unless entries are not finite.  Then the
-    multiple of the identity replaces the inverse.
+    t is `damping` times the mean of the diagonal, tr K/n, and at least 100u tr K.  For K = 0 it is 1e30, so that inputs
+    that are 0 move nothing.  With this floor a factor exists unless entries are not finite; then the multiple of the
+    identity replaces the inverse.
 
     damping   > 0
     """
@@ -172,14 +171,14 @@ def damped_inverse(K: Tensor, damping: float) -> tuple[Tensor, Tensor, Tensor]:
     t = mean * max(damping, 100.0 * torch.finfo(K.dtype).eps * n)
     t.masked_fill_(mean < _NOTHING, 1.0 / _NOTHING)
     diagonal.add_(t)
-    if K.is_cpu:  # where a look waits for nothing, and LAPACK's inverse takes half the time
-        # Each in memory of its own: LAPACK's last bits depend on the alignment, which differs within a stack.
+    if K.is_cpu:  # reading `failed` costs no sync here, and LAPACK's inverse takes half the time of two products
+        # One matrix at a time: LAPACK's last bits depend on the alignment in memory, which differs within a stack.
         factors = [torch.linalg.cholesky_ex(own) for own in K.unbind()]
         failed = torch.stack([info for _, info in factors]).bool()
         found = zip(factors, failed.tolist(), strict=True)
         inverse = torch.stack([torch.zeros_like(L) if none else torch.cholesky_inverse(L) for (L, _), none in found])
     else:
-        # On other devices `cholesky_inverse` would wait to look for zeros on the diagonal.
+        # On other devices `cholesky_inverse` syncs to check the diagonal for zeros.
         lower, info = torch.linalg.cholesky_ex(K)
         failed = info.bool()
         inverse = inverse_by_triangle(lower).masked_fill_(failed[:, None, None], 0.0)

@@ -1,4 +1,4 @@
-"""Euclidean norms as numbers."""
+"""Euclidean norms as Python numbers."""
 
 from __future__ import annotations
 

@@ -24,9 +24,15 @@ class PowerIteration:
     """Estimates the largest eigenvalue μ of a positive semi-definite N by v ← Nv / ‖Nv‖.
 
     The estimate ‖Nv‖ / ‖v‖ never exceeds μ (up to rounding).  The last v is kept, so that the next call, for an N that
-    has changed a little, usually needs two products.  The first start is a fixed pseudo-random vector.  An estimate can
-    stay below μ when N changes so that the old v is an eigenvector of a smaller eigenvalue: where a step size must be
-    safe use a bound from above (`certified_bound`, `positive_bound`).
+    has changed a little, usually needs two products.  The first start is a fixed pseudo-random vector.  The estimate
+    stays below μ if the old v is an eigenvector of a smaller eigenvalue of the new N: for step sizes that must be safe
+    use a bound from above (`certified_bound`, `positive_bound`).
+
+    Example:
+        >>> from lifted_bregman.maps import PowerIteration
+        >>> N = torch.diag(torch.tensor([1.0, 2.0, 5.0]))
+        >>> round(PowerIteration().estimate(lambda v: [N @ v[0]], [torch.ones(3)]), 2)
+        5.0
     """
 
     def __init__(self) -> None:
@@ -55,7 +61,7 @@ class PowerIteration:
 
 
 class RememberedPower(PowerIteration):
-    """A power iteration that starts from `memory[key]` and leaves its last vector there."""
+    """A power iteration that starts from `memory[key]` and stores its last vector there."""
 
     def __init__(self, memory: PowerVectors, key: str) -> None:
         self._memory, self._key = memory, key
@@ -76,11 +82,11 @@ class RememberedPower(PowerIteration):
 
 
 class FollowedPower(RememberedPower):
-    """A remembered power iteration that takes one product where the last call has left a good vector.
+    """A remembered power iteration that takes one product if the stored vector is still good.
 
-    For a unit vector v, 1 - cos(v, Nv) = (‖Nv‖ - <v, Nv>)/‖Nv‖ is by how much the estimate has grown from the Rayleigh
-    quotient to the norm, half a step of the iteration.  The iteration continues while that is above 0.1 %, and it runs
-    as usual where there is no vector yet.
+    For a unit vector v, 1 - cos(v, Nv) = (‖Nv‖ - <v, Nv>)/‖Nv‖ is the relative growth of the estimate in half a step,
+    from the Rayleigh quotient to the norm.  The iteration continues while it is above 0.1 %.  Without a stored vector
+    it is `PowerIteration.estimate`.
     """
 
     def estimate(
@@ -106,7 +112,7 @@ class FollowedPower(RememberedPower):
 
 
 def _length(v: Vector) -> Tensor:
-    """`joint_norm` as a tensor, so that v is divided by it without a copy to the host in between."""
+    """√(Σ ‖v_i‖₂²) over the tensors of v, as a tensor (): dividing by it needs no copy to the host."""
     parts: list[Tensor] = [torch.linalg.vector_norm(part) for part in v]
     if len(parts) > 1:
         parts = [torch.linalg.vector_norm(torch.stack(parts))]

@@ -19,8 +19,8 @@ def certified_bound(matrix: Tensor, estimate: float) -> float:
 
     Guarantee: K = A Aᵀ (or AᵀA, whichever is smaller) is formed in float64, and c is returned only when c·I - K has a
     Cholesky factor, so that every eigenvalue of K is below c; rounding of the product and of the factorisation, at
-    most rows·columns·eps relative to c each, is added to c.  When factors are refused up to min(tr K, ‖K‖_∞), that
-    number, which bounds every eigenvalue, is returned itself.
+    most rows·columns·eps relative to c each, is added to c.  If no c below min(tr K, ‖K‖_∞) has a factor, that number,
+    which bounds every eigenvalue, is returned.
     """
     A = matrix.detach().double()
     size = float(A.abs().max()) if A.numel() else 0.0
@@ -31,6 +31,7 @@ def certified_bound(matrix: Tensor, estimate: float) -> float:
     K = A @ A.t() if rows <= columns else A.t() @ A
     margin = 1.0 + 4.0 * rows * columns * _EPS
     ceiling = min(float(K.trace()), float(K.abs().sum(0).max())) * margin
+    # Try c 1 %, 4 %, 16 %, .. above the estimate until c·I - K is definite
     guess = estimate / size / size
     excess = 0.01
     c = guess * (1.0 + excess) * margin
@@ -45,7 +46,7 @@ def certified_bound(matrix: Tensor, estimate: float) -> float:
 
 
 def squared_norm(matrix: Tensor) -> float:
-    """‖A‖₂², not below it: the largest eigenvalue of the smaller of A Aᵀ and AᵀA, for matrices with a short side.
+    """c >= ‖A‖₂²: the largest eigenvalue of the smaller of A Aᵀ and AᵀA, for matrices with a short side.
 
     The product is formed in float64; rounding of it and of the eigenvalue, at most rows·columns·eps each, is added.
     """
@@ -112,7 +113,7 @@ def map_singular_values(x: Tensor, function: Callable[[Tensor], Tensor]) -> Tens
 def least_squares(A: Tensor, D: Tensor, ridge: float) -> Tensor:
     """argmin_P ½‖AP - D‖² + (ridge/2)‖P‖², the shortest if there are several, from the smaller of AᵀA and AAᵀ.
 
-    Eigenvalues up to max(m, n) u times the largest are rounding of the product, and are taken for 0.
+    Eigenvalues up to max(m, n) u times the largest are rounding errors of the product and count as 0.
 
     A      (m, n)
     D      (m, k)

@@ -1,7 +1,7 @@
 """Activations: each is the proximal map σ = prox_Ψ of a potential Ψ, with its scaled proximal maps and conjugate."""
 
-from lifted_bregman.activations._base import Activation, Joint, Separable
 from lifted_bregman.activations._module import ActivationModule, forbid_activation_derivatives
+from lifted_bregman.activations.base import Activation, Joint, Separable
 from lifted_bregman.activations.custom import FromScalar
 from lifted_bregman.activations.exponential import ELU, Sigmoid, Softplus
 from lifted_bregman.activations.piecewise import (

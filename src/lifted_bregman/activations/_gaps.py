@@ -1,6 +1,6 @@
 """Differences between a function and its leading term, without cancellation near 0.
 
-The potentials of activations with slope 1 at the origin are made of such differences: φ*(z) = z - log(1 + z) for
+The potentials of activations with slope 1 at the origin contain such differences: φ*(z) = z - log(1 + z) for
 softsign, s - tanh(s) in the proximal map with a scale above 1, and so on.  Evaluated as written they lose all digits as
 the argument goes to 0.  All are float64 elementwise functions with a relative error of a few units in the last place.
 """

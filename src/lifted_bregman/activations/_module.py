@@ -15,11 +15,19 @@ from torch.overrides import TorchFunctionMode
 from lifted_bregman.errors import ActivationDerivativeError
 
 if TYPE_CHECKING:
-    from lifted_bregman.activations._base import Activation
+    from lifted_bregman.activations.base import Activation
 
 
 class ActivationModule(nn.Module):
-    """Applies `activation`, a joint one along `dim`; made by `activation.as_module()`; differentiable by autograd."""
+    """An activation as an `nn.Module`, differentiable by autograd; a joint one acts along `dim`.
+
+    `activation.as_module()` makes one.
+
+    Example:
+        >>> module = lb.activations.SoftThreshold(0.5).as_module()
+        >>> nn.Sequential(nn.Identity(), module)(torch.tensor([[-2.0, 0.3, 1.0]]))
+        tensor([[-1.5000,  0.0000,  0.5000]])
+    """
 
     def __init__(self, activation: Activation, dim: int = -1) -> None:
         super().__init__()
@@ -82,6 +90,14 @@ def forbid_activation_derivatives() -> Iterator[None]:
 
     It covers torch's own activation functions and modules and those of this library.  Lifted training runs under
     it unchanged; back-propagation does not.  Applying an activation is always allowed.
+
+    Example:
+        >>> z = torch.ones(3, requires_grad=True)
+        >>> with lb.forbid_activation_derivatives():
+        ...     torch.relu(z).sum().backward()
+        Traceback (most recent call last):
+            ...
+        lifted_bregman.errors.ActivationDerivativeError: an activation was differentiated within ...
     """
     token = _forbidden.set(True)
     try:
@@ -108,7 +124,7 @@ _ACTIVATION_FUNCTIONS: frozenset[Callable[..., Any]] = frozenset(
 
 
 class _Undifferentiable(torch.autograd.Function):
-    """The identity, whose derivative is an error."""
+    """The identity; its backward pass raises `ActivationDerivativeError`."""
 
     @staticmethod
     def forward(u: Tensor) -> Tensor:
@@ -116,7 +132,7 @@ class _Undifferentiable(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """There is nothing to keep; `torch.func` asks for this method."""
+        """Saves nothing; `torch.func` requires this method."""
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""Checks that users run on their own activation, and that our tests run on every one of ours.
+"""Checks of an activation, for users' own and for those of the library.
 
 Each evaluates identities of convex analysis at given points in float64 and raises `CheckError` with the first
-counter-example.  None needs to know how the activation was made.
+counter-example.  The checks call public methods only.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from lifted_bregman.activations._base import Activation
+from lifted_bregman.activations.base import Activation
 from lifted_bregman.errors import CheckError, TensorError
 
 SCALES = (1e-3, 0.1, 0.5, 1.0, 2.0, 30.0)
@@ -32,6 +32,10 @@ def check_prox(activation: Activation, z: Tensor, scales: Sequence[float] = SCAL
         z: points, (samples, features); at least two rows, spread over the region of interest.
         scales: the values of c.
         tolerance: allowed violation, relative to the size of the terms compared.
+
+    Example:
+        >>> z = torch.randn(10, 3, dtype=torch.float64)
+        >>> lb.check_prox(lb.activations.SoftThreshold(0.5), z)  # raises CheckError where a check fails
     """
     z = require_points(z, "z")
     _equal(activation(z), activation.prox(z, 1.0), tolerance, "σ(z) differs from prox(z, scale=1)")
@@ -46,21 +50,23 @@ def check_prox(activation: Activation, z: Tensor, scales: Sequence[float] = SCAL
 
 
 def require_prox(p: Tensor, value: Callable[[Tensor], Tensor], z: Tensor, tolerance: float, name: str, of: str) -> None:
-    """An error unless p, a row for each row of z, minimises ½‖u - z‖² + F(u) and is firmly non-expansive in z.
+    """Raises unless p, a row for each row of z, minimises ½‖u - z‖² + F(u) and is firmly non-expansive in z.
 
     value  F, one number per row; infinity outside the domain
-    name   of p, for messages
-    of     F(u) as messages write it
+    name   what messages call p
+    of     what messages call F(u)
     """
     at_p = value(p)
     _all(at_p.isfinite(), z, f"{name} is at a point where {of} is infinite")
     for shift in range(1, z.shape[0]):
+        # Firm non-expansiveness: <p_i - p_j, z_i - z_j> >= ‖p_i - p_j‖²
         other, other_z = p.roll(shift, 0), z.roll(shift, 0)
         inner = ((p - other) * (z - other_z)).sum(-1)
         size = (p - other).norm(dim=-1) * (z.abs() + other_z.abs()).norm(dim=-1)
         rounding = 1e-15 * (p.norm(dim=-1) + other.norm(dim=-1)) * (z - other_z).norm(dim=-1)
         gap = inner - (p - other).square().sum(-1)
         _all(gap >= -tolerance * (size + _TINY) - rounding, z, f"{name} is not firmly non-expansive")
+        # Minimality: F(w) >= F(p) + <z - p, w - p> for w on the segment from p_i to p_j
         for fraction in (1.0, 0.5, 1e-3):
             w = p + fraction * (other - p)
             at_w = value(w)
@@ -81,6 +87,10 @@ def check_conjugate(activation: Activation, x: Tensor, z: Tensor, tolerance: flo
         x: points of the domain, (samples, features).
         z: points anywhere, same shape.
         tolerance: allowed violation, relative to the size of the terms compared.
+
+    Example:
+        >>> act, z = lb.activations.Tanh(), torch.randn(10, 3, dtype=torch.float64)
+        >>> lb.check_conjugate(act, act(z), z)  # raises CheckError where a check fails
     """
     x, z = require_points(x, "x"), require_points(z, "z")
     _all(activation.contains(x), x, "x is not in the domain; check_conjugate needs points of the domain")
@@ -91,11 +101,13 @@ def check_conjugate(activation: Activation, x: Tensor, z: Tensor, tolerance: flo
         inner = (y * z).sum(-1)
         return phi + phi_star - inner, phi.abs() + phi_star.abs() + (y * z).abs().sum(-1) + 1.0
 
+    # Fenchel-Young (eq. 11): equality at x = σ(z), ">=" elsewhere
     gap, size = fenchel_young(u)
     _all(gap.abs() <= tolerance * size, z, "φ(σ(z)) + φ*(z) differs from <σ(z), z>")
     for shift in range(x.shape[0]):
         gap, size = fenchel_young(x.roll(shift, 0))
         _all(gap >= -tolerance * size, z, "φ(x) + φ*(z) is below <x, z>: conjugate or potential is wrong")
+    # ∇φ* = σ (eq. 15), by central differences along a random direction
     generator = torch.Generator().manual_seed(0)
     direction = torch.randn(z.shape, generator=generator, dtype=z.dtype).to(z.device)
     direction = direction / direction.norm(dim=-1, keepdim=True)
@@ -120,6 +132,10 @@ def check_bregman(activation: Activation, x: Tensor, z: Tensor, tolerance: float
         x: points of the domain, (samples, features).
         z: points anywhere, same shape.
         tolerance: allowed violation, relative to the size of the terms compared.
+
+    Example:
+        >>> act, z = lb.activations.Tanh(), torch.randn(10, 3, dtype=torch.float64)
+        >>> lb.check_bregman(act, act(z + 1.0), z)  # raises CheckError where a check fails
     """
     x, z = require_points(x, "x"), require_points(z, "z")
     _all(activation.contains(x), x, "x is not in the domain; check_bregman needs points of the domain")
@@ -134,6 +150,7 @@ def check_bregman(activation: Activation, x: Tensor, z: Tensor, tolerance: float
         + (x.abs() * z.abs() + x * x + u.abs() * z.abs() + u * u).sum(-1)
         + 1.0
     )
+    # B equals each of its forms
     forms = {
         "φ(x) + φ*(z) - <x, z>": 0.5 * x.square().sum(-1) + psi_x + phi_star - inner,
         "E_z(x) - E_z(σ(z))": psi_x - psi_u + 0.5 * ((x - u) * (x + u - 2.0 * z)).sum(-1),
@@ -144,8 +161,10 @@ def check_bregman(activation: Activation, x: Tensor, z: Tensor, tolerance: float
     }
     for form, value in forms.items():
         _all((b - value).abs() <= tolerance * size, z, f"B(x, z) differs from {form}")
+    # Lower bound, and zero at x = σ(z)
     _all(b >= half_square * (1.0 - 1e-12), z, "B(x, z) is below ½‖x - σ(z)‖²")
     _all(activation.bregman(u, z) == 0.0, z, "B(σ(z), z) is not 0")
+    # Convex and 1-smooth in z: B(x, z') lies between the tangent at z and the tangent plus ½‖z' - z‖²
     for shift in range(1, z.shape[0]):
         other = z.roll(shift, 0)
         tangent = b + ((u - x) * (other - z)).sum(-1)

@@ -1,8 +1,8 @@
-"""(σ(z) - σ(z - tG))/t, with all its digits however small t is.
+"""Difference quotients (σ(z) - σ(z - tG))/t of activations, without cancellation for small t.
 
-The plain difference of two values near 1 keeps nothing of a tG below 1e-7 in float32, and signals of early layers are
-that small.  So straight pieces have closed forms, in which G itself comes out where σ has slope 1, softmax has one
-without cancellation, and other activations are evaluated in float64.
+In float32 the plain difference of two values near 1 loses a tG below 1e-7, which is the size of signals in early
+layers.  Piecewise linear activations and softmax have closed forms here; a piece of slope 1 gives G itself.  Other
+activations are evaluated in float64.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lifted_bregman.activations._base import Activation
+from lifted_bregman.activations.base import Activation
 from lifted_bregman.activations.piecewise import (
     Box,
     Identity,
@@ -36,14 +36,14 @@ def quotient(
     dim: int = -1,
     function: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """(σ(z) - σ(z - tG))/t: what G becomes on its way down through σ when its derivative is not used.
+    """(σ(z) - σ(z - tG))/t: the signal that σ passes down in place of σ'(z) G.
 
-    t → 0 gives σ'(z) G, and ‖quotient‖ <= ‖G‖ because σ is 1-Lipschitz.  Called without autograd.
+    It tends to σ'(z) G for t → 0, and its norm is at most ‖G‖, because σ is 1-Lipschitz.  Called without autograd.
 
     activation  σ, a joint one along `dim`
     z, G        (samples, ...), float32 or float64, of one dtype
     steps       t > 0, (samples, 1, ..) or (), of that dtype
-    function    computes σ(z) where the model does it in another way than `activation`
+    function    σ as the model computes it; `activation` by default
     """
     closed = _CLOSED.get(type(activation))
     if closed is not None and not torch._C._are_functorch_transforms_active():  # vmap has no rule for clamp_

@@ -1,4 +1,4 @@
-"""Smooth activations made of exponentials: sigmoid, softplus, ELU.
+"""Smooth activations defined by exponentials: sigmoid, softplus, ELU.
 
 Sigmoid and softplus have an exponential tail: u = e^s for s → -∞.  In prox_{cΨ} an error of one rounding unit in s ~
 v/c would be hundreds of units in u, so in float64 the last Newton step is taken with a compensated residual and applied
@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lifted_bregman._arguments import positive
-from lifted_bregman.activations._base import Separable
 from lifted_bregman.activations._gaps import expm1_minus, minus_log1p, polynomial
 from lifted_bregman.activations._newton import newton, product_minus
+from lifted_bregman.activations.base import Separable
 from lifted_bregman.activations.smooth import Concave, solve_concave
 from lifted_bregman.errors import SettingError
 
@@ -30,13 +30,21 @@ class Sigmoid(Separable):
 
     prox_{cΨ}: (1 - c) σ(s) + c s = v.  Centred, (1 - c)(σ(s) - ½) + c s = v - (1 - c)/2 is odd in s, and Newton's
     method on |s| converges monotonically as for tanh.
+
+    Example:
+        >>> act = lb.activations.Sigmoid()
+        >>> z = torch.tensor([0.0])
+        >>> act(z), act.prox(z, scale=1.0)
+        (tensor([0.5000]), tensor([0.5000]))
+        >>> act.conjugate(z)
+        tensor(0.6931)
     """
 
     iterative: ClassVar[bool] = True
 
     def compute_map(self, z: Tensor) -> Tensor:
         lowest = _LOWEST_EXPONENT[z.dtype]
-        # torch's e^{-z} overflows before e^z underflows; only on the CPU a look for such numbers waits for nothing
+        # torch's e^{-z} overflows before e^z underflows; the minimum is read on the CPU, where that costs no sync
         if not z.is_cpu or (z.numel() and float(z.detach().amin()) < lowest):
             return torch.where(z < lowest, z.clamp(max=lowest).exp(), z.sigmoid())
         return z.sigmoid()
@@ -81,6 +89,11 @@ class Softplus(Separable):
 
     prox_{cΨ}: since s - σ(s) = -σ(-s), the equation is σ(s) - c σ(-s) = v, convex in s for c < 1 and concave for c > 1;
     min(v, v/c) and max(v, v/c) are the bounds of its root from which Newton's method is monotone.
+
+    Example:
+        >>> act = lb.activations.Softplus()
+        >>> act(torch.tensor([0.0, 50.0]))
+        tensor([ 0.6931, 50.0000])
     """
 
     iterative: ClassVar[bool] = True
@@ -131,6 +144,13 @@ class ELU(Separable):
     """σ(z) = z for z >= 0 and α (e^z - 1) below, 0 < α <= 1: φ(x) = (x + α) log(1 + x/α) - x on [-α, 0).
 
     prox_{cΨ}(v) = v for v >= 0.  For v < 0, with t = -s >= 0, the equation is that of a concave α (1 - e^{-t}).
+
+    Example:
+        >>> act = lb.activations.ELU()
+        >>> act(torch.tensor([-torch.inf, 0.0, 2.0]))
+        tensor([-1.,  0.,  2.])
+        >>> act.potential(torch.tensor([2.0]))
+        tensor(0.)
     """
 
     iterative: ClassVar[bool] = True

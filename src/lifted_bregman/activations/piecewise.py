@@ -1,4 +1,4 @@
-"""Activations made of straight pieces.  Every quantity is in closed form, and nothing cancels.
+"""Piecewise linear activations.  Every quantity is in closed form, without cancellation.
 
 For each, D_Ψ(x, σ(z)) with the subgradient z - σ(z) is written as a sum of non-negative terms, so that the Bregman loss
 ½(x - σ(z))² + D_Ψ (Theorem 10, item 3) keeps full relative accuracy however close x is to σ(z).
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lifted_bregman._arguments import positive
-from lifted_bregman.activations._base import Separable
+from lifted_bregman.activations.base import Separable
 from lifted_bregman.errors import SettingError
 
 
@@ -35,7 +35,13 @@ class _Piecewise(Separable):
 
 @dataclass(frozen=True)
 class Identity(_Piecewise):
-    """σ(z) = z: Ψ = 0.  Its Bregman loss is ½‖x - z‖²."""
+    """σ(z) = z: Ψ = 0.  Its Bregman loss is ½‖x - z‖².
+
+    Example:
+        >>> act = lb.activations.Identity()
+        >>> act.bregman(torch.tensor([3.0, 0.0]), torch.tensor([0.0, 4.0]))
+        tensor(12.5000)
+    """
 
     def compute_map(self, z: Tensor) -> Tensor:
         return z.clone()
@@ -58,6 +64,15 @@ class ReLU(_Piecewise):
     """σ(z) = max(z, 0): Ψ is the indicator of x >= 0 (Example 1).
 
     B(x, z) = ½(x - max(z, 0))² + x max(-z, 0).
+
+    Example:
+        >>> act = lb.activations.ReLU()
+        >>> act(torch.tensor([-1.0, 2.0]))
+        tensor([0., 2.])
+        >>> act.bregman(torch.tensor([1.0]), torch.tensor([-2.0]))
+        tensor(2.5000)
+        >>> act.contains(torch.tensor([-1.0]))
+        tensor(False)
     """
 
     def compute_map(self, z: Tensor) -> Tensor:
@@ -81,7 +96,15 @@ class ReLU(_Piecewise):
 
 @dataclass(frozen=True)
 class LeakyReLU(_Piecewise):
-    """σ(z) = z for z >= 0 and slope·z below, 0 < slope <= 1: Ψ(x) = ½ (1/slope - 1) min(x, 0)²."""
+    """σ(z) = z for z >= 0 and slope·z below, 0 < slope <= 1: Ψ(x) = ½ (1/slope - 1) min(x, 0)².
+
+    Example:
+        >>> act = lb.activations.LeakyReLU(slope=0.5)
+        >>> act(torch.tensor([-2.0, 3.0]))
+        tensor([-1.,  3.])
+        >>> act.potential(torch.tensor([-1.0]))
+        tensor(0.5000)
+    """
 
     slope: float = 0.01
 
@@ -119,6 +142,13 @@ class Box(_Piecewise):
     """σ(z) = min(max(z, low), high): Ψ is the indicator of [low, high].
 
     The default is the hard tanh; `Box(0, 6)` is ReLU6.  B(x, z) = ½(x - σ(z))² + |z - σ(z)| |x - σ(z)|.
+
+    Example:
+        >>> act = lb.activations.Box(0.0, 6.0)
+        >>> act(torch.tensor([-1.0, 2.0, 7.0]))
+        tensor([0., 2., 6.])
+        >>> act.bregman(torch.tensor([1.0]), torch.tensor([-2.0]))
+        tensor(2.5000)
     """
 
     low: float = -1.0
@@ -156,6 +186,13 @@ class SoftThreshold(_Piecewise):
     """σ(z) = sign(z) max(|z| - threshold, 0): Ψ(x) = threshold |x| (Example 1).
 
     B(x, z) = ½(x - σ(z))² + threshold |x| - p x with p = min(max(z, -threshold), threshold).
+
+    Example:
+        >>> act = lb.activations.SoftThreshold(0.5)
+        >>> act(torch.tensor([-2.0, 0.3, 1.0]))
+        tensor([-1.5000,  0.0000,  0.5000])
+        >>> act.potential(torch.tensor([-2.0, 1.0]))
+        tensor(1.5000)
     """
 
     threshold: float = 0.5
@@ -185,6 +222,11 @@ class NonNegativeSoftThreshold(_Piecewise):
     """σ(z) = max(z - threshold, 0): Ψ(x) = threshold·x for x >= 0, infinite below.
 
     B(x, z) = ½(x - σ(z))² + x max(threshold - z, 0).
+
+    Example:
+        >>> act = lb.activations.NonNegativeSoftThreshold(0.5)
+        >>> act(torch.tensor([-2.0, 0.3, 1.0]))
+        tensor([0.0000, 0.0000, 0.5000])
     """
 
     threshold: float = 0.5
@@ -216,7 +258,7 @@ def shrink(z: Tensor, threshold: float, scale: float) -> Tensor:
 
     t is split into three numbers of z's dtype, the first rounded down.  |z| minus the first is exact near the kink, and
     subtracting the rest keeps every digit of a small result: in float32 with a threshold of 0.09 the naive difference
-    is off by 7e-9, whatever is left.
+    has an absolute error of 7e-9, however small the result is.
     """
     coarse, middle, fine = _split(threshold, scale, z.dtype)
     u = F.softshrink(z, coarse)
@@ -228,7 +270,7 @@ def shrink(z: Tensor, threshold: float, scale: float) -> Tensor:
 
 @lru_cache(maxsize=256)
 def _split(threshold: float, scale: float, dtype: torch.dtype) -> tuple[float, float, float]:
-    """threshold·scale as a sum of three numbers, remembered since a network asks for the same few in every step."""
+    """threshold·scale as a sum of three numbers; cached, because each step of a network needs the same few."""
     exact = Fraction(threshold) * Fraction(scale)
     if exact > (largest := torch.finfo(dtype).max):  # then it is above every number, as the largest is
         return largest, 0.0, 0.0

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lifted_bregman.activations._base import Joint
+from lifted_bregman.activations.base import Joint
 
 JOINT_LIMIT = 12
 """Newton iterations on all components and the multiplier of softmax's proximal map at once, before the safeguard."""
@@ -20,7 +20,7 @@ COMPONENT_LIMIT = 40
 
 
 _MASKED = -1e30
-"""Stands for -inf, a masked place, in equations; e to this power is 0 all the same."""
+"""Takes the place of -inf, a masked component, in equations; its exponential is 0 too."""
 
 
 class _Simplex(Joint):
@@ -45,6 +45,14 @@ class Softmax(_Simplex):
         y_j + a e^{y_j} = e_j - m,    Σ e^{y_j} = 1,    y <= 0,    m >= -a.
 
     For c > 1, a is near -1 and both sides are shifted by a: e^y - 1 keeps the digits that y + a e^y loses near y = 0.
+
+    Example:
+        >>> act = lb.activations.Softmax()
+        >>> act(torch.tensor([[0.0, 0.0], [-torch.inf, 5.0]]))
+        tensor([[0.5000, 0.5000],
+                [0.0000, 1.0000]])
+        >>> act.bregman(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 0.0]]))
+        tensor([0.6931])
     """
 
     iterative: ClassVar[bool] = True
@@ -81,16 +89,19 @@ class Softmax(_Simplex):
 
 
 def _softmax_prox_joint(e: Tensor, a: float) -> tuple[Tensor, Tensor]:
-    """Newton's method on (y, m) at once; the multiplier is eliminated.  Also tells which samples have settled.
+    """u by Newton's method on (y, m) at once, and which samples have converged.
 
-    Each iteration linearises y + a e^y and log Σ e^y.  It settles in 3 to 6 iterations unless c is tiny.
+    Each iteration linearises y + a e^y and log Σ e^y and eliminates the multiplier m.  It converges in 3 to 6
+    iterations unless c is tiny.
     """
     last_step = 1e-4 if e.dtype == torch.float32 else 1e-10  # the error left is about its square
     y = (e / (1.0 + max(a, 0.0))).log_softmax(-1)
     for _ in range(JOINT_LIMIT):
+        # Residual and slope of each component equation
         u = y.exp()
         slope = torch.mul(u, a).add_(1.0)
         residual = torch.sub(e, y).sub_(u if a > 0.0 else torch.expm1(y), alpha=a)
+        # m from the linearised constraint log Σ e^y = 0, then the Newton step in y
         weight = u / slope
         total, top = u.sum(-1, keepdim=True), u.amax(-1)
         m = (torch.linalg.vecdot(weight, residual).unsqueeze(-1) + total * total.log()) / weight.sum(-1, keepdim=True)
@@ -115,6 +126,7 @@ def _softmax_prox_nested(e: Tensor, a: float) -> Tensor:
     m = torch.full_like(e[..., :1], -shift)
     eps = torch.finfo(e.dtype).eps
     for _ in range(MULTIPLIER_LIMIT):
+        # y(m) by Newton's method, from a bound
         t = e - m
         bounds = (t - shift) / (1.0 + a), t - shift + a
         y = torch.minimum(*bounds) if a > 0.0 else torch.maximum(*bounds)
@@ -124,6 +136,7 @@ def _softmax_prox_nested(e: Tensor, a: float) -> Tensor:
             y = (y - move).clamp_(max=0.0)
             if float((move.abs() - 1e-9 * y.abs()).max()) <= 0.0:
                 break
+        # Newton step in m on Σ e^{y(m)} - 1
         u = y.exp()
         excess = u.sum(-1, keepdim=True) - 1.0
         step = excess / (u / (1.0 + a * u)).sum(-1, keepdim=True)
@@ -140,6 +153,12 @@ class Sparsemax(_Simplex):
     The projection is max(z - τ, 0) with the threshold τ that makes it sum to 1; Newton's method on that piecewise
     linear convex equation, from τ = max z - 1, is monotone and ends after finitely many steps, at most one per
     component.
+
+    Example:
+        >>> act = lb.activations.Sparsemax()
+        >>> act(torch.tensor([[0.0, 0.5, 2.0], [0.5, 1.0, 0.0]]))
+        tensor([[0.0000, 0.0000, 1.0000],
+                [0.2500, 0.7500, 0.0000]])
     """
 
     def compute_map(self, z: Tensor) -> Tensor:

@@ -21,16 +21,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lifted_bregman.activations._base import Separable
 from lifted_bregman.activations._gaps import minus_arctan, minus_log1p, minus_tanh, sinh_minus
 from lifted_bregman.activations._newton import newton
+from lifted_bregman.activations.base import Separable
 
 
 def solve_concave(sigmoidal: Concave, w: Tensor, scale: float, precision: torch.dtype) -> Tensor:
-    """The s >= 0 with σ(s) + scale (s - σ(s)) = w, for w >= 0 in float64, to the given precision.
+    """Solves σ(s) + c (s - σ(s)) = w for s >= 0, elementwise, by Newton's method; returns s in the shape of w.
 
-    Bounds of the root: σ(s) <= slope·s and σ(s) <= supremum, and, for scale > 1, s - σ(s) >= κ s^p on [0, 1].
+    The start is a bound of the root: a lower one for c < 1, otherwise an upper one.  It follows from σ(s) <= σ'(0) s,
+    σ(s) <= sup σ and, for c > 1, s - σ(s) >= κ s^p on [0, 1].
+
+    sigmoidal  σ
+    w          >= 0, float64
+    scale      c > 0
+    precision  torch.float32 or torch.float64, which sets when Newton's method ends
     """
+    # A start from which Newton's method is monotone
     c, slope, supremum = scale, sigmoidal.origin_slope, sigmoidal.supremum
     by_slope = w / (c + (1.0 - c) * slope)
     by_supremum = (w - (1.0 - c) * supremum) / c
@@ -91,7 +98,15 @@ class _Odd(Separable, Concave):
 
 @dataclass(frozen=True)
 class Tanh(_Odd):
-    """σ(z) = tanh z: Ψ(x) = x artanh x + ½ log(1 - x²) - ½ x² on [-1, 1] (Example 1); φ* = log cosh."""
+    """σ(z) = tanh z: Ψ(x) = x artanh x + ½ log(1 - x²) - ½ x² on [-1, 1] (Example 1); φ* = log cosh.
+
+    Example:
+        >>> act = lb.activations.Tanh()
+        >>> act(torch.tensor([-torch.inf, 0.0, torch.inf]))
+        tensor([-1.,  0.,  1.])
+        >>> act.bregman(torch.tensor([0.5]), torch.tensor([0.0]))
+        tensor(0.1308)
+    """
 
     supremum = 1.0
     gap_bound = (0.238, 3.0)  # 1 - tanh 1
@@ -122,7 +137,13 @@ class Tanh(_Odd):
 
 @dataclass(frozen=True)
 class Arctan(_Odd):
-    """σ(z) = arctan z: Ψ(x) = -log cos x - ½ x² on (-π/2, π/2); φ*(z) = z arctan z - ½ log(1 + z²)."""
+    """σ(z) = arctan z: Ψ(x) = -log cos x - ½ x² on (-π/2, π/2); φ*(z) = z arctan z - ½ log(1 + z²).
+
+    Example:
+        >>> act = lb.activations.Arctan()
+        >>> act(torch.tensor([-torch.inf, 0.0, 1.0])) / torch.pi
+        tensor([-0.5000,  0.0000,  0.2500])
+    """
 
     supremum = math.pi / 2
     gap_bound = (0.214, 3.0)  # 1 - π/4
@@ -157,7 +178,15 @@ class Arctan(_Odd):
 
 @dataclass(frozen=True)
 class ISRU(_Odd):
-    """σ(z) = z/√(1 + z²): Ψ(x) = 1 - √(1 - x²) - ½ x² on [-1, 1]; φ*(z) = √(1 + z²) - 1."""
+    """σ(z) = z/√(1 + z²): Ψ(x) = 1 - √(1 - x²) - ½ x² on [-1, 1]; φ*(z) = √(1 + z²) - 1.
+
+    Example:
+        >>> act = lb.activations.ISRU()
+        >>> act(torch.tensor([-0.75, 0.0, 0.75]))
+        tensor([-0.6000,  0.0000,  0.6000])
+        >>> act.conjugate(torch.tensor([0.75]))
+        tensor(0.2500)
+    """
 
     supremum = 1.0
     gap_bound = (0.292, 3.0)  # 1 - 1/√2
@@ -190,6 +219,11 @@ class Softsign(Separable):
     """σ(z) = z/(1 + |z|): Ψ(x) = -|x| - log(1 - |x|) - ½ x² on (-1, 1); φ*(z) = |z| - log(1 + |z|).
 
     prox_{cΨ} solves a quadratic equation: u = 2v / (1 + |v| + √((1 - |v|)² + 4 c |v|)).
+
+    Example:
+        >>> act = lb.activations.Softsign()
+        >>> act(torch.tensor([-3.0, 0.0, 1.0]))
+        tensor([-0.7500,  0.0000,  0.5000])
     """
 
     def compute_map(self, z: Tensor) -> Tensor:
@@ -218,6 +252,11 @@ class Asinh(Separable):
     """σ(z) = arsinh z: Ψ(x) = cosh x - 1 - ½ x²; φ*(z) = z arsinh z - √(1 + z²) + 1.
 
     prox_{cΨ} solves u + c (sinh u - u) = v; the left side is convex for v >= 0, so Newton starts from an upper bound.
+
+    Example:
+        >>> act = lb.activations.Asinh()
+        >>> act(torch.tensor([-0.75, 0.0, 0.75])).exp()
+        tensor([0.5000, 1.0000, 2.0000])
     """
 
     iterative: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Which functions of torch are proximal maps: each is read as the module that computes the same."""
+"""The activations among torch's functions and methods: each is read as the module that computes the same."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Read = tuple[act.Activation, int | None]
 def read_function(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Read | None:
     """The activation that torch's function or method `name` computes; None if it is no activation.
 
-    args, kwargs  what the call is given after the tensor itself
+    args, kwargs  the arguments of the call after the tensor
 
     Raises `NotLiftableError` for activations that are no proximal maps.
     """
@@ -84,7 +84,7 @@ def _hardtanh(min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
 
 
 def _plain(kind: type[nn.Module]) -> Callable[..., nn.Module]:
-    """A module without settings; what else the function takes is `inplace`."""
+    """A module without settings; further arguments of the function, such as `inplace`, are ignored."""
 
     def make(*args: Any) -> nn.Module:
         return kind()

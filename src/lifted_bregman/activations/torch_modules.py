@@ -1,4 +1,4 @@
-"""Which torch modules are proximal maps, and of what; which are not, and why."""
+"""The activations among torch's modules: which activation of the library each is, or why it is no proximal map."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lifted_bregman import activations as act
 
 
 class NotLiftableError(Exception):
-    """Why a module cannot be lifted and what to do instead; the reader adds the module's path."""
+    """A module or function is no proximal map; the message says why.  The reader adds the module's path."""
 
 
 _RULE = "A scalar function is a proximal map exactly when it is non-decreasing and 1-Lipschitz"
@@ -123,9 +123,10 @@ def _threshold(module: nn.Threshold) -> act.Activation:
     return act.ReLU()
 
 
-# Tables of integrals are built once for each function.
+# The tables of integrals of a `FromScalar` are built once for each function.
 @cache
-def _from_function(function: Callable[[Tensor], Tensor]) -> act.Activation:
+def from_function(function: Callable[[Tensor], Tensor]) -> act.Activation:
+    """The activation of a scalar function, `FromScalar(function)`; the same object for the same function."""
     return act.FromScalar(function)
 
 
@@ -152,7 +153,7 @@ _READ: dict[type[nn.Module], Callable[..., act.Activation]] = {
     nn.ELU: _elu,
     nn.CELU: _celu,
     nn.Softplus: _softplus,
-    nn.LogSigmoid: lambda module: _from_function(F.logsigmoid),
-    nn.Hardsigmoid: lambda module: _from_function(F.hardsigmoid),
-    nn.Tanhshrink: lambda module: _from_function(F.tanhshrink),
+    nn.LogSigmoid: lambda module: from_function(F.logsigmoid),
+    nn.Hardsigmoid: lambda module: from_function(F.hardsigmoid),
+    nn.Tanhshrink: lambda module: from_function(F.tanhshrink),
 }

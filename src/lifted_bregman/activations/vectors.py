@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from lifted_bregman._arguments import positive
-from lifted_bregman.activations._base import Joint
+from lifted_bregman.activations.base import Joint
 
 _TINY = torch.finfo(torch.float64).tiny
-_FAR = 1e100  # of norms, in float64: below it no square overflows
+_FAR = 1e100  # squares of norms below it do not overflow float64
 
 
 def _plain_norm(x: Tensor, accumulate: torch.dtype = torch.float64) -> Tensor:
@@ -23,7 +23,7 @@ def _plain_norm(x: Tensor, accumulate: torch.dtype = torch.float64) -> Tensor:
 
 
 def _norm(x: Tensor, accumulate: torch.dtype = torch.float64) -> Tensor:
-    """The same, also where the squares overflow."""
+    """`_plain_norm`, finite also where the squares overflow."""
     norm = _plain_norm(x, accumulate)
     if bool(norm.isinf().any()):
         size = x.detach().double().abs().amax(-1, keepdim=True)
@@ -33,7 +33,7 @@ def _norm(x: Tensor, accumulate: torch.dtype = torch.float64) -> Tensor:
 
 
 def _pairwise_norm(x: Tensor) -> Tensor:
-    """The same in x's own precision.  Rounding grows like log n, for `sum` adds in pairs and `vector_norm` does not."""
+    """`_norm` in x's own precision.  Its rounding grows like log n: `sum` adds in pairs, and `vector_norm` does not."""
     squares = x.square().sum(-1, keepdim=True).double()
     if not bool(squares.isfinite().all()):
         return _norm(x)
@@ -62,6 +62,12 @@ class GroupSoftThreshold(Joint):
     """σ(z) = z max(1 - threshold/‖z‖₂, 0), the vector z = the last dimension: Ψ(x) = threshold ‖x‖₂.
 
     φ*(z) = ½ max(‖z‖ - threshold, 0)².  The threshold is not scaled by the square root of the group's size.
+
+    Example:
+        >>> act = lb.activations.GroupSoftThreshold(threshold=1.0)
+        >>> act(torch.tensor([[3.0, 4.0], [0.3, 0.4]]))
+        tensor([[2.4000, 3.2000],
+                [0.0000, 0.0000]])
     """
 
     threshold: float = 0.5
@@ -114,6 +120,12 @@ class BallProjection(Joint):
     """σ(z) = z min(1, radius/‖z‖₂): Ψ is the indicator of the ball ‖x‖₂ <= radius.
 
     φ*(z) = ½‖z‖² inside the ball, radius ‖z‖ - ½ radius² outside.
+
+    Example:
+        >>> act = lb.activations.BallProjection(radius=1.0)
+        >>> act(torch.tensor([[3.0, 4.0], [0.3, 0.4]]))
+        tensor([[0.6000, 0.8000],
+                [0.3000, 0.4000]])
     """
 
     radius: float = 1.0
@@ -139,8 +151,8 @@ class BallProjection(Joint):
         return (inside * (norm - 0.5 * inside)).squeeze(-1).to(z.dtype)
 
     def compute_contains(self, x: Tensor) -> Tensor:
-        # What the projection itself may return: with eps/2 for each operation, the root of squares added in pairs is
-        # wrong by (1 + log2 n) eps/4, the factor and its product by eps.  Twice that and more, as torch adds runs.
+        # Rounding of the projection itself, eps/2 for each operation: the root of squares added in pairs is off by
+        # (1 + log2 n) eps/4, the factor and its product by eps.  The bound is more than twice that: torch adds in runs.
         rounding = (4.0 + 0.5 * math.log2(max(x.shape[-1], 1))) * torch.finfo(x.dtype).eps
         norm = _norm(x) if x.dtype == torch.float32 else _pairwise_norm(x)
         return (norm <= self.radius * (1.0 + rounding)).squeeze(-1)

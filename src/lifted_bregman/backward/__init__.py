@@ -1,4 +1,4 @@
-"""Lifted signals inside autograd, for a training loop of your own."""
+"""Lifted signals inside autograd, for a training loop that you write."""
 
 from lifted_bregman.backward._rule import ActivationRow
 from lifted_bregman.backward.report import BackwardReport, backward_report

@@ -1,4 +1,4 @@
-"""What an activation answers to the gradient of its output: a difference of proximal maps in place of a derivative."""
+"""The backward pass of a lifted activation: a difference of proximal maps in place of a derivative."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from lifted_bregman.problem.composite import composite_prox
 from lifted_bregman.solvers.gram.signal import LARGEST_NUDGE, least_norm
 
 PENALISED_NUDGE = 0.001
-"""ν of activations with a penalty, as in the default solver; a small one keeps zeros."""
+"""The largest ν of an activation with a penalty, as in the default solver; a small ν keeps zeros."""
 
 
 class Share:
-    """ν/P, the part of the nudge that each activation gets: P is known after a first forward pass."""
+    """ν/P, the nudge of each activation, where P activations lie on the longest path; a forward pass counts P."""
 
     def __init__(self, nudge: float) -> None:
         self.nudge = nudge
-        """ν > 0."""
+        """ν > 0, the nudge of the model."""
         self.each = nudge
-        """ν/P."""
+        """ν/P; ν before P is counted."""
         self.longest_path = 1
-        """P."""
+        """P, the number of lifted activations on the longest path."""
         self.calls = 0
         """Calls of lifted activations in the forward pass in which P was counted."""
         self.counted = False
-        """Whether there was such a pass."""
+        """Whether P has been counted."""
         self.stale = False
-        """Whether another pass has made another number of calls since."""
+        """Whether a later pass made another number of calls, so that P has to be counted again."""
 
     def count(self, calls: int, longest_path: int) -> None:
-        """Takes note of P >= 1 for forward passes with so many calls."""
+        """Sets P >= 1, as counted in a forward pass with `calls` calls."""
         self.calls, self.longest_path, self.each = calls, longest_path, self.nudge / longest_path
         self.counted, self.stale = True, False
 
@@ -56,7 +56,7 @@ class Call:
     terms: Any
     """c: the gradient of one sample's loss is c times what autograd passes down."""
     place: str
-    """Where the call is, for messages."""
+    """Module and line of the call, for messages."""
     penalty: Penalty | None = None
     """R on the output, if any."""
 
@@ -64,14 +64,14 @@ class Call:
 def sizes(z: Tensor) -> Tensor:
     """‖z_i‖ of each sample, (samples, 1, ..), in float32 at least.
 
-    A sample with z_i = 0 has no size: it gets that of numbers of √eps.
+    Where z_i = 0 it is the norm of a sample whose numbers are all √eps.
     """
     precision = torch.promote_types(z.dtype, torch.float32)
     return _norms(z, precision).clamp(min=least_norm(z, precision))
 
 
 def answer(call: Call, G: Tensor, z: Tensor, size: Tensor) -> Tensor:
-    """(σ(z) - prox_{Ψ + νR}(z - ν c G))/(ν c) in place of σ'(z) G, with ν of its own for each sample.
+    """(σ(z) - prox_{Ψ + νR}(z - ν c G))/(ν c) in place of σ'(z) G, with one ν for each sample.
 
     G     (samples, ...), the gradient of the loss in x = σ(z)
     z     (samples, ...), float32 or float64
@@ -79,14 +79,15 @@ def answer(call: Call, G: Tensor, z: Tensor, size: Tensor) -> Tensor:
 
         ν_i = min(ν/P, 0.3 ‖z_i‖/‖c G_i‖)
 
-    What is computed is ν_i c.
+    The code computes ν_i c.
     """
+    # ν_i c = min(ν c/P, 0.3 ‖z_i‖/‖G_i‖)
     length = _norms(G)
-    # The last summand is 0, or NaN where G has overflowed: a GradScaler looks for that in the gradients.
+    # The last summand is 0, or NaN where G has overflowed: a GradScaler tests gradients for NaN.
     steps = (LARGEST_NUDGE * size / length).clamp(max=call.share.each * call.terms) + 0.0 * length
     if call.penalty is None:
         return quotient(call.activation, z, G, steps, dim=call.dim, function=call.function)
-    # One ν for all samples, as the proximal map of Ψ + νR takes one number
+    # With a penalty: one ν for all samples, because the proximal map of Ψ + νR takes one number
     step = steps.amin().double().clamp_(max=PENALISED_NUDGE * call.terms)
     z_ = z.double()
     v = (z_ - step * G).movedim(call.dim, -1)
@@ -120,7 +121,7 @@ class LiftedActivation(torch.autograd.Function):
 
 
 class LiftedInPlace(torch.autograd.Function):
-    """The same, written into z."""
+    """`LiftedActivation` that overwrites z with σ(z)."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, call: Call) -> Tensor:
@@ -141,7 +142,7 @@ def lifted(z: Tensor, call: Call, in_place: bool) -> Tensor:
     if not in_place:
         result = LiftedActivation.apply(z, call)  # type: ignore[no-untyped-call]
     elif torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        # which know no functions that write into their inputs
+        # torch.compile and torch.func have no functions that write into their inputs
         result = z.copy_(LiftedActivation.apply(z.clone(), call))  # type: ignore[no-untyped-call]
     else:
         result = LiftedInPlace.apply(z, call)  # type: ignore[no-untyped-call]
@@ -149,20 +150,20 @@ def lifted(z: Tensor, call: Call, in_place: bool) -> Tensor:
 
 
 def _save(ctx: Any, z: Tensor) -> None:
-    # Two tensors, of which torch's own activations save none of the second's shape: activation checkpointing notices
-    # when it runs the forward pass again without the lifted activations.
+    # The second tensor has a shape that torch's own activations never save.  Activation checkpointing compares shapes,
+    # and so notices a forward pass that it repeats without the lifted activations.
     ctx.save_for_backward(z, sizes(z))
 
 
 def _once(E: Tensor, G: Tensor) -> Tensor:
-    if not torch.is_grad_enabled():  # as it is in a backward pass, unless a graph of it is wanted
+    if not torch.is_grad_enabled():  # a backward pass without create_graph=True
         return E
     result: Tensor = _NoSecondDerivative.apply(E, G)  # type: ignore[no-untyped-call]
     return result
 
 
 class _NoSecondDerivative(torch.autograd.Function):
-    """The identity in its first argument; an error when it is differentiated, and it would be through the second."""
+    """Returns its first argument, E.  Differentiating it raises; G is an argument to keep it in the graph."""
 
     generate_vmap_rule = True
 
@@ -172,7 +173,7 @@ class _NoSecondDerivative(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """There is nothing to keep."""
+        """Saves nothing."""
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lifted_bregman.activations import Activation, ActivationModule
 from lifted_bregman.activations.torch_functions import is_activation_function, read_function
-from lifted_bregman.activations.torch_modules import NotLiftableError, _from_function
+from lifted_bregman.activations.torch_modules import NotLiftableError, from_function
 from lifted_bregman.graph.decompose import FUNCTIONS, normal_cdf
 
 _FUSED = frozenset(
@@ -20,12 +20,12 @@ _FUSED = frozenset(
 Found = tuple[Activation, int | None] | str
 """An activation and its dimension, or why a call is none."""
 GATES = (nn.SiLU, nn.GELU, nn.Mish, nn.Hardswish, nn.GLU)
-"""Activations that are products with a proximal map, and none themselves."""
+"""Activations of the form x σ(x), in which σ is a proximal map and the product is not."""
 _GATES = frozenset("silu gelu mish hardswish glu".split())
 
 
 def activate(z: Tensor, module: ActivationModule) -> Tensor:
-    """What a module of one of this library's activations computes."""
+    """The output of a module of one of this library's activations."""
     result: Tensor = ActivationModule.forward(module, z)
     return result
 
@@ -36,22 +36,22 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def is_written_out(function: Callable[..., Any], gates: bool) -> bool:
-    """Whether a function runs in a form in which its activations are calls of their own; with or without `GATES`."""
+    """Whether `write_out` replaces this function; a gate is replaced only if `gates` is true."""
     return function in FUNCTIONS and name_of(function) not in _FUSED and (gates or not is_gate(function))
 
 
 def is_gate(function: Callable[..., Any]) -> bool:
-    """Whether a function is a product with a proximal map."""
+    """Whether a function is one of `GATES`."""
     return name_of(function) in _GATES
 
 
 def write_out(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """The same numbers by calls of activations and maps."""
+    """Computes a function of torch by separate calls of its activations and maps, with the same result."""
     return FUNCTIONS[function](*args, **kwargs)
 
 
 def is_candidate(function: Callable[..., Any]) -> bool:
-    """Whether a function of torch is an activation, or hides one."""
+    """Whether a function of torch is an activation, or computes one inside."""
     name = name_of(function)
     return is_activation_function(name) or name in _FUSED
 
@@ -59,12 +59,12 @@ def is_candidate(function: Callable[..., Any]) -> bool:
 def read(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Found:
     """The activation of a call and its dimension, or the reason why it is none.
 
-    args, kwargs  what the call is given after the tensor itself
+    args, kwargs  the arguments after the tensor
     """
     if function is activate:
         return args[0].activation, args[0].dim
     if function is normal_cdf:
-        return _from_function(normal_cdf), None
+        return from_function(normal_cdf), None
     name = name_of(function)
     if name in _FUSED:
         return "its activations are inside one function of torch: use the module of torch that calls it"
@@ -81,7 +81,7 @@ def read(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[st
 
 
 def is_in_place(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call of an activation writes into its tensor; `args` is what follows the tensor."""
+    """Whether a call of an activation overwrites its tensor; `args` are the arguments after the tensor."""
     name = str(getattr(function, "__name__", ""))
     return name.endswith("_") or kwargs.get("inplace", False) is True or (bool(args) and args[-1] is True)
 

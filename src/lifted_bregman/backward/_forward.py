@@ -1,4 +1,4 @@
-"""The forward method of a model whose activations are lifted: it runs the model's own, and watches the calls in it."""
+"""The forward method of a model with lifted activations: it runs the model's own, and replaces activations."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from lifted_bregman.maps import Map
 
 
 class LiftedForward:
-    """Stands for the forward method of one module of the model; picklable, and copied with the model.
+    """Replaces the forward method of one module of the model; picklable, and copied with the model.
 
     module  the module
     path    its name in the model, "" for the model itself
-    rule    what was asked for, shared by all modules of the model
+    rule    the settings of `lifted_backward`, shared by all modules of the model
     """
 
     def __init__(self, module: nn.Module, path: str, rule: Rule) -> None:
         self.module, self.path, self.rule = module, path, rule
         self.before: Callable[..., Any] | None = module.__dict__.get("forward")
-        """A forward method that another tool has given to this very module; None for that of its class."""
+        """The forward method that another tool set on this instance; None for the method of its class."""
         self.written_out = _written_out(module) if self.before is None else None
-        """Computes what the module does, with each activation as a call of its own; None where that is not needed."""
+        """Computes the module with a separate call of each activation inside; None where the module needs none."""
         self.left: str | None = None
         """Why the activations inside are left to autograd; None where they are lifted."""
         if path in rule.leave:
@@ -55,7 +55,8 @@ class LiftedForward:
             watch.path, watch.left = outside, left
 
     def _enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The forward pass of the model, or of a part of it that is called by itself."""
+        """The forward pass of the model, or of a part of it that is called on its own."""
+        # ν/P and c of this pass
         rule, compiling = self.rule, torch.compiler.is_compiling()
         if not compiling and torch._C._current_graph_task_id() != -1 and rule.last is not None:
             # Activation checkpointing runs this part of the last forward pass again, within the backward pass.
@@ -69,12 +70,14 @@ class LiftedForward:
         elif torch._C._current_graph_task_id() == -1:
             rule.last = share, terms
             watch.survey = None if share.counted and not share.stale else Survey(rule, self.path)
+        # the module's own forward method, under the watch
         with watch:
             result = self._run(watch, args, kwargs)
+        # P, from the graph of the result
         if watch.survey is not None:
             watch.survey.finish(share, result, watch.calls)
         elif not compiling and share is rule.shares.get(self.path):
-            share.stale = watch.calls != share.calls  # it computes something else now: counted anew next time
+            share.stale = watch.calls != share.calls  # the graph has changed: the next pass counts P again
         return result
 
     def _run(self, watch: Watch, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -93,7 +96,7 @@ class LiftedForward:
 
     @property
     def __wrapped__(self) -> Callable[..., Any]:
-        """The forward method that it stands for: `inspect.signature` and torch.export read its arguments."""
+        """The forward method that this object replaces: `inspect.signature` and torch.export read its arguments."""
         return self.before or MethodType(type(self.module).forward, self.module)
 
     @property
@@ -109,12 +112,12 @@ _COMPILED_TOO_EARLY = (
 
 
 class Watch(TorchFunctionMode):
-    """Gives every call of an activation its lifted backward pass while a forward method runs."""
+    """A function mode that gives each activation called in a forward method its lifted backward pass."""
 
     def __init__(self, rule: Rule, path: str, share: Share, terms: Any, left: str | None) -> None:
         super().__init__()
         self.rule, self.path, self.share, self.terms, self.left = rule, path, share, terms, left
-        self.inside = False  # an activation, whose own calls are its business
+        self.inside = False  # whether an activation is being computed, whose own calls are not replaced
         self.calls = 0
         self.survey: Survey | None = None
 
@@ -135,7 +138,7 @@ class Watch(TorchFunctionMode):
         return self.activation(func, args, kwargs)
 
     def _written_out(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """The result of a function with activations inside, which are calls of their own now."""
+        """The result of a function with activations inside, computed with a separate call of each."""
         z, rest, named = _split(args, kwargs)
         if func is F.gelu and named.get("approximate", "none") == "none":  # x Φ(x)
             return z * self.activation(normal_cdf, (z,), {})
@@ -152,10 +155,11 @@ class Watch(TorchFunctionMode):
             return func(*args, **kwargs)
         node = None
         if not torch.is_grad_enabled():
-            # Reentrant checkpointing records nothing now, and runs the same again in the backward pass.
+            # Reentrant checkpointing builds no graph now, and repeats this call in the backward pass.
             node = None if torch.compiler.is_compiling() else checkpoint_around()
             if node is None or self.survey is None:
                 return func(*args, **kwargs)
+        # the activation, or why it is left to autograd
         found = self.left or _why_left(z, named) or self._read(func, rest, named)
         if isinstance(found, str):
             if self.survey is not None:
@@ -164,6 +168,7 @@ class Watch(TorchFunctionMode):
         activation, dim = found
         if isinstance(activation, Identity):
             return func(*args, **kwargs)
+        # the count of calls and the report
         if node is None:
             self.calls += 1
         place = f"model.{self.path}" if self.path else "model"
@@ -172,6 +177,7 @@ class Watch(TorchFunctionMode):
             if node is not None:
                 self.survey.hide(node)
                 return func(*args, **kwargs)
+        # σ(z) with the lifted backward pass
         in_place = _calls.is_in_place(func, rest, named)
         sigma = _calls.out_of_place(func, rest, named)
         call = Call(
@@ -190,7 +196,7 @@ class Watch(TorchFunctionMode):
             self.inside = False
 
     def _read(self, func: Callable[..., Any], rest: tuple[Any, ...], named: Mapping[str, Any]) -> _calls.Found:
-        """What a call is; `torch.compile` finds it in the rule, where the first forward pass has put it."""
+        """The activation of a call; the first forward pass stores it in the rule for `torch.compile`."""
         if func is _calls.activate or any(isinstance(value, Tensor) for value in (*rest, *named.values())):
             return _calls.read(func, rest, named)
         key = (_calls.name_of(func), rest, tuple(named.items()))
@@ -205,7 +211,7 @@ def _written_out(module: nn.Module) -> Callable[..., Any] | None:
 
 
 def _watching(rule: Rule) -> Watch | None:
-    """The watch of this model that is active in this thread, if one is."""
+    """The active watch of this model in this thread; None without one."""
     for place in range(torch._C._len_torch_function_stack()):
         mode = torch._C._get_function_stack_at(place)
         if isinstance(mode, Watch) and mode.rule is rule:
@@ -214,14 +220,14 @@ def _watching(rule: Rule) -> Watch | None:
 
 
 def _split(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """The tensor of a call, and what else it is given."""
+    """The tensor of a call, and its other arguments."""
     if args:
         return args[0], args[1:], dict(kwargs)
     return kwargs.get("input"), (), {key: value for key, value in kwargs.items() if key != "input"}
 
 
 def _why_left(z: Tensor, named: Mapping[str, Any]) -> str | None:
-    """The reason for which a call is left to autograd, whatever it computes."""
+    """Why a call is left to autograd because of its arguments; None if nothing prevents lifting it."""
     if named.get("out") is not None:
         return "it writes into the tensor given as out"
     if isinstance(z, nn.Parameter):
@@ -230,7 +236,7 @@ def _why_left(z: Tensor, named: Mapping[str, Any]) -> str | None:
 
 
 def rule_of(model: nn.Module, function: str) -> Rule:
-    """What `lifted_backward` has put into a model; an error of `function` where it was not called."""
+    """The settings that `lifted_backward` stored in a model; an error that names `function` if it was not called."""
     own = model.__dict__.get("forward") if isinstance(model, nn.Module) else None
     if isinstance(own, LiftedForward):
         return own.rule

@@ -1,4 +1,4 @@
-"""What `lifted_backward` was asked for, shared by all modules of a model."""
+"""The settings of `lifted_backward`, shared by all modules of a model, and the rows of its report."""
 
 from __future__ import annotations
 
@@ -20,37 +20,41 @@ class ActivationRow:
     """One activation in the report."""
 
     path: str
-    """The module in whose forward method it is called, "" for the model itself."""
+    """The module whose forward method calls it, "" for the model itself."""
     kind: str
     """The activation, such as ReLU() or "selu"."""
     place: str
-    """The path, with the line of the forward method where the call stands in the user's code."""
+    """The path, followed by the line of the user's code that calls it."""
     reason: str | None
     """Why it is left to autograd; None where it is lifted."""
 
 
 @dataclass(eq=False)
 class Rule:
-    """The settings, and what forward passes have shown."""
+    """The settings, and what forward passes have found."""
 
     nudge: float
+    """ν > 0."""
     mean: bool
     """Whether the loss is a mean over the samples."""
     terms_per_sample: float
+    """Terms of a mean loss that belong to one sample."""
     loss_scale: Any
-    """What the loss is multiplied by: a number, a function that returns it, or a GradScaler."""
+    """The factor on the loss before `backward()`: a number, a function that returns it, or a GradScaler."""
     gates: bool
     """Whether products with a proximal map, such as SiLU, are written out so that it is lifted."""
     leave: frozenset[str]
+    """Paths of the modules whose activations are left to autograd."""
     penalties: Mapping[str, Penalty]
+    """R on the outputs of activations, by the path of the module that calls them."""
     rows: dict[tuple[str, str], ActivationRow] = field(default_factory=dict)
-    """What was found, by place and kind."""
+    """The rows of the report, by place and kind."""
     known: dict[Any, Found] = field(default_factory=dict)
-    """What calls compute, by the function's name and arguments."""
+    """The activation of a call, by the function's name and arguments."""
     shares: dict[str, Share] = field(default_factory=dict)
-    """ν/P of the parts of the model that were called by themselves, by their paths; "" is the model."""
+    """ν/P of the model, under "", and of each part of it that was called on its own, by path."""
     last: tuple[Share, Any] | None = None
-    """Share and c of the last forward pass."""
+    """ν/P and c of the last forward pass; None before the first."""
 
     def share_of(self, path: str) -> Share:
         """ν/P of what is called at `path`."""
@@ -59,7 +63,7 @@ class Rule:
         return self.shares[path]
 
     def terms_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """c: samples in the batch times terms in each, times what the loss is multiplied by; no samples for a sum."""
+        """c = samples · terms_per_sample / loss_scale for a mean loss, 1/loss_scale for a sum."""
         terms: Any = self.terms_per_sample if self.mean else 1.0
         if self.mean:
             first = next((t for t in tree_leaves((args, dict(kwargs))) if isinstance(t, Tensor) and t.ndim), None)
@@ -67,14 +71,14 @@ class Rule:
         return terms / self.scale()
 
     def scale(self) -> Any:
-        """What the loss is multiplied by now."""
+        """The present factor on the loss."""
         given = self.loss_scale
         if hasattr(given, "get_scale"):
             return given.get_scale()
         return given() if callable(given) else given
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Rule:
-        """The rule of a copied model; a GradScaler stays the one that the training loop uses."""
+        """The rule of a copied model.  The GradScaler is shared with the original: the training loop owns it."""
         new = copy.copy(self)
         memo[id(self)] = new
         new.rows, new.known, new.shares = dict(self.rows), dict(self.known), copy.deepcopy(self.shares, memo)

@@ -1,4 +1,4 @@
-"""The first forward pass of a model: which activations it calls, and how many of them follow each other."""
+"""The first forward pass of a model: which activations it calls, and how many lie on the longest path."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lifted_bregman.activations import Activation
 from lifted_bregman.backward._answer import LiftedActivation, LiftedInPlace, Share
 from lifted_bregman.backward._rule import ActivationRow, Rule
 from lifted_bregman.errors import CompatibilityError, SettingError, UnsupportedModuleError
-from lifted_bregman.graph.refusals import is_users
+from lifted_bregman.graph.refusals import is_user_code
 from lifted_bregman.problem.composite import require_composable
 
 _LIFTED = tuple(f"{function.__name__}Backward" for function in (LiftedActivation, LiftedInPlace))
@@ -24,7 +24,7 @@ _CHECKPOINT = str(torch.utils.checkpoint.__file__)
 
 
 class Survey:
-    """Notes every activation of one forward pass."""
+    """Records every activation of one forward pass."""
 
     def __init__(self, rule: Rule, path: str) -> None:
         self.rule, self.path = rule, path
@@ -33,7 +33,7 @@ class Survey:
         self._nodes: list[Any] = []  # kept alive, so that no id is used twice
 
     def note(self, path: str, name: str, activation: Activation | None, reason: str | None) -> str:
-        """Adds a call to the report; returns where it is."""
+        """Adds a call to the report; returns its place, module and line."""
         line = user_line()
         where = f"model.{path}" if path else "model"
         place = f"{where}, {name} at {line}" if line else where
@@ -45,12 +45,12 @@ class Survey:
         return place
 
     def hide(self, node: Any) -> None:
-        """Counts a call that reentrant checkpointing will make again in its backward pass."""
+        """Counts a call that reentrant checkpointing will repeat in its backward pass."""
         self._nodes.append(node)
         self._hidden[id(node)] = self._hidden.get(id(node), 0) + 1
 
     def finish(self, share: Share, result: Any, calls: int) -> None:
-        """Counts P from what the forward pass has returned; an error where nothing is lifted."""
+        """Counts P in the graph of the forward pass's result; an error if nothing is lifted."""
         rows = self.rule.rows.values()
         if self.path == "" and not any(row.reason is None for row in rows):
             raise UnsupportedModuleError(nothing_to_lift([row for row in rows if row.reason is not None]))
@@ -62,12 +62,12 @@ class Survey:
                 f"{', '.join(sorted(lifted))}."
             )
         longest = longest_path([t for t in tree_leaves(result) if isinstance(t, Tensor)], self._hidden)
-        # Where torch shows no graph, as within torch.func, all calls count.
+        # Within torch.func there is no graph to read: P is then the number of all calls.
         share.count(calls, max(1, longest or calls + sum(self._hidden.values())))
 
 
 def nothing_to_lift(left: list[ActivationRow]) -> str:
-    """The sentence for a model without proximal activation."""
+    """The message for a model without a proximal activation."""
     seen = f" It has {left[0].kind} at {left[0].place}: {left[0].reason}." if left else ""
     return (
         "the model calls no activation that is a proximal map, so that there is nothing to lift: use nn.ReLU, "
@@ -76,7 +76,7 @@ def nothing_to_lift(left: list[ActivationRow]) -> str:
 
 
 def longest_path(outputs: list[Tensor], hidden: dict[int, int]) -> int:
-    """The largest number of lifted activations on a way from a leaf to an output, in autograd's graph.
+    """The largest number of lifted activations on a path from a leaf to an output of autograd's graph.
 
     hidden  the calls behind nodes of reentrant checkpointing, by the ids of those nodes
     """
@@ -96,20 +96,20 @@ def longest_path(outputs: list[Tensor], hidden: dict[int, int]) -> int:
 
 
 def user_line() -> str | None:
-    """The line of the user's code in which the innermost module calls an activation; None where torch's code does."""
+    """The line of the user's code that calls an activation, "file.py:12"; None where torch's own code calls it."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not _is_forward(frame):
-        if is_users(frame.f_code.co_filename):
+        if is_user_code(frame.f_code.co_filename):
             return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
         frame = frame.f_back
     return None
 
 
 def checkpoint_around() -> Any:
-    """The node of reentrant checkpointing around the present call; None without.
+    """The graph node of the reentrant checkpointing around the present call; None without checkpointing.
 
-    An error where checkpointing runs a function that is no module: in the backward pass it is called alone, and its
-    activations would be plain ones.
+    Checkpointing of a function that is not a module is an error: the backward pass would repeat it outside the model,
+    with plain activations.
     """
     frame: FrameType | None = sys._getframe(1)
     in_module = False

@@ -1,4 +1,4 @@
-"""What becomes of each activation of a model in `loss.backward()`."""
+"""The report of a lifted model: which activations are lifted, and which are left to autograd."""
 
 from __future__ import annotations
 
@@ -13,23 +13,29 @@ from lifted_bregman.backward._rule import ActivationRow
 
 @dataclass(frozen=True)
 class BackwardReport:
-    """What becomes of each activation in `loss.backward()`; `print` shows a table."""
+    """The activations of a model, lifted or left to autograd; `print` shows a table.
+
+    Example:
+        >>> report = lb.backward_report(lb.lifted_backward(nn.Sequential(nn.Linear(3, 4), nn.ReLU())))
+        >>> [(row.path, row.kind, row.place) for row in report.rows]
+        [('1', 'ReLU', 'model.1')]
+    """
 
     rows: tuple[ActivationRow, ...]
     """The activations in the order of the forward pass; modules whose forward did not run yet come last."""
     nudge: float
-    """ν."""
+    """ν > 0, shared by the activations on a path."""
     longest_path: int | None
-    """P; None before the first forward pass."""
+    """P, the number of lifted activations on the longest path; None before the first forward pass."""
 
     @property
     def lifted(self) -> tuple[ActivationRow, ...]:
-        """The activations that answer with their proximal maps."""
+        """The rows of activations whose backward pass uses their proximal map."""
         return tuple(row for row in self.rows if row.reason is None)
 
     @property
     def left_to_autograd(self) -> tuple[ActivationRow, ...]:
-        """The others."""
+        """The rows of activations that autograd differentiates; `reason` says why they are not lifted."""
         return tuple(row for row in self.rows if row.reason is not None)
 
     def __str__(self) -> str:
@@ -49,7 +55,15 @@ class BackwardReport:
 
 
 def backward_report(model: nn.Module) -> BackwardReport:
-    """Every activation of a model that `lifted_backward` was given: lifted, or left to autograd and why."""
+    """Every activation of a model that `lifted_backward` was given: lifted, or left to autograd and why.
+
+    Example:
+        >>> model = lb.lifted_backward(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2), nn.Tanh()))
+        >>> print(lb.backward_report(model))
+        model.1  ReLU  lifted
+        model.3  Tanh  lifted
+        no forward pass yet: functions and methods are found in the first one.
+    """
     rule = rule_of(model, "backward_report")
     rows = list(rule.rows.values())
     share = rule.shares.get("")

@@ -1,4 +1,4 @@
-"""Lifted signals in a user's own training loop: activations answer `loss.backward()` with their proximal maps."""
+"""`lifted_backward` and `plain_backward`: lifted activations in a user's own training loop, and back to autograd."""
 
 from __future__ import annotations
 
@@ -37,34 +37,44 @@ def lifted_backward(
 ) -> Model:
     """Gives every proximal activation of a model a backward pass without derivative; returns the same model.
 
-    Forward passes compute what they did.  In `loss.backward()` an activation x = σ(z) = prox_Ψ(z) answers the gradient
-    G of its output with
+    Forward passes compute the same as before.  In `loss.backward()` an activation x = σ(z) = prox_Ψ(z) answers the
+    gradient G of its output with
 
         (σ(z) - prox_Ψ(z - ν c G))/(ν c)     in place of     σ'(z) G ,
 
-    one ν for each sample: ν_i = min(ν/P, 0.3 ‖z_i‖/‖c G_i‖).  P is the number of activations on the longest path
-    through the model.  ν → 0 gives autograd's gradients.  The answer is never longer than G, and units that are
-    switched off or saturated get a signal that autograd does not give.
+    with one ν for each sample: ν_i = min(ν/P, 0.3 ‖z_i‖/‖c G_i‖).  P is the number of activations on the longest path
+    through the model.  ν → 0 gives autograd's gradients.  The result is never longer than G.  Units that are switched
+    off or saturated get a signal where autograd gives 0.
 
-    Activations are found as modules, functions and methods while forward runs; class, parameters and the keys of
-    `state_dict` stay the same.  `backward_report` lists them, `plain_backward` undoes it.
+    Activations are found as modules, functions and methods while forward runs.  The class of the model, its parameters
+    and the keys of `state_dict` stay the same.  `backward_report` lists the activations; `plain_backward` undoes the
+    change.
 
     Args:
         model: any `nn.Module`.  Dimension 0 of the first tensor that its forward takes holds the samples.
         nudge: ν > 0.
-        reduction: "mean" or "sum", as your loss reduces the samples' losses.  It says what c is: c G_i is the gradient
-            of one sample's loss.  With the wrong one ν is a batch too small, and the gradients are nearly autograd's.
+        reduction: "mean" or "sum", as your loss reduces the samples' losses.  It sets c, for which c G_i is the
+            gradient of one sample's loss.  If it is wrong, ν is off by a factor of the batch size.
         terms_per_sample: how many terms of a "mean" belong to one sample: 1 for one label each, T for a label at each
             of T positions, the number of outputs for `F.mse_loss`.  c is the number of samples times this.
-        loss_scale: what the loss is multiplied by before backward(): the GradScaler you use, 1/k when you accumulate
+        loss_scale: the factor on the loss before backward(): the GradScaler you use, 1/k when you accumulate
             the gradients of k batches as loss/k, or a function that returns it.
-        penalties: R on outputs of activations, {name of the module that calls it: penalty}: the answer has
-            prox_{Ψ + νR} and ν <= 0.001.  R counts once for each sample, beside a sample's loss.
-        gates: SiLU, GELU, Mish, Hardswish and GLU are products x σ(x) and no proximal maps.  They are left to autograd,
-            or with True written out so that σ is lifted, as `lb.lift` reads them, at several times their cost.
-        leave: names of modules whose activations are left to autograd, such as a fused recurrent layer.
-        example: an input of the model, or a tuple of them.  With it the activations are found and counted now, without
-            it in the first forward pass.  `torch.compile` needs it, or a forward pass before.
+        penalties: R on outputs of activations, {name of the module that calls the activation: penalty}.  The backward
+            pass of these activations uses prox_{Ψ + νR} with ν <= 0.001.  R is added to each sample's loss.
+        gates: SiLU, GELU, Mish, Hardswish and GLU are products x σ(x) and no proximal maps.  With False, autograd
+            differentiates them.  With True, they are written out as products and their σ is lifted, as in `lb.lift`;
+            a gate then takes several times as long.
+        leave: names of modules whose activations autograd differentiates, such as a fused recurrent layer.
+        example: an input of the model, or a tuple of its inputs.  With an example, one forward pass now finds and
+            counts the activations.  Without one, the first forward pass does.  `torch.compile` needs an example, or a
+            forward pass before it.
+
+    Example:
+        >>> relu = lb.lifted_backward(nn.Sequential(nn.ReLU()), nudge=0.5, reduction="sum")
+        >>> z = torch.tensor([[-0.01, 4.0]], requires_grad=True)
+        >>> relu(z).backward(torch.tensor([[-1.0, -1.0]]))
+        >>> z.grad
+        tensor([[-0.9800, -1.0000]])
     """
     rule = _rule(model, nudge, reduction, terms_per_sample, loss_scale, penalties, gates, leave)
     for path, module in model.named_modules():
@@ -80,7 +90,15 @@ def lifted_backward(
 
 
 def plain_backward(model: Model) -> Model:
-    """Gives the activations of a model their derivatives back; returns the same model."""
+    """Undoes `lifted_backward`: autograd differentiates the activations again.  Returns the same model.
+
+    Example:
+        >>> model = lb.plain_backward(lb.lifted_backward(nn.Sequential(nn.ReLU())))
+        >>> z = torch.tensor([[-0.1, 1.0]], requires_grad=True)
+        >>> model(z).sum().backward()
+        >>> z.grad
+        tensor([[0., 1.]])
+    """
     rule_of(model, "plain_backward")
     for module in model.modules():
         own = module.__dict__.get("forward")
@@ -102,13 +120,14 @@ def _rule(
     gates: bool,
     leave: Collection[str],
 ) -> Rule:
-    """The settings, after all that can be checked without a forward pass."""
+    """The settings as a `Rule`, after all checks that need no forward pass."""
     if not isinstance(model, nn.Module):
         raise UnsupportedModuleError(
             f"lifted_backward was given a {type(model).__name__}; it takes an nn.Module: put your function into the "
             "forward method of one."
         )
     _require_inside(model)
+    # Numbers
     positive(nudge, "nudge")
     if reduction not in ("mean", "sum"):
         none = " A loss with reduction 'none' is no number to differentiate: take its mean or sum." * (
@@ -118,6 +137,7 @@ def _rule(
     positive(terms_per_sample, "terms_per_sample")
     if not (callable(loss_scale) or hasattr(loss_scale, "get_scale")):
         positive(loss_scale, "loss_scale")
+    # `leave` and `penalties` name modules of the model
     names = {name for name, _ in model.named_modules()}
     for argument, given in (("leave", leave), ("penalties", penalties or {})):
         if isinstance(given, str) or not set(given) <= names:
@@ -131,6 +151,7 @@ def _rule(
             raise SettingError(
                 f"penalties[{name!r}] is {penalty!r}; it must be a penalty, such as lb.penalties.L1(0.1)."
             )
+    # No module has a lifted backward pass already, and a model of torch's layers alone has an activation
     for path, module in model.named_modules():
         if isinstance(module.__dict__.get("forward"), LiftedForward):
             where = f"its module {path}" if path else "the model"
@@ -153,7 +174,7 @@ def _rule(
 
 
 def _require_inside(model: nn.Module) -> None:
-    """An error for what wraps a model."""
+    """An error for a wrapper around a model: DataParallel, a compiled model, TorchScript."""
     if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
         name = type(model).__name__
         raise CompatibilityError(
@@ -173,12 +194,12 @@ def _require_inside(model: nn.Module) -> None:
 
 
 def _is_torchs(module: nn.Module) -> bool:
-    """Whether the forward method of a module is one of torch's layers."""
+    """Whether the forward method of a module is that of a layer of torch."""
     return type(module).forward.__module__.startswith("torch.nn.")
 
 
 def _is_watched(path: str, module: nn.Module, rule: Rule) -> bool:
-    """The model itself, activations, modules with activations inside, and those with a forward method of the user."""
+    """Whether a module gets a `LiftedForward`: the model itself, activations, and modules with a user's forward."""
     if isinstance(module, torch.jit.ScriptModule):
         name = f"model.{path}" if path else "model"
         reason = "it is a TorchScript module, whose calls cannot be seen: use the module that it was made from"
@@ -189,7 +210,7 @@ def _is_watched(path: str, module: nn.Module, rule: Rule) -> bool:
 
 
 def _look(model: nn.Module, example: Any) -> None:
-    """One forward pass that leaves random numbers and buffers as they were."""
+    """Runs one forward pass, and restores random states and buffers afterwards."""
     given = example if isinstance(example, tuple) else (example,)
     buffers = {name: b.clone() for name, b in model.named_buffers()}
     devices = {p.device for p in (*model.parameters(), *given) if isinstance(p, Tensor) and p.device.type == "cuda"}

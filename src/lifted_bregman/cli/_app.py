@@ -56,14 +56,14 @@ class _Columns:
 
 
 def _plain(text: Any) -> str:
-    """The text that cyclopts has wrapped for another look."""
+    """The plain text of a help entry, which cyclopts may have wrapped in a rich object."""
     return "" if text is None else str(getattr(text, "primary_renderable", text)).strip()
 
 
 def make_app(commands: Mapping[str, Command], called: str | None = None) -> App:
     """The application with these commands.
 
-    Only the command that is called is imported.  Of the others it knows the line about them.
+    Only the command that is called is imported.  The others are their names and help lines.
     """
     app = App(
         name="lifted",

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lifted_bregman.cli import _console
-from lifted_bregman.cli._errors import ExitCode
+from lifted_bregman.cli import terminal
+from lifted_bregman.cli.exit_codes import ExitCode
 from lifted_bregman.distributed.environment import follows
 from lifted_bregman.experiments import RunData, Settings
 from lifted_bregman.experiments.runs import SETTINGS
 from lifted_bregman.solvers import Outcome, Result
-from lifted_bregman.solvers._growth import ADVICE
+from lifted_bregman.solvers.divergence import ADVICE
 
 _FRACTIONS = ("accuracy", "validation_accuracy", "sparsity")
 _SHOWN = {
@@ -33,11 +33,11 @@ def announced_stop(run: Path) -> Iterator[None]:
     except (SystemExit, KeyboardInterrupt) as stop:
         if (run / SETTINGS).exists():
             how = "everything is saved" if isinstance(stop, SystemExit) else "the last checkpoint is kept"
-            _console.say("lifted", f"stopped, {how}; 'lifted resume {shlex.quote(str(run))}' continues.", "bold yellow")
+            terminal.say("lifted", f"stopped, {how}; 'lifted resume {shlex.quote(str(run))}' continues.", "bold yellow")
         raise
 
 
-def report(result: Result, run: Path, settings: Settings, samples: RunData) -> int:
+def print_ending(result: Result, run: Path, settings: Settings, samples: RunData) -> int:
     """Prints the last row of the history, the outcome and the folder; returns the exit code."""
     row = result.history[-1] if result.history else {}
     shown = {word: _number(name, row[name]) for name, word in _SHOWN.items() if name in row}
@@ -50,13 +50,13 @@ def report(result: Result, run: Path, settings: Settings, samples: RunData) -> i
         shown["continue"] = f"lifted resume {shlex.quote(str(run))}"
     elif result.outcome is not Outcome.DIVERGED:
         shown["use"] = f"lifted {'reconstruct' if settings.autoencoder else 'predict'} {shlex.quote(str(run))} FILE"
-    _console.show(shown)
+    terminal.show_rows(shown)
     if settings.parallel is not None and follows():
         return ExitCode.OK  # rank 0 returns the code of the run
     if result.outcome is Outcome.DIVERGED:
         known = ADVICE in result.message
         advice = "" if known else " Take a smaller step, a larger prox_weight, or float64."
-        _console.say("lifted", f"{result.message}{advice}")
+        terminal.say("lifted", f"{result.message}{advice}")
         return ExitCode.DIVERGED
     return ExitCode.INTERRUPTED if result.outcome is Outcome.INTERRUPTED else ExitCode.OK
 

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from docstring_parser import parse_from_object
 
 from lifted_bregman._text import from_text
-from lifted_bregman.experiments.settings import NAMES, WHEN_NONE, Settings
+from lifted_bregman.experiments.settings import SETTING_NAMES, WHEN_NONE, Settings
 
 
 def setting_flags(help: Mapping[str, str] | None = None) -> Any:
@@ -24,7 +24,7 @@ def setting_flags(help: Mapping[str, str] | None = None) -> Any:
     texts = {
         entry.arg_name: " ".join((entry.description or "").split()) for entry in parse_from_object(Settings).params
     }
-    hints, chosen = get_type_hints(Settings), help or {name: f"{texts[name]}{_default(name)}" for name in NAMES}
+    hints, chosen = get_type_hints(Settings), help or {name: f"{texts[name]}{_default(name)}" for name in SETTING_NAMES}
     flags = {
         name: Annotated[str, Parameter(help=words, metavar=_metavar(hints[name]))] for name, words in chosen.items()
     }

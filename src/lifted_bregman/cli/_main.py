@@ -13,18 +13,18 @@ from typing import Any
 from cyclopts import CycloptsError, MissingArgumentError, UnknownCommandError, UnknownOptionError, UnusedCliTokensError
 
 from lifted_bregman._text import did_you_mean
-from lifted_bregman.cli import _console
+from lifted_bregman.cli import terminal
 from lifted_bregman.cli._app import make_app
-from lifted_bregman.cli._errors import ExitCode, explained
 from lifted_bregman.cli.commands import ELSEWHERE, installed
+from lifted_bregman.cli.exit_codes import ExitCode, explain_error
 from lifted_bregman.errors import SettingError, WorkerError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs `lifted` with these arguments, those of the process by default, and returns its exit code.
 
-    0 all went well, 1 a self-check or the program itself failed, 2 usage, 3 data, 4 checkpoints, 5 the run diverged,
-    130 and 143 the run was interrupted by SIGINT or SIGTERM.
+    0 success, 1 a failed self-check or an unexpected error, 2 usage, 3 data, 4 checkpoints, 5 the run diverged, 130 and
+    143 the run was interrupted by SIGINT or SIGTERM.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     with_traceback = bool(os.environ.get("LIFTED_DEBUG")) or "--traceback" in arguments
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
-    _console.silence(False)
+    terminal.silence(False)
     with warnings.catch_warnings():
         warnings.filterwarnings("always", category=RuntimeWarning, module="lifted_bregman")
         warnings.showwarning = _show_warning
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except Exception as error:
             if with_traceback:
                 traceback.print_exc()
-            code, sentence = _usage(error) if isinstance(error, CycloptsError) else explained(error)
+            code, sentence = _usage(error) if isinstance(error, CycloptsError) else explain_error(error)
             return _ended(_told(error, code, sentence))
 
 
@@ -59,11 +59,11 @@ def _run(arguments: Sequence[str]) -> int:
     # A group without a command, such as `lifted data`: its help, as an error.
     _, path, left = app.parse_commands(arguments)
     if path[-1].default_command is None and not left:
-        app.help_print(arguments, console=_console.messages(wrapped=True))
+        app.help_print(arguments, console=terminal.messages(wrapped=True))
         return ExitCode.USAGE
     command, bound, unparsed = app.parse_args(arguments, exit_on_error=False, print_error=False, verbose=False)
     # What commands take besides parsed parameters: their command line, and the console for help.
-    known = {"arguments": arguments, "console": _console.output(wrapped=True)}
+    known = {"arguments": arguments, "console": terminal.output(wrapped=True)}
     returned: Any = command(*bound.args, **bound.kwargs, **{name: known[name] for name in unparsed if name in known})
     return ExitCode.OK if returned is None else int(returned)
 
@@ -71,7 +71,7 @@ def _run(arguments: Sequence[str]) -> int:
 def _told(error: Exception, code: int, sentence: str) -> int:
     """Prints the sentence, once for all ranks of a run; returns the exit code of this process.
 
-    A rank that lost the others prints it too.
+    A rank that has lost its connection to the others prints it too.
     """
     from lifted_bregman.cli._workers import leave
     from lifted_bregman.distributed.environment import LOST, launched
@@ -79,22 +79,22 @@ def _told(error: Exception, code: int, sentence: str) -> int:
     if isinstance(error, WorkerError):
         if launched():
             return LOST
-    elif _console.silent() and sentence.startswith("rank "):
+    elif terminal.silent() and sentence.startswith("rank "):
         return ExitCode.OK  # that rank prints it
     if not leave(sentence):
-        _console.silence(False)
-        _console.say("lifted", sentence)
+        terminal.silence(False)
+        terminal.say("lifted", sentence)
     return code
 
 
 def _ended(code: int) -> int:
-    """Returns the code; a process that has joined others exits with it, whatever threads of torch are still running."""
+    """Returns the code.  A rank of a world exits with it at once, without waiting for threads of torch."""
     from lifted_bregman.distributed.environment import process_info
 
     if process_info() is not None:
-        from lifted_bregman.distributed.world import end_at_once, joined
+        from lifted_bregman.distributed.world import end_at_once, has_joined
 
-        if joined():
+        if has_joined():
             atexit.register(end_at_once, code)
     return code
 
@@ -125,10 +125,10 @@ def _usage(error: CycloptsError) -> tuple[int, str]:
 
 
 def _is_setting(option: str) -> bool:
-    from lifted_bregman.experiments.settings import NAMES
+    from lifted_bregman.experiments.settings import SETTING_NAMES
 
-    return option == "--set" or option.removeprefix("--").replace("-", "_") in NAMES
+    return option == "--set" or option.removeprefix("--").replace("-", "_") in SETTING_NAMES
 
 
 def _show_warning(message: Warning | str, *ignored: Any, **also_ignored: Any) -> None:
-    _console.say("warning", str(message), "bold yellow")
+    terminal.say("warning", str(message), "bold yellow")

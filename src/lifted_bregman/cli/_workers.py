@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lifted_bregman.cli import _console
+from lifted_bregman.cli import terminal
 from lifted_bregman.distributed.environment import follows, process_info
 from lifted_bregman.errors import SettingError
 
@@ -32,7 +32,7 @@ def takes_part(settings: Settings, named: bool) -> None:
         raise SettingError(
             "the processes of torchrun or SLURM cannot choose a folder for the run: name one with --out."
         )
-    _console.silence(follows())
+    terminal.silence(follows())
 
 
 def needs_workers(settings: Settings) -> bool:
@@ -49,13 +49,13 @@ def in_workers(arguments: Sequence[str], settings: Settings, samples: RunData) -
     with tempfile.TemporaryDirectory(prefix="lifted-") as folder:
         code = launch(["-m", "lifted_bregman.cli", *arguments], parallel, variables={ERRORS: folder})
         for path in sorted(Path(folder).iterdir(), key=lambda path: int(path.name)):
-            _console.say("lifted", path.read_text(encoding="utf-8"))
+            terminal.say("lifted", path.read_text(encoding="utf-8"))
             break
     return code
 
 
 def leave(sentence: str) -> bool:
-    """Writes the sentence of an error for the launcher to print; False where no launcher waits for it."""
+    """Writes the sentence of an error to a file, for the launcher to print; False without a launcher."""
     folder = os.environ.get(ERRORS)
     process = None if folder is None else process_info()
     if process is None or folder is None:

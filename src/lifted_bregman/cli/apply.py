@@ -5,19 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from lifted_bregman.cli import _console
-from lifted_bregman.cli.parameters import Parameter, argument
+from lifted_bregman.cli import terminal
+from lifted_bregman.cli.parameters import Device, Parameter, RunPath, SampleFile
 from lifted_bregman.experiments import TrainedRun
-from lifted_bregman.experiments.array_files import require_array_file, write_array
-
-Folder = Annotated[Path, argument("The folder of the run.", "RUN")]
-Samples = Annotated[Path, argument("The samples: a .npy, .npz, .csv or .idx file.", "FILE")]
-Device = Annotated[str, Parameter(metavar="NAME", help="Where it is computed, such as cpu or cuda.")]
+from lifted_bregman.experiments.files import require_array_file, write_array
 
 
-def predict(
-    run: Folder,
-    samples: Samples,
+def predict_command(
+    run: RunPath,
+    samples: SampleFile,
     /,
     *,
     out: Annotated[
@@ -36,12 +32,12 @@ def predict(
     """
     if out is not None:
         require_array_file(out)
-    trained = _opened(run, device)
+    trained = open_trained(run, device)
     found = trained.predict(samples)
     if out is not None:
-        _store(out, found, "predictions")
+        store_array(out, found, "predictions")
         return
-    console = _console.output()
+    console = terminal.output()
     for value in found.tolist():
         if trained.classes is not None:
             console.print(trained.classes[value])
@@ -49,9 +45,9 @@ def predict(
             console.print(" ".join(f"{number:.6g}" for number in (value if isinstance(value, list) else [value])))
 
 
-def encode(
-    run: Folder,
-    samples: Samples,
+def encode_command(
+    run: RunPath,
+    samples: SampleFile,
     /,
     *,
     out: Annotated[Path | None, Parameter(help="A .npy or .csv file for the codes.  [default: FILE-codes.npy]")] = None,
@@ -63,13 +59,13 @@ def encode(
     """
     out = out or Path(f"{samples.stem}-codes.npy")
     require_array_file(out)
-    codes = _opened(run, device).encode(samples)
-    _store(out, codes, "codes", f", {100 * float((codes == 0).mean()):.1f} % zeros")
+    codes = open_trained(run, device).encode(samples)
+    store_array(out, codes, "codes", f", {100 * float((codes == 0).mean()):.1f} % zeros")
 
 
-def reconstruct(
-    run: Folder,
-    samples: Samples,
+def reconstruct_command(
+    run: RunPath,
+    samples: SampleFile,
     /,
     *,
     out: Annotated[
@@ -78,7 +74,7 @@ def reconstruct(
     ] = None,
     device: Device = "cpu",
 ) -> None:
-    """Write each sample as an autoencoder gives it back, in the shape and on the scale of the inputs.
+    """Write an autoencoder's reconstruction of each sample, in the shape and on the scale of the inputs.
 
     lifted reconstruct runs/denoiser noisy.npy --out clean.npy
 
@@ -86,18 +82,20 @@ def reconstruct(
     """
     out = out or Path(f"{samples.stem}-reconstructed.npy")
     require_array_file(out)
-    _store(out, _opened(run, device).reconstruct(samples), "reconstructions")
+    store_array(out, open_trained(run, device).reconstruct(samples), "reconstructions")
 
 
-def _opened(run: Path, device: str) -> TrainedRun:
+def open_trained(run: Path, device: str) -> TrainedRun:
+    """The trained network of a run, with warnings about what could not be verified."""
     trained = TrainedRun(run, device)
     if trained.notice is not None:
-        _console.say("warning", trained.notice, "bold yellow")
+        terminal.say("warning", trained.notice, "bold yellow")
     if trained.stored.ending is None:
-        _console.say("note", f"{run} has not ended; the parameters are those of its newest checkpoint.", "bold yellow")
+        terminal.say("note", f"{run} has not ended; the parameters are those of its newest checkpoint.", "bold yellow")
     return trained
 
 
-def _store(path: Path, array: Any, what: str, remark: str = "") -> None:
+def store_array(path: Path, array: Any, what: str, remark: str = "") -> None:
+    """Writes an array and prints its name, shape and dtype."""
     write_array(path, array)
-    _console.output().print(f"{path}: {what} of shape {tuple(array.shape)}, {array.dtype}{remark}")
+    terminal.output().print(f"{path}: {what} of shape {tuple(array.shape)}, {array.dtype}{remark}")

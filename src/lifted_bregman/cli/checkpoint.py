@@ -1,27 +1,25 @@
-"""`lifted checkpoint`: are the checkpoints of a run sound, and the other files that predictions depend on?"""
+"""`lifted checkpoint`: verifies the checkpoints of a run and the files that its predictions depend on."""
 
 from __future__ import annotations
 
 import datetime
-from pathlib import Path
-from typing import Annotated
 
 from cyclopts import App
 
-from lifted_bregman.cli import _console
-from lifted_bregman.cli._errors import ExitCode
-from lifted_bregman.cli.parameters import argument
+from lifted_bregman.cli import terminal
+from lifted_bregman.cli.exit_codes import ExitCode
+from lifted_bregman.cli.parameters import RunPath
 from lifted_bregman.errors import CheckpointError
 from lifted_bregman.experiments import StoredRun
 from lifted_bregman.experiments.runs import DATA, SETTINGS
 from lifted_bregman.training import RunFolder
-from lifted_bregman.training.checkpoints import verify as verify_checkpoint
+from lifted_bregman.training.checkpoints import verify_checkpoint
 
-app = App(name="checkpoint", help="Checkpoints of a run: verify.\n\nlifted checkpoint verify runs/a")
+checkpoint_app = App(name="checkpoint", help="Checkpoints of a run: verify.\n\nlifted checkpoint verify runs/a")
 
 
-@app.command
-def verify(run: Annotated[Path, argument("The folder of the run.", "RUN")], /) -> int:
+@checkpoint_app.command(name="verify")
+def verify_run(run: RunPath, /) -> int:
     """Check every byte of every checkpoint of a run, of its model, settings and record; exit code 4 if one is damaged.
 
     lifted checkpoint verify runs/a
@@ -32,7 +30,7 @@ def verify(run: Annotated[Path, argument("The folder of the run.", "RUN")], /) -
         raise CheckpointError(
             f"{run} has no checkpoints: name the folder of a run, as given to 'lifted train' as --out."
         )
-    console, sound, damaged = _console.output(), {}, {}
+    console, sound, damaged = terminal.output(), {}, {}
     for step in steps:
         path = folder.checkpoints.path(step)
         try:
@@ -48,9 +46,9 @@ def verify(run: Annotated[Path, argument("The folder of the run.", "RUN")], /) -
         console.print(f"{path.name}  damaged  {reason}")
     if damaged:
         remedy = "the newest sound one is taken when it is resumed" if len(damaged) < len(steps) else "start it again"
-        _console.say("lifted", f"{len(damaged)} of {len(steps)} checkpoints of {run} are damaged: {remedy}.")
+        terminal.say("lifted", f"{len(damaged)} of {len(steps)} checkpoints of {run} are damaged: {remedy}.")
         return ExitCode.CHECKPOINT
-    if (run / "result.json").exists():
+    if folder.has_ended:
         folder.model_parameters()
         console.print("model.safetensors  sound")
     if (run / SETTINGS).exists():
@@ -58,5 +56,5 @@ def verify(run: Annotated[Path, argument("The folder of the run.", "RUN")], /) -
         if notice is None:
             console.print(f"{SETTINGS}, {DATA}  sound")
         else:
-            _console.say("warning", notice, "bold yellow")
+            terminal.say("warning", notice, "bold yellow")
     return ExitCode.OK

@@ -1,4 +1,4 @@
-"""`lifted data`: which sets there are, getting one, verifying one."""
+"""`lifted data`: lists the data sets, fetches one, verifies one."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from rich.table import Table
 from rich.text import Text
 
 from lifted_bregman import data
-from lifted_bregman.cli import _console
+from lifted_bregman.cli import terminal
 from lifted_bregman.cli.parameters import Parameter, argument
 
-app = App(
+data_app = App(
     name="data",
     help="Data sets, pictures, texts and tables by name: list, get, verify.\n\nlifted data list\nlifted data get mnist",
 )
 
-Name = Annotated[str, argument("The set; 'mnist-1k' means 'mnist', of which it is a part.")]
-Folder = Annotated[Path | None, Parameter(help="A folder that holds the sets; without it, the cache alone.")]
+SetName = Annotated[str, argument("The set; 'mnist-1k' means 'mnist', of which it is a part.")]
+DataFolder = Annotated[Path | None, Parameter(help="A folder that holds the sets; without it, the cache alone.")]
 
 
-@app.command(name="list")
-def list_sets(*, data_dir: Folder = None) -> None:
-    """Show the sets, and where each is now or how it would be got.
+@data_app.command(name="list")
+def list_data(*, data_dir: DataFolder = None) -> None:
+    """Show the sets, and where each is stored or can be downloaded.
 
     lifted data list
     lifted data list --data-dir sets
     """
+    # One row for each set, picture, text and table
     header = ("name", "samples", "shape", "classes", "where", "origin")
     rows = [
         (
@@ -61,12 +62,14 @@ def list_sets(*, data_dir: Folder = None) -> None:
         )
         for table in data.TABLES.values()
     ]
-    console = _console.output()
+    # Aligned plain text for a pipe or a file
+    console = terminal.output()
     if not console.is_terminal:
         widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
         for row in (header, *rows):
             console.print("  ".join(map(str.ljust, row, widths)).rstrip())
         return
+    # A table for a terminal, with origins in a second line
     table = Table(*header[:4], "where, origin", box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
     for column in table.columns[:4]:
         column.no_wrap = True
@@ -76,22 +79,22 @@ def list_sets(*, data_dir: Folder = None) -> None:
     console.print("samples: to train on + to test on.  mnist-1k is a random thousand of mnist, mnist-500 five hundred.")
 
 
-@app.command
-def get(name: Name, /, *, data_dir: Folder = None) -> None:
-    """Fetch a set, unless it is here, and verify it.
+@data_app.command(name="get")
+def get_data(name: SetName, /, *, data_dir: DataFolder = None) -> None:
+    """Download a set unless it is on this machine, and verify it.
 
     lifted data get mnist
     """
-    with _console.downloads() as progress:
+    with terminal.downloads() as progress:
         source = data.get(name, data_dir=data_dir, progress=progress)
-    _console.output().print(f"{name} is here and verified: {source}")
+    terminal.output().print(f"{name} is here and verified: {source}")
 
 
-@app.command
-def verify(name: Name, /, *, data_dir: Folder = None) -> None:
+@data_app.command(name="verify")
+def verify_data(name: SetName, /, *, data_dir: DataFolder = None) -> None:
     """Read a set again and check its sha256.
 
     lifted data verify mnist
     """
     for what in data.verify(name, data_dir=data_dir):
-        _console.output().print(f"ok  {what}")
+        terminal.output().print(f"ok  {what}")

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from lifted_bregman.cli import _console
-from lifted_bregman.cli.apply import Device, Folder, Samples, _opened, _store
-from lifted_bregman.cli.parameters import Parameter, Whole
-from lifted_bregman.experiments.array_files import require_array_file
+from lifted_bregman.cli import terminal
+from lifted_bregman.cli.apply import open_trained, store_array
+from lifted_bregman.cli.parameters import Device, Parameter, RunPath, SampleFile, Whole
+from lifted_bregman.experiments.files import require_array_file
 
 
-def detect(
-    run: Folder,
-    samples: Samples,
+def detect_command(
+    run: RunPath,
+    samples: SampleFile,
     /,
     *,
     energy: Annotated[
@@ -33,8 +33,8 @@ def detect(
 
     lifted detect runs/ae images.npy --out scores.npy --picture highest.png
 
-    An autoencoder scores by what its layers cost, against what they cost on the run's training samples; a classifier
-    by its free energy.  The samples above the threshold are counted.
+    The score of an autoencoder is the energy of its layers, relative to that of the run's training samples.  The score
+    of a classifier is its free energy.  The samples above the threshold are counted.
     """
     from lifted_bregman.errors import SettingError
     from lifted_bregman.tasks.detect_run import detect_run
@@ -44,12 +44,12 @@ def detect(
     require_array_file(out)
     if picture is not None:
         require_picture(picture)
-    trained = _opened(run, device)
+    trained = open_trained(run, device)
     if picture is not None and not trained.stored.settings.autoencoder:
         raise SettingError(f"--picture explains the layers of an autoencoder, and {run} is none: leave it out.")
     found = detect_run(trained, samples, energy, steps, contamination)  # type: ignore[arg-type]  # checked there
-    _store(out, found.scores, "scores")
-    _console.show(
+    store_array(out, found.scores, "scores")
+    terminal.show_rows(
         {
             "abnormal": f"{int(found.abnormal.sum())} of {len(found.scores)} samples, above {found.threshold:.6g}",
             "highest": ", ".join(f"sample {i}: {found.scores[i]:.6g}" for i in found.scores.argsort()[::-1][:5]),
@@ -57,4 +57,4 @@ def detect(
     )
     if picture is not None and found.explanation is not None:
         found.explanation.plot(picture)
-        _console.output().print(f"{picture}: what the highest scores come from")
+        terminal.output().print(f"{picture}: what the highest scores come from")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
@@ -14,15 +13,15 @@ from torch import nn
 from lifted_bregman import data
 from lifted_bregman.activations import Sigmoid, Softmax, SoftThreshold, Tanh
 from lifted_bregman.activations.checks import check_bregman, check_conjugate, check_prox
-from lifted_bregman.cli import _console
-from lifted_bregman.cli._errors import ExitCode
+from lifted_bregman.cli import terminal
+from lifted_bregman.cli.exit_codes import ExitCode
 from lifted_bregman.errors import CheckError, DataError
-from lifted_bregman.experiments.environment import environment
+from lifted_bregman.experiments.environment import environment, package_version
 from lifted_bregman.losses import SquaredError
 from lifted_bregman.problem import LiftedProblem, lift
 from lifted_bregman.problem.blocks import layers
 from lifted_bregman.solvers import ProximalGradient, run
-from lifted_bregman.training.checkpoints import Checkpoints, Snapshot, verify
+from lifted_bregman.training.checkpoints import Checkpoints, Snapshot, verify_checkpoint
 
 _NEEDED = ("safetensors", "rich", "cyclopts", "pydantic", "tomlkit")
 _EXTRAS = {
@@ -34,15 +33,15 @@ _EXTRAS = {
 }
 
 
-def doctor() -> int:
+def doctor_command() -> int:
     """Show versions, threads, data sets and extras, and check the mathematics; exit code 0 only if all is right.
 
     lifted doctor
     """
-    shown = environment() | {name: _version(name) or "missing" for name in _NEEDED}
+    shown = environment() | {name: package_version(name) or "missing" for name in _NEEDED}
     shown["accelerator"] = _accelerator()
     for extra, packages in _EXTRAS.items():
-        missing = [name for name in packages if _version(name) is None]
+        missing = [name for name in packages if package_version(name) is None]
         shown[f"extra {extra}"] = "there" if not missing else f"without {', '.join(missing)}"
     shown["data folder"] = _data_folder()
     shown |= {f"data {name}": data.whereabouts(info) for name, info in data.SETS.items()}
@@ -54,9 +53,9 @@ def doctor() -> int:
         except Exception as error:
             wrong += 1
             shown[f"check {name}"] = f"WRONG: {type(error).__name__}: {error}"
-    _console.show(shown)
+    terminal.show_rows(shown)
     if wrong:
-        _console.say("lifted", f"{wrong} of {len(CHECKS)} checks failed: install torch and lifted-bregman again.")
+        terminal.say("lifted", f"{wrong} of {len(CHECKS)} checks failed: install torch and lifted-bregman again.")
         return ExitCode.FAILED
     return ExitCode.OK
 
@@ -110,7 +109,7 @@ def _round_trip() -> str:
         saved = problem.model.state_dict()
         checkpoints = Checkpoints(Path(folder) / "checkpoints")
         path = checkpoints.save(Snapshot(1, {"model": saved}, {}, {}))
-        verify(path)
+        verify_checkpoint(path)
         loaded = checkpoints.load().snapshot.parts["model"]
     if not all(torch.equal(loaded[name], value) for name, value in saved.items()):
         raise CheckError("a checkpoint does not come back as it was saved.")
@@ -138,13 +137,6 @@ def _small_problem() -> tuple[LiftedProblem, torch.Tensor, torch.Tensor]:
 def _psi_tanh(x: torch.Tensor) -> torch.Tensor:
     """Ψ of tanh: x atanh x + ½ log(1 - x²) - ½ x²."""
     return x * x.atanh() + 0.5 * (1.0 - x * x).log() - 0.5 * x * x
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def _data_folder() -> str:

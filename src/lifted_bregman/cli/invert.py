@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from lifted_bregman.cli import _console
-from lifted_bregman.cli.apply import Device, Folder, _opened, _store
-from lifted_bregman.cli.parameters import Parameter, Whole, argument
-from lifted_bregman.experiments.array_files import require_array_file
+from lifted_bregman.cli import terminal
+from lifted_bregman.cli.apply import open_trained, store_array
+from lifted_bregman.cli.parameters import Device, Parameter, RunPath, Whole, argument
+from lifted_bregman.experiments.files import require_array_file
 
 
-def invert(
-    run: Folder,
+def invert_command(
+    run: RunPath,
     outputs: Annotated[Path, argument("The outputs, one for each sample: a .npy, .npz or .csv file.", "OUTPUTS")],
     /,
     *,
@@ -47,10 +47,10 @@ def invert(
     require_array_file(out)
     if picture is not None:
         require_picture(picture)
-    trained = _opened(run, device)
+    trained = open_trained(run, device)
     found = invert_run(trained, outputs, penalty or [], steps, tolerance)
-    _store(out, trained.inputs.images(found.input.cpu().flatten(1)), "inputs")
-    _console.show(
+    store_array(out, trained.inputs.images(found.input.cpu().flatten(1)), "inputs")
+    terminal.show_rows(
         {
             "outcome": found.message,
             "energy": f"{float(found.energy.mean()):.6g}, mean over {len(found.energy)} samples",
@@ -59,4 +59,4 @@ def invert(
     )
     if picture is not None:
         found.plot(picture)
-        _console.output().print(f"{picture}: a picture of the first samples")
+        terminal.output().print(f"{picture}: a picture of the first samples")

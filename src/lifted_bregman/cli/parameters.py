@@ -10,16 +10,22 @@ or an exit code.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter, Token
 
-__all__ = ["Parameter", "Whole", "argument"]
+__all__ = ["Device", "Parameter", "RunPath", "SampleFile", "Whole", "argument"]
 
 
 def argument(help: str, metavar: str | None = None) -> Parameter:
     """A positional argument; unlike the value of an option, it never begins with a hyphen."""
     return Parameter(help=help, metavar=metavar, allow_leading_hyphen=False)
+
+
+RunPath = Annotated[Path, argument("The folder of the run.", "RUN")]
+SampleFile = Annotated[Path, argument("The samples: a .npy, .npz, .csv or .idx file.", "FILE")]
+Device = Annotated[str, Parameter(metavar="NAME", help="Where it is computed, such as cpu or cuda.")]
 
 
 def _whole(kind: Any, tokens: Sequence[Token]) -> int:

@@ -1,16 +1,16 @@
-"""`lifted report`: the page again, from stored rows."""
+"""`lifted report`: writes the page of a stored run or demonstration."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
 
-from lifted_bregman.cli import _console
+from lifted_bregman.cli import terminal
 from lifted_bregman.cli.parameters import Parameter, argument
 from lifted_bregman.reports.report import require_drawing, write_report
 
 
-def report(
+def report_command(
     folder: Annotated[Path, argument("The --out of 'lifted demo' or 'lifted train'.")],
     /,
     *,
@@ -22,4 +22,4 @@ def report(
     lifted report runs/a
     """
     require_drawing()
-    _console.output().print(f"page: {write_report(folder, out)}")
+    terminal.output().print(f"page: {write_report(folder, out)}")

@@ -10,15 +10,15 @@ from typing import Annotated, Any
 
 from lifted_bregman import experiments
 from lifted_bregman._text import from_text
-from lifted_bregman.cli import _console
-from lifted_bregman.cli._ending import announced_stop, report
-from lifted_bregman.cli._errors import ExitCode
+from lifted_bregman.cli import terminal
+from lifted_bregman.cli._ending import announced_stop, print_ending
 from lifted_bregman.cli._flags import entries_of, setting_flags
 from lifted_bregman.cli._workers import in_workers, needs_workers, takes_part
-from lifted_bregman.cli.parameters import Parameter, argument
+from lifted_bregman.cli.exit_codes import ExitCode
+from lifted_bregman.cli.parameters import Parameter, RunPath
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments import Settings, StoredRun, from_entries, load_data, read_entries
-from lifted_bregman.experiments.runs import require_device, require_free, started_again
+from lifted_bregman.experiments.runs import prepared, require_device, started_again
 from lifted_bregman.experiments.settings_file import solver_table
 from lifted_bregman.solvers import Outcome
 
@@ -35,7 +35,7 @@ _Quiet = Annotated[bool, Parameter(help="Show no progress.", show_default=False)
 _Arguments = Annotated[Sequence[str], Parameter(parse=False)]  # the command line itself, for workers
 
 
-def train(
+def train_command(
     *,
     config: Annotated[
         Path | None, Parameter(help="A TOML file of settings, which flags override.", metavar="FILE")
@@ -67,30 +67,26 @@ def train(
     """
     flags: dict[str, str] = settings or {}
     chosen = _merged(config, entries_of(flags), set_ or [])
-    require_device(chosen)
     takes_part(chosen, named=out is not None)
     folder = out if out is not None else _next_folder(chosen)
-    if not started_again(chosen):
-        require_free(folder)
-    chosen = chosen.resolved()
-    with _console.downloads() as progress:
-        samples = load_data(chosen, progress)
+    with terminal.downloads() as progress:
+        chosen, samples = prepared(chosen, folder, progress)
     if needs_workers(chosen):
         return in_workers([*arguments, "--out", str(folder)], chosen, samples)
     with announced_stop(folder):
-        result = experiments.train(chosen, folder, _console.messages(quiet), samples)
-    return report(result, folder, chosen, samples)
+        result = experiments.train(chosen, folder, terminal.messages(quiet), samples)
+    return print_ending(result, folder, chosen, samples)
 
 
-def resume(
-    run: Annotated[Path, argument("The folder of the run.", "RUN")],
+def resume_command(
+    run: RunPath,
     /,
     *,
     settings: Annotated[_RESUME, Parameter(name="*")] = None,  # type: ignore[valid-type]
     quiet: _Quiet = False,
     arguments: _Arguments,
 ) -> int:
-    """Continue a run as if it had never stopped.
+    """Continue a run from its last checkpoint.
 
     lifted resume runs/a
     lifted resume runs/a --epochs 20
@@ -106,7 +102,7 @@ def resume(
         and not started_again(stored.settings)
     ):
         assert stored.ending is not None
-        console = _console.output()
+        console = terminal.output()
         console.print(f"{run} has ended. {stored.ending.get('message')}")
         if stored.outcome is Outcome.DIVERGED:
             return ExitCode.DIVERGED
@@ -116,15 +112,15 @@ def resume(
         return ExitCode.OK
     stored = stored.extended(**extended)
     require_device(stored.settings)
-    with _console.downloads() as progress:
+    with terminal.downloads() as progress:
         samples = load_data(stored.settings, progress)
     if needs_workers(stored.settings):
         return in_workers(arguments, stored.settings, samples)
     if stored.notice is not None:
-        _console.say("warning", stored.notice, "bold yellow")
+        terminal.say("warning", stored.notice, "bold yellow")
     with announced_stop(run):
-        result = experiments.resume(stored, _console.messages(quiet), samples)
-    return report(result, run, stored.settings, samples)
+        result = experiments.resume(stored, terminal.messages(quiet), samples)
+    return print_ending(result, run, stored.settings, samples)
 
 
 def _merged(config: Path | None, flags: Mapping[str, Any], assignments: list[str]) -> Settings:

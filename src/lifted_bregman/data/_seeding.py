@@ -1,4 +1,4 @@
-"""Random draws of a user's own code as functions of a seed: global generators, and those that objects keep."""
+"""Seeds for the random draws of a user's code: global generators, and generators that are attributes of objects."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from torch import Tensor, nn
 
 from lifted_bregman._generators import named_generator
 
-_DEPTH = 6  # attributes of attributes that are looked at
-_OBJECTS = 10_000  # that are looked at
-_MANY = 64  # a container with more entries holds data
+_DEPTH = 6  # of attributes of attributes that are searched
+_OBJECTS = 10_000  # searched at most
+_MANY = 64  # a container with more entries holds data and is not searched
 _LEAVES = (Tensor, np.ndarray, nn.Module, ModuleType, type, str, bytes, int, float, BuiltinFunctionType)
 
 
 @contextmanager
 def seeded(seed: int, name: str, counter: int, device: torch.device) -> Iterator[None]:
-    """The global generators of torch, NumPy and Python, seeded by name within the block and put back after it."""
+    """Seed the global generators of torch, NumPy and Python for the block, and restore their states after it."""
     drawn = named_generator(seed, name, counter).initial_seed()
     before = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -43,7 +43,7 @@ def seeded(seed: int, name: str, counter: int, device: torch.device) -> Iterator
 
 
 def seed_all(generators: Iterable[Any], seed: int, name: str, counter: int) -> None:
-    """Seeds each generator by its place among them."""
+    """Seed each generator by its index."""
     for place, generator in enumerate(generators):
         drawn = named_generator(seed, f"{name} {place}", counter).initial_seed()
         if isinstance(generator, torch.Generator):
@@ -58,9 +58,9 @@ def seed_all(generators: Iterable[Any], seed: int, name: str, counter: int) -> N
 
 
 def kept_generators(objects: Iterable[Any]) -> list[Any]:
-    """The generators that objects keep as attributes, or attributes of those, in containers or closures, in order.
+    """Return the generators among the attributes of objects, of their attributes, in containers and closures, in order.
 
-    Not those in the variables of a module, nor in the frame of a function that is being executed.
+    Variables of modules and local variables of running functions are not searched.
     """
     found: list[Any] = []
     seen: set[int] = set()

@@ -1,4 +1,4 @@
-"""Signals and the worker processes of a loader: what is sent to the run, or happens to a worker, breaks off no step."""
+"""Signals and the worker processes of a loader: a step is interrupted neither by Ctrl-C nor by a worker that dies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @contextmanager
 def deaf_to_interrupts() -> Iterator[None]:
-    """Processes and threads that are started in the block do not get SIGINT: Ctrl-C is for the run, which ends them."""
+    """Block SIGINT for processes and threads started in the block; on Ctrl-C the run ends them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -20,9 +20,10 @@ def deaf_to_interrupts() -> Iterator[None]:
 
 
 def take_child_handler() -> Any:
-    """Takes away torch's handler of SIGCHLD and returns it; None where it is not set, or not for this thread to change.
+    """Remove torch's handler of SIGCHLD and return it; None if it is not set or this is not the main thread.
 
-    It raises in the middle of whatever runs when a worker dies.  Without it the next batch that is fetched raises.
+    The handler raises an error at once when a worker dies, also in the middle of a step.  Without it the error is
+    raised when the next batch is fetched.
     """
     handler = signal.getsignal(signal.SIGCHLD)
     if threading.current_thread() is not threading.main_thread():
@@ -34,6 +35,6 @@ def take_child_handler() -> Any:
 
 
 def give_child_handler(handler: Any) -> None:
-    """Puts back what `take_child_handler` returned."""
+    """Restore the handler that `take_child_handler` returned."""
     if handler is not None:
         signal.signal(signal.SIGCHLD, handler)

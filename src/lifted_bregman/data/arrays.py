@@ -1,4 +1,4 @@
-"""A user's own images: one array from a .npy, .idx or .csv file, read strictly and with bounded memory."""
+"""One array from a user's .npy, .idx or .csv file, checked strictly and read with bounded memory."""
 
 from __future__ import annotations
 
@@ -27,11 +27,17 @@ _HEADER_ERRORS = (ValueError, TypeError, SyntaxError, EOFError, RecursionError, 
 
 
 def read_array(path: Path | str) -> NDArray[Any]:
-    """The finite, non-empty array of real numbers in a file, its first dimension counting samples.
+    """Read the array of finite real numbers in a file; its first dimension counts samples, at least one.
 
-    What the file is follows from its name: NumPy's .npy (never with pickled objects), IDX (.idx or -ubyte, gzipped or
-    not), or .csv with commas, one sample in each line, after at most one line of headings.  Files above 4 GiB, text
-    above 512 MiB and lines of more than 1,048,576 cells are refused, as is everything that is no regular file.
+    The name of the file determines its format:  NumPy's .npy (never with pickled objects), IDX (.idx or -ubyte, gzipped
+    or not), or .csv with commas, one sample in each line, after at most one line of headings.  Raises DataError for
+    files above 4 GiB, text above 512 MiB, lines of more than 1,048,576 cells, pipes and devices.
+
+    Example:
+        >>> np.savetxt("table.csv", [[1.0, 2.0], [3.0, 4.0]], delimiter=",")
+        >>> lb.data.read_array("table.csv")
+        array([[1., 2.],
+               [3., 4.]])
     """
     path = Path(path)
     name = path.name.lower()
@@ -42,13 +48,13 @@ def read_array(path: Path | str) -> NDArray[Any]:
     elif name.endswith(".csv"):
         array = _read_csv(path)
     else:
-        raise DataError(f"{path} is of no kind that can be read: give a file whose name ends in {_SUFFIXES}.")
+        raise DataError(f"{path} has an ending that cannot be read: give a file whose name ends in {_SUFFIXES}.")
     require_samples(array, path)
     return array
 
 
 def require_samples(array: NDArray[Any], name: Path | str) -> None:
-    """DataError, with the name of the array, unless it has samples and all its numbers are finite."""
+    """Raise DataError with the name of the array unless it has samples and all its numbers are finite."""
     if array.size == 0 or array.ndim == 0:
         raise DataError(f"{name} has the shape {array.shape}: it holds no samples; give at least one.")
     _require_finite(array, name)
@@ -60,7 +66,7 @@ def _read_npy(path: Path) -> NDArray[Any]:
 
 
 def read_npy(file: BinaryIO, length: int, name: Path | str) -> NDArray[Any]:
-    """The array of numbers in a stream of `length` bytes in the .npy format; DataError, with its name, for others."""
+    """Read an array of numbers from a stream of `length` bytes in the .npy format; errors have its name."""
     try:
         shape, fortran, dtype = _npy_header(file)
     except _HEADER_ERRORS as error:
@@ -80,7 +86,7 @@ def read_npy(file: BinaryIO, length: int, name: Path | str) -> NDArray[Any]:
 
 
 def _remedy(dtype: np.dtype[Any]) -> str:
-    """What to do about an array that holds no numbers."""
+    """Return the remedy for an array of other values than numbers."""
     if dtype.kind in "US":
         return (
             "if it is names of classes, number them, numpy.unique(names, return_inverse=True)[1], or give a .csv file, "
@@ -95,7 +101,7 @@ def _npy_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     if version not in readers:
         raise ValueError(f"version {version} of the format")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # headers of very old files are parsed with a warning
+        warnings.simplefilter("ignore")  # NumPy warns about headers of very old files
         shape, fortran, dtype = readers[version](file)
     if any(size < 0 for size in shape):
         raise ValueError(f"the shape {shape}")
@@ -112,7 +118,7 @@ def _read_csv(path: Path) -> NDArray[np.float64]:
 
 
 def _samples(path: Path) -> Iterator[str]:
-    """The lines of a .csv file without its headings; DataError if there are none."""
+    """Return the lines of a .csv file without its headings; raise DataError if no line is left."""
     lines = csv_lines(path)
     first = next(lines, "")
     cells = first.split(",")
@@ -120,8 +126,8 @@ def _samples(path: Path) -> Iterator[str]:
         first = next(lines, "")
     elif len(cells) > 2 and (_counts(cells, 0) or _counts(cells, 1)):
         warnings.warn(
-            f"the first line of {path} counts its columns and is taken as a sample; if it is a line of headings, leave "
-            "it out (in pandas: header=False).",
+            f"the first line of {path} holds the numbers of its columns and is read as a sample; if it is a line of "
+            "headings, leave it out (in pandas: header=False).",
             RuntimeWarning,
             stacklevel=4,
         )

@@ -1,4 +1,4 @@
-"""The lines of a .csv file, read with bounded memory and refused where its cells are separated by other than commas."""
+"""The lines of a .csv file, read with bounded memory; an error if commas do not separate the cells."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _OTHER_DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"
 
 
 def csv_lines(path: Path) -> Iterator[str]:
-    """The lines that are not blank, the first without a byte order mark.
+    """Yield the lines that are not blank, the first without a byte order mark.
 
-    DataError for what is no regular file, for files and lines that are too long, and where the first two lines have
-    another delimiter than commas; UnicodeDecodeError for what is not UTF-8.
+    Raises DataError for pipes and devices, for files and lines that are too long, and if one of the first two lines has
+    another delimiter than commas; UnicodeDecodeError if the text is not UTF-8.
     """
     with opened_as_it_is(path) as file:
         if os.fstat(file.fileno()).st_size > MOST_TEXT:

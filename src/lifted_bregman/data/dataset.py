@@ -1,4 +1,4 @@
-"""A data set in memory: two parts, where they came from, and what was done to them."""
+"""A data set in memory: training and test part, origin, and the transforms applied."""
 
 from __future__ import annotations
 
@@ -15,18 +15,23 @@ from lifted_bregman.data.transforms import Transform
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """Images with labels, ready for training.  `load` makes one; `apply` makes a changed one of it.
+    """Images with labels, ready for training.  `load` returns one; `apply` returns a transformed copy.
 
     Args:
-        name: as it was asked for, such as "mnist-1k".
+        name: the name given to `load`, such as "mnist-1k".
         train: the training part; X is (samples, features), from 0 to 1 before any transform.
         test: the test part.
         shape: of one image, such as (28, 28) or (3, 32, 32).
         classes: the name of each label.
         levels: the value of a raw pixel that became 1.0.
-        source: a sentence that says where the bytes came from.
+        source: a sentence with the origin of the bytes.
         sha256: of the decompressed bytes of each file.
         transforms: those applied, in order.
+
+    Example:
+        >>> digits = lb.data.load("digits-100")
+        >>> digits.train.X.shape, digits.shape, digits.classes[:3]
+        (torch.Size([100, 64]), (8, 8), ('0', '1', '2'))
     """
 
     name: str
@@ -40,7 +45,7 @@ class DataSet:
     transforms: tuple[Transform, ...] = ()
 
     def apply(self, *transforms: Transform) -> DataSet:
-        """The set after these transforms, in this order.  This one stays as it is."""
+        """Return the set after these transforms, in this order; this set does not change."""
         data = self
         for transform in transforms:
             fitted = transform.fit(data)
@@ -53,16 +58,16 @@ class DataSet:
         return data
 
     def pairs(self, task: Task) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """((X, Y) to train on, (X, Y) to test on) for a task; `Samples.pair` says what Y is."""
+        """Return (X, Y) of the training part and (X, Y) of the test part for a task, which `Samples.pair` defines."""
         return self.train.pair(task), self.test.pair(task)
 
     @property
     def preparation(self) -> Preparation:
-        """Does to new images what was done to the inputs of this set."""
+        """The transforms of this set's inputs, for new images."""
         return Preparation(self.shape, self.levels, self.train.X.dtype, self.transforms)
 
     def record(self) -> dict[str, Any]:
-        """What identifies this set, as a JSON object to be stored with a run; `from_record` makes the set again."""
+        """Return a JSON object that identifies this set, stored with a run; `from_record` makes the set from it."""
         return {
             "name": self.name,
             "samples": [len(self.train), len(self.test)],

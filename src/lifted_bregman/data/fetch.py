@@ -1,7 +1,7 @@
 """Finding, obtaining and verifying the files of a set or a text.
 
-`content` looks in the user's folder, then in the cache, then in an installation of the system, then in a Python package
-that contains the files.  If none has them, it obtains them and stores them in the user's folder or in the cache.
+`fetch_files` reads the files from the user's folder, else from the cache, an installation of the system or a Python
+package.  If none of them has all files, it downloads them into the user's folder or the cache.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lifted_bregman.data._mirrors import Progress, Timeouts
+from lifted_bregman.data._http import DownloadProgress, Timeouts
 from lifted_bregman.data._obtain import advice, obtain, wanted_files
 from lifted_bregman.data._places import Content, Place, WrongContent, places, require_content, store_place
 from lifted_bregman.data.files import locked
@@ -32,33 +32,32 @@ class Found:
     source: str
 
 
-def named(name: str) -> Stored:
+def look_up(name: str) -> Stored:
     """Return the text, table, pictures or set of this name; of a subset such as "mnist-1k" the whole set."""
     return TEXTS.get(name) or TABLES.get(name) or PICTURES.get(name) or parse(name)[0]
 
 
-def content(
+def fetch_files(
     info: Stored,
-    data_dir: Path | None = None,
+    data_dir: Path | str | None = None,
     *,
     download: bool = True,
     timeouts: Timeouts = DEFAULT_TIMEOUTS,
-    progress: Progress | None = None,
+    progress: DownloadProgress | None = None,
 ) -> Found:
     """Return the verified content of every file, from the first place that has them all.
 
-    A damaged file in the user's folder raises DataError, for it may be the user's own.  A damaged one elsewhere is
-    skipped; in the cache it is replaced.
+    A damaged file in the user's folder raises DataError, because the user may have put it there.  A damaged file in
+    the cache is replaced; one in an installation of the system is skipped.
     """
     tried: list[str] = []
-    found = _on_this_machine(info, places(info, data_dir), tried)
+    folder = None if data_dir is None else Path(data_dir)
+    found = _on_this_machine(info, places(info, folder), tried)
     if found is not None:
         return found
     if not download:
-        raise DataError(
-            f"'{info.name}' is not on this machine. Looked in: {'; '.join(tried)}. {advice(info, data_dir)}"
-        )
-    place = obtain(info, data_dir, tried, timeouts, progress)
+        raise DataError(f"'{info.name}' is not on this machine. Looked in: {'; '.join(tried)}. {advice(info, folder)}")
+    place = obtain(info, folder, tried, timeouts, progress)
     return Found(place.read(info), _sentence(info, place))
 
 
@@ -67,16 +66,20 @@ def get(
     *,
     data_dir: Path | str | None = None,
     timeouts: Timeouts = DEFAULT_TIMEOUTS,
-    progress: Progress | None = None,
+    progress: DownloadProgress | None = None,
 ) -> str:
-    """Obtain a set or a text unless it is on this machine, and return a sentence that says where it came from.
+    """Download a set or a text unless it is on this machine, and return a sentence that says where it came from.
 
-    With `data_dir` its files end up in that folder, copied if they were found elsewhere.
+    With `data_dir` the files are stored in that folder, and copied there if they were found elsewhere.
+
+    Example:
+        >>> lb.data.get("digits").startswith("Digits from the Python package scikit-learn")
+        True
     """
-    folder = None if data_dir is None else Path(data_dir)
-    info = named(name)
-    if folder is None:
-        return content(info, timeouts=timeouts, progress=progress).source
+    info = look_up(name)
+    if data_dir is None:
+        return fetch_files(info, timeouts=timeouts, progress=progress).source
+    folder = Path(data_dir)
     place = store_place(info, folder)
     if not place.holds(info):
         found = _on_this_machine(info, places(info, None), [])
@@ -96,9 +99,13 @@ def verify(name: str, *, data_dir: Path | str | None = None) -> tuple[str, ...]:
 
     Only `data_dir` is read if it is given, else the cache and an installation of the system, else the Python package
     that contains the set.  DataError names every file that is damaged or missing, or says that there is no copy.
+
+    Example:
+        >>> len(lb.data.verify("digits"))  # one good copy, that of scikit-learn
+        1
     """
     folder = None if data_dir is None else Path(data_dir)
-    info = named(name)
+    info = look_up(name)
     command = f"lifted data get {info.name}" + ("" if folder is None else f" --data-dir {folder}")
     good, bad = [], []
     for place in places(info, None) if folder is None else [store_place(info, folder)]:
@@ -123,7 +130,12 @@ def verify(name: str, *, data_dir: Path | str | None = None) -> tuple[str, ...]:
 
 
 def whereabouts(info: Stored, data_dir: Path | None = None) -> str:
-    """Return where a set or a text is now, or how it would be got; nothing is verified."""
+    """Return where a set or a text is now, or from where it can be downloaded; nothing is verified.
+
+    Example:
+        >>> lb.data.whereabouts(lb.data.SETS["digits"]).startswith("in the Python package scikit-learn")
+        True
+    """
     for place in places(info, data_dir):
         if place.holds(info):
             return f"in {place.folder}"

@@ -1,4 +1,4 @@
-"""Files that are read with bounded memory and appear under their final name only when they are complete."""
+"""Reading files with bounded memory, and writing files that get their final name only when they are complete."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import shutil
 import stat
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -21,22 +21,22 @@ import numpy as np
 from lifted_bregman.errors import DataError
 
 _CHUNK = 1 << 20
-_UNFINISHED = ".lifted-", ".part"  # how the name of everything unfinished begins and ends
+_UNFINISHED = ".lifted-", ".part"  # first and last letters of the names of unfinished files and folders
 _SURELY_HONEST = 64 << 20
 _MOST_EXPANSION = 50
 _NO_FILE = "{} is no regular file: give a file of data."
 
 
 def inflated_limit(size: int, times: int = _MOST_EXPANSION) -> int:
-    """The most bytes that an honest compressed file of `size` bytes holds: 64 MiB, or so many times its size.
+    """Return the most bytes that a compressed file of `size` bytes may inflate to: 64 MiB or `times` its size.
 
-    Images shrink about fivefold; a bomb a thousandfold.
+    gzip makes images about 5 times smaller, and a decompression bomb about 1,000 times.
     """
     return max(_SURELY_HONEST, times * size)
 
 
 def expansion_limit(path: Path) -> int:
-    """The most bytes that an honest file holds: as many as it has, or `inflated_limit` of them if it is gzipped."""
+    """Return the most bytes of content accepted from a file: its size, or `inflated_limit` of it if it is gzipped."""
     with opened_as_it_is(path) as file:
         size = os.fstat(file.fileno()).st_size
         return inflated_limit(size) if file.read(2) == b"\x1f\x8b" else size
@@ -44,9 +44,9 @@ def expansion_limit(path: Path) -> int:
 
 @contextlib.contextmanager
 def opened_as_it_is(path: Path) -> Iterator[BinaryIO]:
-    """A regular file; every failure to read it becomes a DataError.
+    """Open a regular file; every failure to read it becomes a DataError.
 
-    A pipe or device is refused before a byte of it is read: it may wait, or go on, for ever.
+    A pipe or device is refused before a byte is read, because a read from it may block or never end.
     """
     with guarded(path), open(path, "rb", opener=_open_without_waiting) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -56,7 +56,7 @@ def opened_as_it_is(path: Path) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """The content of a regular file, decompressed if it is gzipped; every failure to read it becomes a DataError."""
+    """Open a regular file, decompressed if it is gzipped; every failure to read it becomes a DataError."""
     with opened_as_it_is(path) as file:
         magic = file.read(2)
         file.seek(0)
@@ -69,7 +69,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def guarded(path: Path) -> Iterator[None]:
-    """Turns what can go wrong while reading `path` into a DataError that names it."""
+    """Raise a DataError that names `path` where the block fails to read it."""
     try:
         yield
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
@@ -83,12 +83,12 @@ def guarded(path: Path) -> Iterator[None]:
 
 
 def _open_without_waiting(name: str, flags: int) -> int:
-    """Opens a pipe at once, whether or not something writes to it; files are opened as ever."""
+    """Open without blocking, also a pipe that no process writes to."""
     return os.open(name, flags | os.O_NONBLOCK)
 
 
 def read_exactly(stream: BinaryIO, size: int, path: Path | str) -> memoryview:
-    """The next `size` bytes, which must be the last ones; memory is only used as far as there is content."""
+    """Return the next `size` bytes, which must be the last ones; memory grows only with the bytes that arrive."""
     content, filled = np.empty(size, np.uint8).data, 0
     while filled < size:
         count = stream.readinto(content[filled : filled + _CHUNK])  # type: ignore[attr-defined]
@@ -102,16 +102,20 @@ def read_exactly(stream: BinaryIO, size: int, path: Path | str) -> memoryview:
     return content
 
 
-def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
-    """Lets `write` fill a temporary file beside `path`, then fsyncs and renames it; on any failure it is removed."""
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Open a temporary file beside `path`; at the end of the block fsync it and rename it to `path`.
+
+    If anything fails, the temporary file is removed and `path` is as it was.
+    """
     with explained(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         begin, end = _UNFINISHED
         name = path.parent / f"{begin}{secrets.token_hex(8)}-{path.name}{end}"
-        handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
-            with os.fdopen(handle, "w+b") as file:
-                write(file)
+            with os.fdopen(handle, "wb") as file:
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(name, path)
@@ -123,8 +127,8 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
 
 
 @contextlib.contextmanager
-def workspace(folder: Path) -> Iterator[Path]:
-    """A temporary folder inside `folder`, removed at the end."""
+def scratch_folder(folder: Path) -> Iterator[Path]:
+    """Make a temporary folder inside `folder`, and remove it at the end of the block."""
     with explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
         path = Path(tempfile.mkdtemp(prefix=_UNFINISHED[0], suffix=_UNFINISHED[1], dir=folder))
@@ -136,10 +140,11 @@ def workspace(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """One process at a time in `folder`; who comes later waits, and finds the work done.
+    """Hold the lock of `folder`; a process that comes later waits for it.
 
-    The lock is on the folder itself and dies with its process.  Left-over parts of dead processes are removed.  On a
-    file system without locks everybody works at once, which is only wasteful: files appear by renaming.
+    The lock is on the folder itself, and the system releases it when the process ends.  Unfinished files of killed
+    processes are removed.  On a file system without locks processes work at the same time: each downloads the files,
+    and renames complete ones.
     """
     with explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -159,7 +164,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def explained(folder: Path) -> Iterator[None]:
-    """Turns what can go wrong while writing to `folder` into a DataError with the remedy."""
+    """Raise a DataError with the remedy where the block fails to write to `folder`."""
     try:
         yield
     except OSError as error:

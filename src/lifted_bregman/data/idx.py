@@ -1,7 +1,7 @@
 """The IDX format of the MNIST files: two zero bytes, a type, the number of dimensions, the dimensions, the values.
 
-The reader is strict: the file holds exactly the values that its header announces, no byte less and no byte more.  It is
-bounded too: nothing is allocated before the header's claim has been held against the limit.
+The reader is strict: a file must hold exactly as many bytes as its header announces.  Memory is bounded: the announced
+size is compared with a limit before anything is allocated.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ _MOST_DIMENSIONS = 8
 
 
 def read(path: Path, *, limit: int | None = None) -> NDArray[Any]:
-    """The array in an IDX file, gzipped or not; DataError for anything that is not exactly one.
+    """Read the array in an IDX file, gzipped or not; raise DataError for any other content.
 
     Args:
-        path: the file; whether it is gzipped is read from its first bytes, not from its name.
-        limit: the most bytes of values that are accepted.  None for the size of the file itself, or for a gzipped one
-            for what an honest one of its size may expand to (`expansion_limit`).
+        path: the file; its first bytes, not its name, show whether it is gzipped.
+        limit: the most bytes of values accepted; None for `expansion_limit` of the file.
     """
     with opened(path) as stream:
         dtype, shape = read_header(stream, path)
@@ -44,7 +43,7 @@ def read(path: Path, *, limit: int | None = None) -> NDArray[Any]:
 
 
 def read_header(stream: BinaryIO, path: Path) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """The type and the shape that the header announces; the stream is left at the first value."""
+    """Return type and shape from the header, and leave the stream at the first value."""
     magic = stream.read(4)
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _TYPES or not 1 <= magic[3] <= _MOST_DIMENSIONS:
         raise DataError(
@@ -60,16 +59,18 @@ def read_header(stream: BinaryIO, path: Path) -> tuple[np.dtype[Any], tuple[int,
     return np.dtype(_TYPES[magic[2]]), shape
 
 
-def encode(array: NDArray[np.uint8]) -> bytes:
-    """An array of bytes in the IDX format."""
+def to_bytes(array: NDArray[np.uint8]) -> bytes:
+    """Return an array of bytes in the IDX format."""
     return _header(array.shape) + array.tobytes()
 
 
-def decode(content: bytes | memoryview, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """The array of bytes of this shape in verified content; DataError if it holds anything else."""
+def from_bytes(content: bytes | memoryview, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Return the array of bytes of this shape from verified content; raise DataError for any other content."""
     header = _header(shape)
     if bytes(content[: len(header)]) != header or len(content) != len(header) + math.prod(shape):
-        raise DataError(f"the content is no IDX file of bytes of the shape {shape}: register the set as it is.")
+        raise DataError(
+            f"the content is no IDX file of bytes of the shape {shape}: register the set with the shape of its files."
+        )
     return np.frombuffer(content, np.uint8, offset=len(header)).reshape(shape)
 
 

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lifted_bregman._text import did_you_mean
-from lifted_bregman.data import fetch, idx
-from lifted_bregman.data._mirrors import Progress
+from lifted_bregman.data import idx
+from lifted_bregman.data._http import DownloadProgress
 from lifted_bregman.data.dataset import DataSet
+from lifted_bregman.data.fetch import Found, fetch_files
 from lifted_bregman.data.naming import parse
 from lifted_bregman.data.pictures import PICTURES
 from lifted_bregman.data.preparation import DTYPES, Preparation
@@ -34,88 +35,103 @@ def load(
     download: bool = True,
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: DownloadProgress | None = None,
 ) -> DataSet:
     """Return the set of this name, verified by the sha256 of its decompressed bytes.
 
-    It is looked for in `data_dir`, in the cache, in an installation of the system, then downloaded and kept.
+    It is read from `data_dir`, else from the cache, an installation of the system or a Python package, else
+    downloaded and stored.
 
     Args:
         name: a registered name, or one with the size of a random part of its training samples, such as "mnist-1k".
-        data_dir: a folder that holds the set's files or a folder of the set's name with them; what is downloaded goes
-            there too.  None for the cache alone ($LIFTED_BREGMAN_DATA, else lifted-bregman in the user's cache).
-        download: whether it may be fetched from the network.
-        dtype: torch.float32 or torch.float64.
-        seed: which samples a subset has; without effect on a registered name.
-        progress: called with (what is going on, bytes so far, bytes expected or None) while downloading.
+        data_dir: a folder that holds the set's files, or DIR/NAME with them; downloaded files are stored there too.
+            None for the cache alone ($LIFTED_BREGMAN_DATA, else lifted-bregman in the user's cache).
+        download: whether the set may be downloaded.
+        dtype: of the inputs, torch.float32 or torch.float64.
+        seed: of the random choice of a subset; without effect on a registered name.
+        progress: called while downloading, with a description, the bytes so far, and the bytes expected (or None).
+
+    Example:
+        >>> digits = lb.data.load("digits-100")
+        >>> digits.train.X.shape, digits.train.y.shape
+        (torch.Size([100, 64]), torch.Size([100]))
     """
     if dtype not in DTYPES.values():
         raise SettingError(f"dtype is {dtype!r}; it must be torch.float32 or torch.float64.")
     info, size = parse(name)
     subset = () if size is None else (Subset(size, seed),)
-    folder = None if data_dir is None else Path(data_dir)
-    found = fetch.content(info, folder, download=download, progress=progress)
+    found = fetch_files(info, data_dir, download=download, progress=progress)
     return _assemble(info, name, found, dtype).apply(*subset)
 
 
 def load_text(
-    name: str, *, data_dir: Path | str | None = None, download: bool = True, progress: Progress | None = None
+    name: str, *, data_dir: Path | str | None = None, download: bool = True, progress: DownloadProgress | None = None
 ) -> str:
     """Return the text of this name, verified by the sha256 of its bytes.
 
-    It is looked for in `data_dir`, in the cache and in an installation of the system, then downloaded and kept.
-
     Args:
         name: a key of `TEXTS`.
-        data_dir: a folder that holds the file, or a folder of the text's name with it; what is downloaded goes there
-            too.  None for the cache alone.
-        download: whether it may be fetched from the network.
-        progress: called with (what is going on, bytes so far, bytes expected or None) while downloading.
+        data_dir: as in `load`, like the arguments that follow.
+        download: whether it may be downloaded.
+        progress: called while downloading.
+
+    Example:
+        >>> lb.data.load_text("tiny-shakespear")  # a misspelt name is refused before anything is downloaded
+        Traceback (most recent call last):
+            ...
+        lifted_bregman.errors.DataError: there is no text 'tiny-shakespear': the texts are tiny-shakespeare.
     """
     if name not in TEXTS:
         raise DataError(f"there is no text '{name}': the texts are {', '.join(TEXTS)}.")
-    folder = None if data_dir is None else Path(data_dir)
-    found = fetch.content(TEXTS[name], folder, download=download, progress=progress)
+    found = fetch_files(TEXTS[name], data_dir, download=download, progress=progress)
     return bytes(found.files[TEXTS[name].file.name]).decode("utf-8")
 
 
 def load_table(
-    name: str, *, data_dir: Path | str | None = None, download: bool = True, progress: Progress | None = None
+    name: str, *, data_dir: Path | str | None = None, download: bool = True, progress: DownloadProgress | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return X (samples, features) and y (samples,) of the table of this name; y is 1 for abnormal samples.
 
     Args:
         name: a key of `TABLES`.
-        data_dir: as for `load_text`, like the arguments that follow.
-        download: whether it may be fetched from the network.
-        progress: called with (what is going on, bytes so far, bytes expected or None) while downloading.
+        data_dir: as in `load`, like the arguments that follow.
+        download: whether it may be downloaded.
+        progress: called while downloading.
+
+    Example:
+        >>> lb.data.load_table("glas")  # a misspelt name is refused before anything is downloaded
+        Traceback (most recent call last):
+            ...
+        lifted_bregman.errors.DataError: there is no table 'glas': the tables are adbench-annthyroid, ...
     """
     if name not in TABLES:
         raise DataError(f"there is no table '{name}'{did_you_mean(name, TABLES)}: the tables are {', '.join(TABLES)}.")
-    info, folder = TABLES[name], None if data_dir is None else Path(data_dir)
-    found = fetch.content(info, folder, download=download, progress=progress)
+    info = TABLES[name]
+    found = fetch_files(info, data_dir, download=download, progress=progress)
     with np.load(io.BytesIO(found.files[info.file.name]), allow_pickle=False) as arrays:
         return arrays["X"].astype(np.float64), arrays["y"].astype(np.int64)
 
 
 def load_pictures(
-    name: str, *, data_dir: Path | str | None = None, download: bool = True, progress: Progress | None = None
+    name: str, *, data_dir: Path | str | None = None, download: bool = True, progress: DownloadProgress | None = None
 ) -> tuple[Tensor, ...]:
     """Return the pictures of this name, (channels, height, width) in float32 from 0 to 1, verified by their sha256.
 
-    They are looked for in `data_dir`, in the cache and in an installation of the system, then downloaded and kept.
-
     Args:
         name: a key of `PICTURES`.
-        data_dir: a folder that holds the files, or a folder of the name with them; what is downloaded goes there too.
-            None for the cache alone.
-        download: whether they may be fetched from the network.
-        progress: called with (what is going on, bytes so far, bytes expected or None) while downloading.
+        data_dir: as in `load`, like the arguments that follow.
+        download: whether they may be downloaded.
+        progress: called while downloading.
+
+    Example:
+        >>> lb.data.load_pictures("bsd86")  # a misspelt name is refused before anything is downloaded
+        Traceback (most recent call last):
+            ...
+        lifted_bregman.errors.DataError: there are no pictures 'bsd86': the names are train400, bsd68, ...
     """
     if name not in PICTURES:
         raise DataError(f"there are no pictures '{name}': the names are {', '.join(PICTURES)}.")
-    folder = None if data_dir is None else Path(data_dir)
-    found = fetch.content(PICTURES[name], folder, download=download, progress=progress)
+    found = fetch_files(PICTURES[name], data_dir, download=download, progress=progress)
     return tuple(_pixels(found.files[file.name]) for file in PICTURES[name].files)
 
 
@@ -134,26 +150,33 @@ def from_record(
     *,
     data_dir: Path | str | None = None,
     download: bool = True,
-    progress: Progress | None = None,
+    progress: DownloadProgress | None = None,
 ) -> DataSet:
-    """Return the set whose `record()` this is, transforms included; the other arguments are those of `load`."""
+    """Return the set that has this `record()`, transforms included; the other arguments are those of `load`.
+
+    Example:
+        >>> digits = lb.data.load("digits-100").apply(lb.data.Noise(0.1))
+        >>> again = lb.data.from_record(digits.record())
+        >>> torch.equal(again.train.X, digits.train.X)
+        True
+    """
     preparation = Preparation.from_record(record)
     name, sha256 = record.get("name"), record.get("sha256")
     info, _ = parse(name)  # type: ignore[arg-type]
     if sha256 != {file.name: file.sha256 for file in info.files}:
         raise DataError(
-            f"the record of '{name}' was made with other content than '{info.name}' has here: it cannot be made again."
+            f"the record of '{name}' was made with other content than '{info.name}' has here: use the version of the "
+            "library that made it."
         )
-    folder = None if data_dir is None else Path(data_dir)
-    found = fetch.content(info, folder, download=download, progress=progress)
+    found = fetch_files(info, data_dir, download=download, progress=progress)
     return _assemble(info, str(name), found, preparation.dtype).apply(*preparation.transforms)
 
 
-def _assemble(info: SetInfo, name: str, found: fetch.Found, dtype: torch.dtype) -> DataSet:
+def _assemble(info: SetInfo, name: str, found: Found, dtype: torch.dtype) -> DataSet:
     parts = []
     for count, (images, labels) in zip(info.samples, (info.files[:2], info.files[2:]), strict=True):
-        X = idx.decode(found.files[images.name], (count, *info.shape)).reshape(count, -1)
-        y = idx.decode(found.files[labels.name], (count,))
+        X = idx.from_bytes(found.files[images.name], (count, *info.shape)).reshape(count, -1)
+        y = idx.from_bytes(found.files[labels.name], (count,))
         if y.max() >= len(info.classes):
             raise DataError(f"'{info.name}' has the label {y.max()} and {len(info.classes)} classes: name every class.")
         inputs = torch.from_numpy(X.astype(np.float32)).to(dtype).div_(info.levels)

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 
+from lifted_bregman._text import unknown
 from lifted_bregman.data.registry import SETS, SetInfo
 from lifted_bregman.errors import DataError
 
 
 def names() -> tuple[str, ...]:
-    """The registered names."""
+    """Return the registered names.
+
+    Example:
+        >>> "mnist" in lb.data.names()
+        True
+    """
     return tuple(SETS)
 
 
 def parse(name: str) -> tuple[SetInfo, int | None]:
-    """The set that a name means and the size of its training part, None for all of it.
+    """Return the set of a name and the size of its training part, None for all of it.
 
-    A registered name wins: "mnist-5k" is a set of its own, not a subset of "mnist".  Otherwise "-N" or "-Nk" at the end
-    asks for N or N thousand samples, at most as many as the set has.
+    A registered name takes precedence: "mnist-5k" is a set, not a subset of "mnist".  Otherwise "-N" or "-Nk" at the
+    end asks for N or N thousand samples, at most as many as the set has.
     """
     if not isinstance(name, str):
         raise DataError(f"the name of a set is a {type(name).__name__}; expected a string such as 'mnist-1k'.")
@@ -26,7 +31,9 @@ def parse(name: str) -> tuple[SetInfo, int | None]:
         return SETS[name], None
     base, size = _split(name)
     if size is None or base not in SETS:
-        raise DataError(f"there is no data set '{name}'{_suggestion(name, base)} {_explanation()}")
+        sized = [] if size is None else [known + name[len(base) :] for known in SETS]
+        part = "'-1k' or '-500' after a name asks for that many of its training samples."
+        raise DataError(f"{unknown('data set', name, SETS, sized).removesuffix('.')}; {part}")
     info = SETS[base]
     if not 1 <= size <= info.samples[0]:
         raise DataError(
@@ -41,14 +48,3 @@ def _split(name: str) -> tuple[str, int | None]:
     if found is None:
         return name, None
     return found[1], int(found[2]) * (1000 if found[3] else 1)
-
-
-def _suggestion(name: str, base: str) -> str:
-    close = difflib.get_close_matches(name.lower(), SETS, n=1)
-    if not close and base != name:
-        close = [found + name[len(base) :] for found in difflib.get_close_matches(base.lower(), SETS, n=1)]
-    return f"; did you mean '{close[0]}'?" if close else "."
-
-
-def _explanation() -> str:
-    return f"The sets are {', '.join(SETS)}, and '-1k' or '-500' after a name asks for so many of its training samples."

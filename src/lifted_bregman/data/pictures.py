@@ -14,12 +14,16 @@ class PictureInfo(Stored):
     """A named folder of grey or colour pictures.
 
     Args:
-        name: as it is loaded, such as "bsd68".
-        title: as people write it.
+        name: the name for `load_pictures`, such as "bsd68".
+        title: the name in texts.
         size: height and width of its pictures, in words.
         addresses: of folders on the web that hold the files.
         note: licence and origin, in a few words.
-        listing: a line for each file: the sha256 of its bytes, their number, its name.  None for that in the library.
+        listing: a line for each file with sha256, size in bytes and name.  None for the listing in the library.
+
+    Example:
+        >>> lb.data.PICTURES["bsd68"].title
+        'BSD68'
     """
 
     name: str
@@ -31,7 +35,7 @@ class PictureInfo(Stored):
 
     @cached_property
     def files(self) -> tuple[FileInfo, ...]:
-        """The files in the order of their names."""
+        """The files, sorted by name."""
         text = self.listing
         if text is None:
             text = (resources.files("lifted_bregman.data") / "pictures_sha256" / f"{self.name}.txt").read_text("utf-8")

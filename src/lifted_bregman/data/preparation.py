@@ -1,4 +1,4 @@
-"""From raw images to what a network was trained on, and back."""
+"""The preparation of a network's inputs from raw images, and its inverse."""
 
 from __future__ import annotations
 
@@ -17,24 +17,40 @@ from lifted_bregman.data.transforms import Transform, from_records
 from lifted_bregman.errors import DataError
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
-FAR_ABOVE_ONE = 10.0  # numbers on the scale from 0 to 1 stay below this, usual noise included
+FAR_ABOVE_ONE = 10.0  # pixels on the scale from 0 to 1, with usual noise, are below this
 
 
 def is_whole(array: NDArray[Any]) -> bool:
-    """Whether all numbers are whole, however they are stored."""
+    """Whether all numbers are whole, in any dtype."""
     return array.dtype.kind in "bui" or bool(np.array_equal(array, np.rint(array)))
 
 
 def is_raw(array: NDArray[Any]) -> bool:
-    """Whether numbers can only be raw pixels: all are whole and one is above 1.  How they are stored has no say."""
+    """Whether numbers must be raw pixels: all are whole, in any dtype, and one is above 1."""
     return bool(array.size) and bool(array.max() > 1) and is_whole(array)
 
 
-def warn_of_scale(array: NDArray[Any], levels: float) -> None:
-    """Warns of numbers that are no raw pixels by `is_raw` and perhaps not on the scale from 0 to 1 either.
+def shape_remedy(given: tuple[int, ...], expected: tuple[int, ...]) -> str:
+    """Return what to do with pictures of shape `given` where `expected` is needed, each with or without channels."""
+    channels, *size = given if len(given) == 3 else (1, *given)
+    wanted, *wanted_size = expected if len(expected) == 3 else (1, *expected)
+    first = ""
+    if size != wanted_size and given[:-1] == tuple(wanted_size):
+        channels, size, first = given[-1], list(given[:-1]), "put the channels first by X.transpose(0, 3, 1, 2)"
+    if size != wanted_size:
+        return "scale or crop them to that size"
+    if channels == wanted:
+        return first
+    kinds = {1: "grey (1 channel)", 3: "colour (3 channels)"}
+    has, needs = (kinds.get(count, f"{count} channels") for count in (channels, wanted))
+    return f"{first}{' and ' if first else ''}convert them from {has} to {needs}"
 
-    Those are zeros and ones that are stored as whole numbers, and numbers far above 1.  Nothing is said of zeros alone,
-    which are the same on both scales, nor of truth values.
+
+def warn_of_scale(array: NDArray[Any], levels: float) -> None:
+    """Warn of numbers that `is_raw` excludes and that may not be on the scale from 0 to 1.
+
+    These are zeros and ones in an integer dtype, and numbers far above 1.  There is no warning for zeros only, which
+    are the same on both scales, nor for booleans.
     """
     assumed = None
     if array.dtype.kind in "ui" and levels > 1 and array.max() == 1:
@@ -52,13 +68,18 @@ def warn_of_scale(array: NDArray[Any], levels: float) -> None:
 
 @dataclass(frozen=True)
 class Preparation:
-    """Does to new images what was done to the inputs of a set: `preparation(images)`, and `undo` for showing them.
+    """Transforms new images like the inputs of a set: `preparation(images)`; `undo` returns images for display.
 
     Args:
         shape: of one image.
         levels: the value of a raw pixel that becomes 1.0.
         dtype: of the result.
-        transforms: those of the set; the ones that do not concern new inputs (Subset, Noise, OneHot) do nothing.
+        transforms: those of the set, of which Subset, Noise and OneHot do not change new inputs.
+
+    Example:
+        >>> digits = lb.data.load("digits-100").apply(lb.data.Scale(-1.0, 1.0))
+        >>> digits.preparation(np.full((1, 8, 8), 16)).max().item()
+        1.0
     """
 
     shape: tuple[int, ...]
@@ -67,26 +88,30 @@ class Preparation:
     transforms: tuple[Transform, ...] = ()
 
     def __call__(self, images: NDArray[Any] | Tensor) -> Tensor:
-        """(samples, features) ready for the network, from (samples, features), (samples, *shape) or one image.
+        """Return inputs of the network (samples, features) from (samples, features), (samples, *shape) or one image.
 
-        Whole numbers of which one is above 1 are raw pixels from 0 to `levels` and are divided by it, also where they
-        are stored as decimal numbers.  Other numbers are taken as they are, usually from 0 to 1; a warning says so of
-        zeros and ones that are stored as whole numbers.  Numbers that can only be raw pixels are refused.
+        Whole numbers, in any dtype, of which one is above 1 are raw pixels from 0 to `levels` and are divided by it.
+        Other numbers are taken as pixels from 0 to 1, with a warning for zeros and ones in an integer dtype.  Decimal
+        numbers above `levels`/2 raise DataError.
         """
+        # Checks: shape, dtype, finite values
         array = images.detach().cpu().numpy() if isinstance(images, Tensor) else np.asarray(images)
         features = math.prod(self.shape)
         if array.shape in (self.shape, (features,)):
             array = array[np.newaxis]
         if array.ndim < 2 or array.shape[1:] not in (self.shape, (features,), (1, *self.shape)) or not len(array):
+            pictures = len(self.shape) in (2, 3) and array.ndim in (3, 4) and len(array)
+            remedy = f": {shape_remedy(array.shape[1:], self.shape)}" if pictures else ""
             raise DataError(
                 f"the images have the shape {array.shape}; expected (samples, {features}) or (samples, "
-                f"{', '.join(map(str, self.shape))}), as in training."
+                f"{', '.join(map(str, self.shape))}), as in training{remedy}."
             )
         if array.dtype.kind not in "buif":
             raise DataError(f"the images are of type {array.dtype}; expected numbers.")
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             first = int(np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(1))[0])
             raise DataError(f"image {first} holds NaN or infinity: remove or repair it.")
+        # Checks: the range of raw pixels, or of numbers from 0 to 1
         raw = is_raw(array)
         if (raw or array.dtype.kind in "ui") and (array.min() < 0 or array.max() > self.levels):
             raise DataError(
@@ -100,6 +125,7 @@ class Preparation:
             )
         if not raw:
             warn_of_scale(array, self.levels)
+        # x/levels for raw pixels, then the transforms of the set in order
         X = torch.from_numpy(array.reshape(len(array), -1).astype(np.float64)).to(self.dtype)
         if raw:
             X.div_(self.levels)
@@ -108,14 +134,14 @@ class Preparation:
         return X
 
     def undo(self, X: Tensor) -> Tensor:
-        """Inputs or reconstructions as images (samples, *shape), on the scale from 0 to 1."""
+        """Return inputs or reconstructions as images (samples, *shape), on the scale from 0 to 1."""
         for transform in reversed(self.transforms):
             X = transform.undo(X)
         return X.reshape(len(X), *self.shape)
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Preparation:
-        """From what `DataSet.record` gave; the set itself is not needed."""
+        """Return the preparation of a `DataSet.record()`; the set itself is not needed."""
         try:
             shape, levels = tuple(record["shape"]), record["levels"]
             dtype, transforms = DTYPES[record["dtype"]], record["transforms"]
@@ -126,5 +152,6 @@ class Preparation:
             if isinstance(error, DataError):
                 raise
             raise DataError(
-                f"the record of the data is incomplete or wrong ({error!r}): it was not made here."
+                f"the record of the data is incomplete or wrong ({error!r}): give one that DataSet.record() has "
+                "returned."
             ) from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from lifted_bregman.data import _archives, _packages
@@ -24,6 +25,10 @@ class FileInfo:
         name: without .gz.
         sha256: of the decompressed bytes.
         size: of the decompressed bytes.
+
+    Example:
+        >>> lb.data.TEXTS["tiny-shakespeare"].file.size
+        1115394
     """
 
     name: str
@@ -40,13 +45,13 @@ class NpmPackage:
     archive: Archive
 
 
-class Stored:
-    """Named files that are looked for on this machine, else obtained, verified and kept; the base of sets and texts."""
+class Stored(ABC):
+    """Named files: found on this machine or downloaded, verified, and stored.  The base of sets, texts and pictures."""
 
     name: str
-    """The name by which it is loaded, and of its folder."""
+    """The name for `load`, and of the folder with the files."""
     title: str
-    """The name as people write it."""
+    """The name in texts."""
     archives: tuple[tuple[str, Archive], ...] = ()
     """(address, content) of archives that hold the files."""
     npm: NpmPackage | None = None
@@ -57,9 +62,9 @@ class Stored:
     """A Python package that contains the files' content."""
 
     @property
+    @abstractmethod
     def files(self) -> tuple[FileInfo, ...]:
-        """Every file."""
-        raise NotImplementedError
+        """All files."""
 
     def urls(self, file: FileInfo) -> tuple[str, ...]:
         """Return the addresses of one file on the web, gzipped or not, in the order in which they are tried."""
@@ -71,9 +76,9 @@ class SetInfo(Stored):
     """A named set.
 
     Args:
-        name: as it is loaded, such as "fashion-mnist".
-        title: as people write it.
-        samples: in the training part and in the test part.
+        name: the name for `load`, such as "fashion-mnist".
+        title: the name in texts.
+        samples: numbers of samples in the training and the test part.
         shape: of one sample.
         classes: the name of each label, from 0.
         sha256: of the decompressed training images, training labels, test images, test labels.
@@ -83,7 +88,11 @@ class SetInfo(Stored):
         archives: addresses of archives that hold the set in another form.
         npm: a package that holds the set, for machines that reach package registries only.
         debian: a Debian package that installs the files under /usr/share/datasets/NAME.
-        package: a Python package that brings the set along.
+        package: a Python package that contains the set.
+
+    Example:
+        >>> lb.data.SETS["fashion-mnist"].samples
+        (60000, 10000)
     """
 
     name: str
@@ -136,7 +145,10 @@ SETS: dict[str, SetInfo] = {}
 
 
 def register(info: SetInfo) -> None:
-    """Makes a set known by its name, from then on and in this process."""
+    """Add a set to the registry of this process, so that `load` finds it by its name.
+
+    Raises SettingError if a set with this name is registered already.
+    """
     if info.name in SETS:
         raise SettingError(f"a set is already registered as '{info.name}': give it another name.")
     SETS[info.name] = info

@@ -1,4 +1,4 @@
-"""Inputs and labels of one part of a set, and the pairs that a task makes of them."""
+"""Inputs and labels of one part of a set, and the pairs (X, Y) of each task."""
 
 from __future__ import annotations
 
@@ -16,12 +16,17 @@ TASKS: tuple[Task, ...] = get_args(Task)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Samples:
-    """Samples and what is known about each.
+    """Inputs, labels and clean inputs of samples.
 
     Args:
         X: the inputs, (samples, features), or (samples, ...) after `Unflatten`.
         y: the labels, int64 of (samples,), or rows of (samples, classes) after `OneHot`.
         clean: the inputs before noise was added, of X's shape; None where X itself is clean.
+
+    Example:
+        >>> samples = lb.data.Samples(torch.zeros(3, 4), torch.tensor([0, 1, 1]))
+        >>> len(samples), samples.select(torch.tensor([0])).y
+        (3, tensor([0]))
     """
 
     X: Tensor
@@ -49,17 +54,17 @@ class Samples:
         return self.y if self.y.ndim == 1 else self.y.argmax(1)
 
     def select(self, places: Tensor) -> Samples:
-        """Some of the samples, in new memory and in the order of `places`."""
+        """Return a copy of the samples at the indices `places`, in that order."""
         clean = None if self.clean is None else self.clean.index_select(0, places)
         return Samples(self.X.index_select(0, places), self.y.index_select(0, places), clean)
 
     def pair(self, task: Task) -> tuple[Tensor, Tensor]:
-        """(X, Y) of a task: what goes in and what should come out.
+        """Return (X, Y), inputs and targets, of a task.
 
         | task | X | Y |
         |---|---|---|
-        | classify | the inputs | the labels, or their rows after `OneHot` |
-        | regress | the inputs | the labels as numbers, (samples, 1), or their rows after `OneHot` |
+        | classify | the inputs | the labels, or one-hot rows after `OneHot` |
+        | regress | the inputs | the labels as numbers, (samples, 1), or one-hot rows after `OneHot` |
         | autoencode | the inputs | the inputs |
         | denoise | the noisy inputs | the clean ones; needs `Noise` |
         """
@@ -71,6 +76,8 @@ class Samples:
             return self.X, self.X
         if task == "denoise":
             if self.clean is None:
-                raise DataError("the task is 'denoise' and the inputs are clean: apply Noise(level) to the set first.")
+                raise DataError(
+                    "the task is 'denoise', but the inputs have no noise: apply Noise(level) to the set first."
+                )
             return self.X, self.clean
         raise DataError(f"the task is {task!r}; it must be one of {', '.join(TASKS)}.")

@@ -1,4 +1,4 @@
-"""Streams: batches that a loader gives, epoch by epoch, of which one is in memory at a time."""
+"""Streams: batches of a loader, epoch by epoch, with one batch in memory at a time."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from lifted_bregman.errors import LiftedBregmanError, SettingError, StreamError,
 from lifted_bregman.graph import InputTensors
 from lifted_bregman.graph.inputs import input_tensors
 from lifted_bregman.problem import LiftedProblem
-from lifted_bregman.solvers._batches import Source, epoch_order
-from lifted_bregman.solvers._interface import Batch
+from lifted_bregman.solvers.batches import Source, epoch_order
+from lifted_bregman.solvers.interface import Batch
 
 _BATCH_SIZE = 100
 _NO_STATE: Mapping[str, Any] = {}
@@ -29,23 +29,23 @@ _END = object()
 
 
 class Stream(Source):
-    """The batches of a `DataLoader`, or of anything that gives batches (x, y) each time it is iterated over.
+    """The batches of a `DataLoader`, or of any iterable that yields batches (x, y) in each iteration.
 
-    Every random draw is a function of seed, epoch and batch: the generators of the loader and its samplers are seeded
-    when an epoch begins, which seeds worker processes too; the global generators of torch, NumPy and Python, and those
-    that the data set keeps, for each batch.  The global ones are put back.  Samplers and data sets that have
-    `set_epoch` are told the epoch.
+    Every random draw is a function of seed, epoch and batch.  The generators of the loader and its samplers are seeded
+    at the start of an epoch, which also seeds worker processes.  The global generators of torch, NumPy and Python, and
+    generators that the data set holds, are seeded for each batch; the global ones are restored after it.  `set_epoch`
+    of samplers and data sets is called with the epoch.
 
-    An epoch goes on in its middle by reading again what was read, or by the loader's `load_state_dict` where it has
-    one and no worker processes, whose generators such a state does not hold.
+    To resume within an epoch, the batches before are read again.  A loader with `load_state_dict` and without worker
+    processes loads its state instead; with worker processes such a state lacks their generators.
 
-    problem  whose checks each batch must pass
-    loader   what is iterated over
-    name     of the data in messages
-    seed     of the run
-    fixed    whether every epoch has the draws of the first, as a validation set should
+    problem  checks each batch
+    loader   the iterable of batches
+    name     the name of the data in messages
+    seed     the seed of the run
+    fixed    whether every epoch has the random draws of the first, as for a validation set
 
-    epoch_steps  batches after which an epoch ends, if the loader has not ended before; None for its own end
+    epoch_steps  the most batches of an epoch; None for all of the loader's
     """
 
     def __init__(
@@ -61,28 +61,28 @@ class Stream(Source):
         if isinstance(loader, DataLoader) and loader.batch_sampler is None:
             if isinstance(loader.sampler, RandomSampler | SequentialSampler):
                 raise SettingError(
-                    f"{name} is a DataLoader with batch_size=None, which gives samples one by one; fit takes batches: "
+                    f"{name} is a DataLoader with batch_size=None, which yields single samples; fit takes batches: "
                     "give the loader a batch_size=, or give fit the Dataset."
                 )
         if getattr(loader, "num_workers", 0) and not getattr(loader, "in_order", True):
             raise SettingError(
-                f"{name} is a DataLoader with in_order=False, whose batches come in the order in which workers are "
-                "done, so that no run can be repeated or resumed: use in_order=True."
+                f"{name} is a DataLoader with in_order=False, whose batches come as workers finish, so that no run "
+                "can be repeated or resumed: use in_order=True."
             )
         self._problem, self._loader, self._name = problem, loader, name
         self._seed, self._fixed, self._epoch_steps = seed, fixed, epoch_steps
         self._like: Tensor = next(problem.model.parameters())
         self._first: Batch | None = None
-        self._dtypes: tuple[Any, ...] = ()  # of the first batch, as the loader gave it
+        self._dtypes: tuple[Any, ...] = ()  # of the first batch of the loader
         self._shapes = ""
-        self._kept: list[Any] = []  # generators that the data set keeps
-        self._ahead: Iterator[Any] | None = None  # epoch 1 after its first batch, which is still to be given
+        self._kept: list[Any] = []  # generators that the data set holds
+        self._ahead: Iterator[Any] | None = None  # epoch 1 after its first batch, which has not been yielded yet
         self._batches: Iterator[Any] | None = None
-        self._handler: Any = None  # of torch, which an open epoch goes without
-        self._fetched = 0  # batches of the open epoch, and -1 while it is not known
-        self._counted: int | None = None  # batches of the first epoch that was read to its end
+        self._handler: Any = None  # torch's handler of SIGCHLD, removed during an epoch
+        self._fetched = 0  # batches read in this epoch, -1 while unknown
+        self._counted: int | None = None  # batches of the last complete epoch
         self.labels = False
-        """Whether the targets are integer class labels, known from the first batch."""
+        """Whether the targets are integer class labels, as in the first batch."""
 
     @property
     def first(self) -> Batch:
@@ -109,7 +109,7 @@ class Stream(Source):
         return own if self._epoch_steps is None else min(own, self._epoch_steps)
 
     def fingerprint(self) -> dict[str, Any]:
-        """What a continuation must agree with besides its first batch; workers have generators of their own."""
+        """Return numbers of batches, samples and workers, which must be those of the checkpoint in a resumed run."""
         data: Any = getattr(self._loader, "dataset", None)
         samples = len(data) if hasattr(data, "__len__") and not isinstance(data, IterableDataset) else None
         return {"batches": self.batches, "samples": samples, "workers": getattr(self._loader, "num_workers", 0)}
@@ -118,7 +118,7 @@ class Stream(Source):
         number = 1 if self._fixed else number
         first, ahead = self.first, self._ahead
         self.close()
-        if ahead is not None and (number, done) == (1, 0):  # the first batch has been read, and is not read again
+        if ahead is not None and (number, done) == (1, 0):  # reuse the first batch, which has been read
             self._batches, self._fetched, self._handler = ahead, 1, take_child_handler()
             return self._given(ahead, number, first)
         self._batches = self._open(number, state)
@@ -144,7 +144,7 @@ class Stream(Source):
 
     @property
     def _has_state(self) -> bool:
-        """Whether the loader's own state brings it to the middle of an epoch, with every draw that follows."""
+        """Whether the loader can resume within an epoch from its state, random draws included."""
         methods = hasattr(self._loader, "state_dict") and hasattr(self._loader, "load_state_dict")
         return methods and not getattr(self._loader, "num_workers", 0)
 
@@ -167,11 +167,11 @@ class Stream(Source):
         self._count(epoch, done)
 
     def _count(self, epoch: int, batches: int) -> None:
-        """Looks at an epoch that has ended: none may be empty, and one of another length is told."""
+        """Raise an error for an empty epoch, and warn of one with another number of batches than before."""
         if batches == 0:
             raise StreamError(
-                f"epoch {epoch} of {self._name} has no batch: every iter(...) over it must begin anew, which a "
-                "generator that was used up does not."
+                f"epoch {epoch} of {self._name} has no batch: every iter(...) over it must begin anew, which an "
+                "exhausted generator does not: give an object with __iter__."
             )
         expected = self.batches if self.batches is not None else self._counted
         if expected not in (None, batches) and self._counted != batches:
@@ -184,10 +184,10 @@ class Stream(Source):
         self._counted = batches
 
     def _open(self, epoch: int, state: Mapping[str, Any] = _NO_STATE) -> Iterator[Any]:
-        """An iterator of the loader, all of whose generators are seeded for the epoch."""
+        """Return an iterator of the loader, after seeding its generators for the epoch."""
         loader, parts = self._loader, _parts(self._loader)
         if getattr(loader, "persistent_workers", False):
-            loader._iterator = None  # the generators of workers that are kept go on from epoch to epoch
+            loader._iterator = None  # persistent workers would keep the generators of the last epoch
         for part in {id(part): part for part in (loader, *parts)}.values():
             if callable(tell := getattr(part, "set_epoch", None)):
                 tell(epoch)
@@ -201,7 +201,7 @@ class Stream(Source):
             return iter(loader)
 
     def _fetch(self, batches: Iterator[Any], epoch: int, number: int) -> Any:
-        """What the loader gives as batch `number`, counted from 1; `_END` after the last."""
+        """Return batch `number` of the loader, counted from 1; `_END` after the last."""
         with self._seeded(epoch, number), _named_errors(f"{self._name} raised at batch {number} of epoch {epoch}:"):
             return next(batches, _END)
 
@@ -211,40 +211,40 @@ class Stream(Source):
         return seeded(self._seed, name, number, self._like.device)
 
     def _prepared(self, raw: Any) -> tuple[Batch, Tensor]:
-        """One checked batch on the model's device, and its targets as they were given."""
+        """Return a checked batch on the model's device, and its targets before the loss encodes them."""
         network, like = self._problem.network, self._like
         parts = _split(raw, self._name, [own.name for own in network.inputs])
         found = _dtypes(parts)
         if self._first is not None and found != self._dtypes:
             shown = [", ".join(str(dtype) for dtype in dtypes) for dtypes in (found, self._dtypes)]
-            raise TensorError(f"it holds {shown[0]} and the first one {shown[1]}: give the same in every batch.")
+            raise TensorError(f"it holds {shown[0]}, but the first batch {shown[1]}: give the same in every batch.")
         self._dtypes = found
         X, Y = as_pair(*parts, self._name, like, network)
         given = tuple(moved(x, like, i, network) for i, x in enumerate(input_tensors(X)))
         Y = to_device(Y, like, like.dtype if Y.is_floating_point() else Y.dtype)
         if len(given[0]) == 1 and network.couples_samples:
             raise SettingError(
-                "it has one sample, and batch normalisation in training mode needs the variance of at least two: give "
+                "it has one sample, but batch normalisation in training mode needs at least two for a variance: give "
                 "the DataLoader drop_last=True or another batch_size."
             )
         return Batch.whole(self._problem, InputTensors(given) if len(given) > 1 else given[0], Y), Y
 
 
 class EpochOrder:
-    """Batches of places in the order that `fit` gives to a set in memory: a function of seed and epoch."""
+    """Batches of indices in the order of `fit` for a set in memory, a function of seed and epoch."""
 
     def __init__(self, samples: int, batch_size: int, seed: int) -> None:
         self._samples, self._batch_size, self._seed, self._epoch = samples, batch_size, seed, 1
 
     def set_epoch(self, epoch: int) -> None:
-        """Which epoch comes next."""
+        """Set the epoch of the next iteration."""
         self._epoch = epoch
 
     def __len__(self) -> int:
         return -(-self._samples // self._batch_size)
 
     def __iter__(self) -> Iterator[list[int]]:
-        if self._batch_size >= self._samples:  # as of a set in memory, in its own order
+        if self._batch_size >= self._samples:  # one batch keeps the order of the set, as for a set in memory
             yield list(range(self._samples))
             return
         for places in epoch_order(self._samples, self._batch_size, self._seed, self._epoch):
@@ -252,7 +252,7 @@ class EpochOrder:
 
 
 def as_loader(data: Any, name: str, batch_size: int | None, seed: int) -> Any:
-    """A loader over a `Dataset`; anything else is one already, and has a batch size of its own."""
+    """Return a loader of a `Dataset`; return other data, which must be loaders, unchanged."""
     if isinstance(data, Dataset):
         size = _BATCH_SIZE if batch_size is None else whole(batch_size, "batch_size")
         if isinstance(data, IterableDataset):
@@ -265,30 +265,36 @@ def as_loader(data: Any, name: str, batch_size: int | None, seed: int) -> Any:
         return DataLoader(data, batch_sampler=order, collate_fn=partial(collate, name))
     if batch_size is not None:
         raise SettingError(
-            f"batch_size is {batch_size!r}, and {name} is a {type(data).__name__}, which has its own: leave it out."
+            f"batch_size is {batch_size!r}, but {name} is a {type(data).__name__}, which sets its own: leave it out."
         )
     if hasattr(data, "__next__"):
         raise TensorError(
-            f"{name} is a {type(data).__name__}, which can be read once only; an epoch needs something that begins "
-            "anew with each iter(...): give a DataLoader, an IterableDataset, or an object with __iter__."
+            f"{name} is a {type(data).__name__}, which can be read only once, but every epoch reads "
+            "it again: give a DataLoader, an IterableDataset, or an object with __iter__."
         )
     return data
 
 
 def is_stream(data: Any) -> bool:
-    """Whether `data` gives batches when it is iterated over, and is no container of numbers."""
+    """Whether `data` is a loader of batches or a `Dataset`, not a container of numbers."""
     return isinstance(data, DataLoader | Dataset) or (hasattr(data, "__iter__") and not hasattr(data, "__getitem__"))
 
 
 def gathered(data: Any, dtype: torch.dtype | None = None, *, seed: int = 0) -> tuple[Any, Tensor]:
-    """(X, Y) of all samples that a `Dataset` or `DataLoader` gives in one epoch, in memory, for solvers that need that.
+    """Read all samples of a `Dataset` or `DataLoader` once and return (X, Y), for solvers that need the whole set.
 
-    Random augmentation is drawn once and stays as it is.  Where samples are ((a, b), y) or (a, b, y), X is a tuple.
+    Random augmentation is drawn once.  Where samples are ((a, b), y) or (a, b, y), X is a tuple.
 
     Args:
         data: a map-style `Dataset`, whose samples keep their order, or a loader of batches (x, y), in its own order.
         dtype: of floating-point numbers; torch's default dtype if None.
         seed: of the random draws.
+
+    Example:
+        >>> loader = torch.utils.data.DataLoader([(torch.ones(3), i) for i in range(10)], batch_size=4)
+        >>> X, Y = lb.data.gathered(loader)
+        >>> X.shape, Y.tolist()
+        (torch.Size([10, 3]), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
     """
     name, dtype = "data", torch.get_default_dtype() if dtype is None else dtype
     if not is_stream(data):
@@ -308,7 +314,7 @@ def gathered(data: Any, dtype: torch.dtype | None = None, *, seed: int = 0) -> t
 
 
 class _named_errors:
-    """Makes what a user's loader raises within the block a `StreamError` that says where it was."""
+    """Turns an exception of the user's loader in the block into a `StreamError` that names epoch and batch."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -318,15 +324,15 @@ class _named_errors:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, LiftedBregmanError) and not isinstance(error, StreamError):
-            return  # which says all
+            return  # its message is complete
         if isinstance(error, Exception):
-            last = (str(error).strip().splitlines() or [""])[-1]  # what a worker raised comes with its traceback
+            last = (str(error).strip().splitlines() or [""])[-1]  # an exception of a worker has its traceback as text
             sentence = f"{self._where} {type(error).__name__}: {last}"
             raise StreamError(sentence if sentence.endswith(".") else f"{sentence}.") from error
 
 
 def _split(raw: Any, name: str, inputs: list[str] | None = None) -> tuple[Any, Any]:
-    """(inputs, targets) of a batch; inputs is a tuple where there are several."""
+    """Return (inputs, targets) of a batch; inputs is a tuple if there are several."""
     many = inputs is None or len(inputs) > 1
     if isinstance(raw, tuple | list) and len(raw) > 2 and many and (inputs is None or len(raw) == len(inputs) + 1):
         raw = tuple(raw[:-1]), raw[-1]  # (a, b, y), as of a TensorDataset
@@ -345,7 +351,7 @@ def _split(raw: Any, name: str, inputs: list[str] | None = None) -> tuple[Any, A
 
 
 def _parts(loader: Any) -> list[Any]:
-    """The objects that decide on the order and content of batches; the loader itself where it has none."""
+    """Return the objects that determine order and content of the batches."""
     if not isinstance(loader, DataLoader):
         return [loader, *(getattr(loader, name) for name in ("dataset", "sampler") if hasattr(loader, name))]
     inner = getattr(loader.batch_sampler, "sampler", None)
@@ -354,13 +360,13 @@ def _parts(loader: Any) -> list[Any]:
 
 
 def _shapes(X: Any, Y: Tensor) -> str:
-    """Inputs and targets of a batch in words, without the number of samples."""
+    """Return shapes and dtypes of inputs and targets in words, without the number of samples."""
     given = [("x", x) for x in input_tensors(X)] + [("y", Y)]
     return " and ".join(f"{name} {('samples', *t.shape[1:])} of {t.dtype}".replace("'", "") for name, t in given)
 
 
 def _dtypes(raw: Any) -> tuple[Any, ...]:
-    """The dtype of each tensor or array of a batch, in order."""
+    """Return the dtype of each tensor or array of a batch, in order."""
     if isinstance(raw, tuple | list):
         return tuple(dtype for part in raw for dtype in _dtypes(part))
     return (getattr(raw, "dtype", None),)

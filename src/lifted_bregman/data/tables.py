@@ -36,11 +36,16 @@ _FILES = """
 
 @dataclass(frozen=True)
 class TableInfo(TextInfo):
-    """A named table in one .npz file: X of numbers and y, 1 for abnormal samples and 0 for others.
+    """A named table in one .npz file: X, numbers, and y, 1 for abnormal samples and 0 for others.
 
     samples   rows of X
     features  columns of X
-    abnormal  how many samples are
+    abnormal  number of abnormal samples
+
+    Example:
+        >>> table = next(iter(lb.data.TABLES.values()))
+        >>> 0 < table.abnormal < table.samples
+        True
     """
 
     samples: int

@@ -1,4 +1,4 @@
-"""Arrays and samples in all their forms, made into tensors that the problem's checks accept."""
+"""Conversion of arrays and samples to tensors that the problem's checks accept."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _FLOATS: dict[torch.dtype, type[np.floating[Any]]] = {torch.float32: np.float32,
 def as_tensor(
     value: Any, name: str, dtype: torch.dtype, device: torch.device, targets: bool = False, whole: bool = False
 ) -> Tensor:
-    """A tensor as it is, and an array in the model's dtype and on its device.
+    """Return a tensor unchanged, and an array as a tensor of the model's dtype and on its device.
 
-    Arrays of whole numbers become int64 where they are targets, or an input that takes them (`whole`).
+    Arrays of whole numbers become int64 if they are targets, or an input that takes whole numbers (`whole`).
     """
     if isinstance(value, Tensor):
         require_plain(value, name)
@@ -32,12 +32,12 @@ def as_tensor(
     wanted: type[Any] = np.int64 if (targets or whole) and array.dtype.kind in "biu" else _FLOATS[dtype]
     if whole and array.dtype.kind == "b":
         wanted = np.bool_
-    with np.errstate(over="ignore"):  # infinity is found by the checks of X and Y
+    with np.errstate(over="ignore"):  # the checks of X and Y find infinity
         return torch.from_numpy(np.require(array, wanted, ["C", "W"])).to(device)
 
 
 def _numbers(value: Any, name: str, targets: bool = False) -> NDArray[Any]:
-    """`value` as an array of real numbers, of which none is masked."""
+    """Return `value` as an array of real numbers; raise TensorError for masked entries and values of other types."""
     variable = name.split()[0]
     if np.ma.is_masked(value):
         masked = int(np.ma.getmaskarray(value).sum())
@@ -70,7 +70,7 @@ def _numbers(value: Any, name: str, targets: bool = False) -> NDArray[Any]:
 
 
 def as_pair(X: Any, Y: Any, name: str, like: Tensor, network: Network) -> tuple[ModelInput, Tensor]:
-    """Inputs and targets as tensors, by `as_tensor`; `InputTensors` where the model takes several."""
+    """Return inputs and targets as tensors by `as_tensor`; `InputTensors` if the model takes several inputs."""
     targets = as_tensor(Y, f"Y of {name}", like.dtype, like.device, targets=True)
     if len(network.inputs) == 1:
         if isinstance(X, tuple) and X and all(isinstance(x, Tensor) for x in X):
@@ -83,25 +83,25 @@ def as_pair(X: Any, Y: Any, name: str, like: Tensor, network: Network) -> tuple[
 
 
 def _input(x: Any, place: int, name: str, like: Tensor, network: Network) -> Tensor:
-    """One tensor that the model takes."""
+    """Return one of the model's inputs as a tensor."""
     own = network.inputs[place]
     whole = network.takes_indices(place) or (own.dtype is not None and not own.dtype.is_floating_point)
     return as_tensor(x, f"{own.name} of {name}", like.dtype, like.device, whole=whole)
 
 
 def moved(x: Tensor, like: Tensor, place: int, network: Network) -> Tensor:
-    """One input on the model's device, and in its dtype unless it holds whole numbers that the model takes as such."""
+    """Return an input on the model's device and in its dtype; whole numbers that the model takes keep their dtype."""
     whole = not x.is_floating_point() and (network.takes_indices(place) or len(network.inputs) > 1)
     return to_device(x, like, x.dtype if whole else like.dtype)
 
 
 def to_device(x: Tensor, like: Tensor, dtype: torch.dtype) -> Tensor:
-    """x on the device of `like`; the copy of pinned memory to an accelerator is not waited for."""
+    """Return x on the device of `like`; a copy of pinned memory to an accelerator is asynchronous."""
     return x.to(like.device, dtype, non_blocking=like.device.type != "cpu")
 
 
 def collate(name: str, samples: list[Any]) -> Any:
-    """torch's `default_collate`, also of arrays that torch cannot share memory with."""
+    """Stack samples by torch's `default_collate`; arrays may have any byte order and memory layout."""
     if all(isinstance(sample, tuple | list) and len(sample) > 1 for sample in samples):
         samples = [tuple(_plain_part(part, name) for part in sample) for sample in samples]
     try:

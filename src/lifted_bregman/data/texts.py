@@ -12,11 +12,15 @@ class TextInfo(Stored):
     """A named text in one file.
 
     Args:
-        name: as it is loaded, such as "tiny-shakespeare".
-        title: as people write it.
-        file: its name, the sha256 of its bytes and their number.
+        name: the name for `load_text`, such as "tiny-shakespeare".
+        title: the name in texts.
+        file: name, sha256 and size in bytes.
         addresses: of the file on the web, gzipped or not.
         note: licence and origin, in a few words.
+
+    Example:
+        >>> lb.data.TEXTS["tiny-shakespeare"].file.name
+        'input.txt'
     """
 
     name: str
@@ -27,7 +31,7 @@ class TextInfo(Stored):
 
     @property
     def files(self) -> tuple[FileInfo]:
-        """The file alone."""
+        """A tuple of the one file."""
         return (self.file,)
 
     def urls(self, file: FileInfo) -> tuple[str, ...]:

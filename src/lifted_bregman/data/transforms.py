@@ -1,4 +1,4 @@
-"""Changes to a set, each a small frozen dataclass that is recorded with the set and can be made again from the record.
+"""Transforms of a set: frozen dataclasses that are recorded with the set and can be restored from the record.
 
 dataset.apply(Subset(1000), Centre(), Noise(0.3))     # in this order
 """
@@ -26,32 +26,32 @@ _NOISE_ROWS = 1000
 
 
 class Transform(ABC):
-    """A change to a set.
+    """A transform of a set.
 
-    `fit` gives the transform with everything it takes from the set filled in, such as the mean image; `samples` changes
-    a part; `inputs` does to inputs that are not of the set what the network was trained on, and `undo` takes it back.
+    `fit` returns the transform with the statistics of the set, such as the mean image.  `samples` transforms the
+    training or the test part, `inputs` new inputs, and `undo` is the inverse of `inputs`.
     """
 
     name: ClassVar[str]
 
     def fit(self, data: DataSet) -> Self:
-        """This transform with what it needs to know about the set."""
+        """Return this transform with the statistics of the set that it needs."""
         return self
 
     @abstractmethod
     def samples(self, samples: Samples, part: Part) -> Samples:
-        """The changed training or test part."""
+        """Return the transformed training or test part."""
 
     def inputs(self, X: Tensor) -> Tensor:
-        """New inputs, changed as the set's were."""
+        """Return new inputs, transformed like those of the set."""
         return X
 
     def undo(self, X: Tensor) -> Tensor:
-        """The inverse of `inputs`."""
+        """Return the inputs before `inputs` transformed them."""
         return X
 
     def record(self) -> dict[str, Any]:
-        """The transform as a JSON object."""
+        """Return the transform as a JSON object."""
         return {"transform": self.name} | {
             key: list(value) if isinstance(value, tuple) else value
             for key, value in asdict(self).items()  # type: ignore[call-overload]
@@ -60,13 +60,17 @@ class Transform(ABC):
 
 @dataclass(frozen=True)
 class Subset(Transform):
-    """Some samples of the training part, drawn without replacement; the test part stays.
+    """Keeps some samples of the training part, drawn without replacement, and the whole test part.
 
-    A smaller subset of the same seed is the beginning of a larger one.
+    With the same seed a smaller subset is the first part of a larger one.
 
     Args:
         size: samples to keep, from 1 to all.
-        seed: fixes which, together with the number of samples there are.
+        seed: of the draw, which also depends on the number of samples.
+
+    Example:
+        >>> len(lb.data.load("digits").apply(lb.data.Subset(50)).train)
+        50
     """
 
     size: int
@@ -81,7 +85,7 @@ class Subset(Transform):
         if self.size > len(data.train):
             raise DataError(
                 f"a subset of {self.size:,} samples was asked for, but the training part of '{data.name}' has "
-                f"{len(data.train):,}: ask for at most so many."
+                f"{len(data.train):,}: ask for at most that many."
             )
         return self
 
@@ -93,7 +97,7 @@ class Subset(Transform):
 
 @dataclass(frozen=True)
 class _OfInputs(Transform):
-    """A transform that does the same to the inputs of both parts, clean ones included, and to new inputs."""
+    """A transform that applies `inputs` to both parts, to clean inputs too, and to new inputs."""
 
     def samples(self, samples: Samples, part: Part) -> Samples:
         clean = None if samples.clean is None else self.inputs(samples.clean)
@@ -102,12 +106,17 @@ class _OfInputs(Transform):
 
 @dataclass(frozen=True)
 class Centre(_OfInputs):
-    """Takes the mean input of the training part off both parts: x - mean.
+    """Subtracts the mean input of the training part from both parts: x - mean.
 
     Args:
-        mean: one number per feature; None, for the training part's own, is filled in when the set is changed.  It is
-            computed in float64 and recorded, so that new inputs can be centred without the set.
-        together: whether it is one number instead, the mean over all features.
+        mean: one number per feature.  None for that of the training part, which `fit` computes in float64 and records,
+            so that new inputs can be centred without the set.
+        together: whether to subtract one number, the mean over all features.
+
+    Example:
+        >>> digits = lb.data.load("digits-100").apply(lb.data.Centre())
+        >>> bool(digits.train.X.mean(0).abs().max() < 1e-6)
+        True
     """
 
     mean: tuple[float, ...] | None = None
@@ -144,14 +153,20 @@ class Centre(_OfInputs):
 
     def _mean(self, X: Tensor) -> Tensor:
         if self.mean is None:
-            raise SettingError("Centre() does not know the mean yet: apply it to a set first.")
+            raise SettingError("Centre() has no mean: apply it to a set first.")
         mean = torch.tensor(self.mean, dtype=X.dtype, device=X.device)
         return mean if self.together else mean.reshape(X.shape[1:])
 
 
 @dataclass(frozen=True)
 class Scale(_OfInputs):
-    """Maps [0, 1] to [low, high]: low + (high - low) x.  Scale(-1, 1) fits an output activation such as Tanh."""
+    """Maps [0, 1] to [low, high]: low + (high - low) x.  Scale(-1, 1) fits an output activation such as Tanh.
+
+    Example:
+        >>> digits = lb.data.load("digits-100").apply(lb.data.Scale(-1.0, 1.0))
+        >>> digits.train.X.min().item(), digits.train.X.max().item()
+        (-1.0, 1.0)
+    """
 
     low: float
     high: float
@@ -170,7 +185,12 @@ class Scale(_OfInputs):
 
 @dataclass(frozen=True)
 class Unflatten(_OfInputs):
-    """Gives each input a shape, such as (1, 28, 28) for a network that begins with a convolution."""
+    """Gives each input a shape, such as (1, 28, 28) for a network that begins with a convolution.
+
+    Example:
+        >>> lb.data.load("digits-100").apply(lb.data.Unflatten((1, 8, 8))).train.X.shape
+        torch.Size([100, 1, 8, 8])
+    """
 
     shape: tuple[int, ...]
     name: ClassVar[str] = "unflatten"
@@ -198,11 +218,17 @@ class Unflatten(_OfInputs):
 class Noise(Transform):
     """Adds Gaussian noise to the inputs of both parts and keeps the clean ones: x + level ε, with ε of N(0, 1).
 
-    Nothing is clipped.  A float64 set gets the noise of the float32 one, in more digits.  New inputs are left alone.
+    Values are not clipped.  The noise is drawn in float64, so that float32 and float64 sets get the same.  New inputs
+    do not change.
 
     Args:
         level: the standard deviation, above 0.
-        seed: fixes the noise of each place in each part.
+        seed: of the noise, which also depends on the part and the index of the sample.
+
+    Example:
+        >>> digits = lb.data.load("digits-100").apply(lb.data.Noise(0.5))
+        >>> round((digits.train.X - digits.train.clean).std().item(), 1)
+        0.5
     """
 
     level: float
@@ -229,7 +255,11 @@ class OneHot(Transform):
     """Turns each label into a row with a one at its class, in the inputs' dtype.
 
     Args:
-        classes: the length of a row; None, for as many as the set has, is filled in when the set is changed.
+        classes: the length of a row; None for the number of classes of the set.
+
+    Example:
+        >>> lb.data.load("digits-100").apply(lb.data.OneHot()).train.y.shape
+        torch.Size([100, 10])
     """
 
     classes: int | None = None
@@ -256,7 +286,7 @@ KINDS: dict[str, type[Transform]] = {kind.name: kind for kind in (Subset, Centre
 
 
 def from_records(records: Sequence[Mapping[str, Any]]) -> tuple[Transform, ...]:
-    """The transforms of which these are the records; DataError if one is of no known kind or has wrong entries."""
+    """Return the transforms of these records; raise DataError for an unknown kind or wrong entries."""
     found = []
     for entry in records:
         kind = KINDS.get(str(entry.get("transform"))) if isinstance(entry, Mapping) else None

@@ -1,6 +1,6 @@
-"""Several processes that share a run: how many, how they are started, how they find each other, what they send.
+"""Several processes that share a run: their degrees, launcher, rendezvous, collectives and messages.
 
-Nothing of torch.distributed is imported before one of the classes for processes is used.
+torch.distributed is imported when one of the classes for processes is first used.
 """
 
 from __future__ import annotations

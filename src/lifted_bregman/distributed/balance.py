@@ -1,4 +1,4 @@
-"""Which rank gets which terms: parts that cost about the same."""
+"""Splits the layers among ranks, so that all parts cost about the same."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from lifted_bregman.problem.blocks import layers
 
 
 def layer_costs(problem: LiftedProblem, X: ModelInput) -> list[float]:
-    """What each layer takes of a sweep, in multiplications for a sample: from shapes alone.
+    """The multiplications of each layer in one sweep, for one sample, computed from shapes.
 
-    A weight of m outputs and n inputs is used at each of the k places of a sample (one for a dense layer, the pixels of
-    a convolution's output) for z_l, the pull-back and the gradient, 3kmn in all; what is done number by number in x_l
-    counts as 16 for each.
+    A weight of m outputs and n inputs is used at each of the k positions of a sample (one for a dense layer, the pixels
+    of a convolution's output) for z_l, the pull-back and the gradient: 3kmn multiplications.  Elementwise operations
+    count as 16 for each number of x_l.
     """
     costs = []
     for layer, shape in zip(layers(problem.depth), problem.shapes(X), strict=True):
@@ -27,15 +27,16 @@ def layer_costs(problem: LiftedProblem, X: ModelInput) -> list[float]:
 
 
 def balanced(costs: Sequence[float], parts: int) -> list[range]:
-    """The layers 1 .. L in contiguous parts, none empty, of which the most expensive costs as little as possible.
+    """Splits the layers 1 .. L into contiguous parts, none empty, and minimises the cost of the most expensive part.
 
-    Among the best of such cuts it is the one whose parts are longest at the input.  By dynamic programming over the
-    first j layers in k parts, in O(parts · L²).
+    Among several optimal splits it returns the one with the longest parts at the input.  Dynamic programming over the
+    first j layers in k parts, O(parts · L²).
     """
     depth = len(costs)
     sums = [0.0, *accumulate(costs)]
     best = {(0, 0): 0.0}
     cut: dict[tuple[int, int], int] = {}
+    # best[k, j] = min over i of max(best[k-1, i], cost of the layers i+1 .. j)
     for k in range(1, parts + 1):
         for j in range(k, depth + 1):
             for i in range(k - 1, j):
@@ -43,6 +44,7 @@ def balanced(costs: Sequence[float], parts: int) -> list[range]:
                     worst = max(best[k - 1, i], sums[j] - sums[i])
                     if worst <= best.get((k, j), math.inf):
                         best[k, j], cut[k, j] = worst, i
+    # the parts, read back from the last
     found: list[range] = []
     end = depth
     for k in range(parts, 0, -1):

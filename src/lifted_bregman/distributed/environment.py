@@ -9,38 +9,38 @@ from dataclasses import dataclass
 from lifted_bregman.errors import SettingError
 
 LAUNCHER = "LIFTED_LAUNCHER"
-"""The variable by which workers know the process that started them."""
+"""The environment variable with the process id of the launcher that started a worker."""
 
 ATTEMPT = "TORCHELASTIC_RESTART_COUNT"
 """The variable in which torchrun and the launcher count how often the processes have been started again."""
 
 LOST = 75
-"""The exit code of a worker that has lost another one, and wants to be started again."""
+"""The exit code of a worker that lost another worker: the launcher restarts all of them."""
 
 RESULT, ERROR = "result", "error"
-"""What workers leave beside their file: what rank 0 returned, and by each rank's number the error that it raised."""
+"""File names beside a worker's pickle: the result of rank 0, and the error of a rank as error-RANK."""
 
 
 @dataclass(frozen=True)
 class ProcessInfo:
-    """This process among those that were started together."""
+    """Rank, world size and rendezvous address of this process."""
 
     rank: int
-    """Its number in the world, from 0."""
+    """Rank in the world, from 0."""
     size: int
     """The number of processes in the world."""
     local_rank: int
-    """Its number on this machine, from 0."""
+    """Rank on this machine, from 0."""
     attempt: int
-    """How often the processes have been started again."""
+    """The number of restarts so far."""
     address: str
-    """The host of the store through which they meet."""
+    """The host of the rendezvous store."""
     port: int
-    """The port of that store."""
+    """The port of the rendezvous store."""
 
 
 def process_info() -> ProcessInfo | None:
-    """Return rank, size and address of this process in its world, None for a process on its own.
+    """Return rank, size and address of this process in its world; None for a process without a world.
 
     torchrun sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; srun sets SLURM_PROCID, SLURM_STEP_NUM_TASKS and
     SLURM_STEP_ID, which a batch script that is not run by srun does not have.
@@ -77,24 +77,24 @@ def first_node(nodes: str) -> str:
 
 
 def _port(job: int, step: int) -> int:
-    """Return a port that steps of jobs on the same nodes do not share, most likely."""
+    """Return a port that differs for most pairs of job and step, because steps on one node cannot share it."""
     return 15000 + (job + 101 * step) % 20000
 
 
 def follows() -> bool:
-    """Return whether another process speaks for this one: rank 0 of its world."""
+    """Return whether this process has a rank above 0: it then prints nothing, because rank 0 reports for all."""
     process = process_info()
     return process is not None and process.rank > 0
 
 
 def restarted() -> bool:
-    """Return whether processes of this world were lost, and all of them were started again."""
+    """Return whether the processes of this world were restarted after a loss."""
     process = process_info()
     return process is not None and process.attempt > 0
 
 
 def launched() -> bool:
-    """Return whether the launcher started this process, and starts it again where others were lost."""
+    """Return whether the launcher started this process, and will restart it after a loss."""
     return LAUNCHER in os.environ
 
 

@@ -1,9 +1,9 @@
 """The launcher: starts workers on this machine by torch's elastic launcher, and starts them again when some are lost.
 
-Workers meet through a store that listens on loopback, or on the interface that `Parallel` names, and nowhere else.
-They end when the process of the launcher ends, even if that is killed.  `start_processes` of torch starts them; which
-end of a worker ends the others, and when, is decided here, because torch would send the others SIGTERM at once, which
-for them means that the user stops the run.
+Workers rendezvous at a store that listens only on loopback, or on the interface that `Parallel` names.  They end when
+the process of the launcher ends, even if it is killed.  `start_processes` of torch starts them.  This module decides
+when the failure of one worker ends the others.  torch would send the others SIGTERM at once, and a worker takes SIGTERM
+as the user's request to stop the run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ GRACE = 3.0
 """Seconds in which workers may end by themselves after one has failed, or after a second SIGINT."""
 
 _STOPS = (signal.SIGINT, signal.SIGTERM)
-_INTERVAL = 0.05  # seconds between two looks at the workers
+_INTERVAL = 0.05  # seconds between two polls of the workers
 _ADDRESS_OF_INTERFACE = 0x8915  # SIOCGIFADDR
 
 
@@ -92,14 +92,14 @@ def _run(arguments: Sequence[str], size: int, environment: Mapping[str, str], si
         try:
             return _supervise(workers.pids(), signals)
         finally:
-            workers.close(signal.SIGKILL)  # also those that are left where an exception ends this thread
+            workers.close(signal.SIGKILL)  # kills what still runs after an exception here
 
 
 def _supervise(pids: Mapping[int, int], signals: Sequence[_Received]) -> _Ends:
     """Wait until every worker has ended, and end those that would wait for a failed one.
 
-    Where one was killed, the others are killed at once: what is on the disk survives that.  Where one failed, the
-    others have `GRACE` seconds to report their own errors and to save.
+    If a worker was killed, the others are killed at once; a restart reads the last checkpoint from the disk.  If a
+    worker failed, the others have `GRACE` seconds to report their errors and to save.
     """
     codes: dict[int, int] = {}
     killed: set[int] = set()
@@ -149,7 +149,7 @@ def _was_killed(code: int) -> bool:
 
 
 def _final_code(ends: _Ends) -> int | None:
-    """Return the exit code of an end that would come again, None if workers were killed or lost others."""
+    """Return the exit code of a failure that a restart would repeat; None if workers were killed or lost others."""
     failed = [code for _, code in sorted(ends.codes.items()) if code]
     if not failed and not ends.killed:
         return 0
@@ -245,7 +245,7 @@ def _address(interface: str) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence torch's launcher, which reports what it does at length; `launch` says what there is to say."""
+    """Silence the log of torch's launcher; `launch` reports by its exit code and `WorkerError`."""
     logger, nowhere = logging.getLogger("torch.distributed.elastic"), logging.NullHandler()
     propagate, logger.propagate = logger.propagate, False
     logger.addHandler(nowhere)

@@ -1,4 +1,4 @@
-"""How many processes share a run, and how they treat each other."""
+"""`Parallel`: the degrees of data and layer parallelism, timeout, restarts and interface of a run."""
 
 from __future__ import annotations
 
@@ -13,16 +13,21 @@ from lifted_bregman.errors import SettingError
 
 @dataclass(frozen=True)
 class Parallel:
-    """Splits a run over data · layer processes; the numbers stay those of one, but for `AsynchronousPIAG`.
+    """Splits a run over data · layer processes; the results are those of one process, except with `AsynchronousPIAG`.
 
-    Processes that share the layers have contiguous ones each, of about the same cost.
+    Each process of a layer-parallel run holds contiguous layers, and all hold about the same cost.
 
     data       processes that share the samples of each batch, at least 1
     layer      processes that share the layers, at least 1
-    timeout    seconds after which a process that does not answer counts as lost, > 0; longer than a callback takes
-    restarts   how often lost processes are started again, at least 0; those of torchrun or SLURM restart by their rules
-    interface  the network interface to talk over, such as "eth0"; by default processes started here talk over loopback
-      only, and those of torchrun or SLURM over what torch takes
+    timeout    seconds without an answer after which a process counts as lost, > 0; must exceed the time of a callback
+    restarts   restarts of all processes after a loss, at least 0; torchrun and SLURM restart by their own rules
+    interface  the network interface for messages, such as "eth0"; by default loopback for processes started here, and
+      torch's choice for those of torchrun or SLURM
+
+    Example:
+        >>> parallel = lb.Parallel(data=2, layer=2)
+        >>> parallel.size, str(parallel)
+        (4, 'data=2,layer=2')
     """
 
     data: int = 1
@@ -43,7 +48,7 @@ class Parallel:
 
     @classmethod
     def parse(cls, text: str) -> Parallel:
-        """From text such as "data=2,layer=2", as on the command line."""
+        """Reads text such as "data=2,layer=2", as on the command line."""
         known = {field.name: field for field in fields(cls)}
         given: dict[str, Any] = {}
         for part in text.split(","):
@@ -58,7 +63,7 @@ class Parallel:
         return cls(**given)
 
     def __str__(self) -> str:
-        """What `parse` reads: what is not the default, and `data`."""
+        """Text that `parse` reads: `data`, and every field that differs from its default."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         shown = {name: v for name, v in values.items() if name == "data" or v != getattr(type(self), name)}
         return ",".join(f"{name}={v:g}" if name == "timeout" else f"{name}={v}" for name, v in shown.items())
@@ -69,7 +74,7 @@ class Parallel:
         return self.data * self.layer
 
     def require_world(self, size: int) -> None:
-        """An error unless a world of `size` processes is data · layer."""
+        """Raises SettingError unless data · layer is `size`, the number of processes of the world."""
         if size != self.size:
             raise SettingError(
                 f"parallel asks for data={self.data} times layer={self.layer}, {self.size} processes in all, and there "
@@ -77,7 +82,7 @@ class Parallel:
             )
 
     def require_interface(self) -> None:
-        """An error unless this machine has the interface that is named."""
+        """Raises SettingError unless this machine has the network interface `interface`; None is always valid."""
         known = [name for _, name in socket.if_nameindex()]
         if self.interface is not None and self.interface not in known:
             raise SettingError(
@@ -86,7 +91,11 @@ class Parallel:
             )
 
     def require_work(self, batch: int, layers: int) -> None:
-        """An error unless each process has something to do: samples of a batch, and layers."""
+        """Raises SettingError unless data <= batch and layer <= layers: each rank needs a sample and a layer.
+
+        batch   samples of a batch
+        layers  layers of the network
+        """
         if self.data > batch:
             raise SettingError(
                 f"parallel shares a batch among data={self.data} processes and a batch has {batch} samples: take "

@@ -1,4 +1,4 @@
-"""The end of a run that several processes share, by torch.distributed."""
+"""How the ranks of a run agree to end it, by torch.distributed."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from lifted_bregman.distributed.process_shard import message_device
 from lifted_bregman.distributed.world import lost
 from lifted_bregman.solvers import Agreement, Outcome, Stop
 
-_NOTHING, _ERROR = (1, 0), (-1, 0)  # precedence: an error comes before any stop
+_NOTHING, _ERROR = (1, 0), (-1, 0)  # precedence: an error before any stop
 
 
 class ProcessAgreement(Agreement):
-    """That of a process group: a message of 24 bytes where nobody has anything to say.
+    """The agreement of the ranks of a process group; one all-gather of 24 bytes per rank if no rank wants to stop.
 
-    All methods send the same message first, so that an error reaches others whichever they have called.
+    Every method begins with the same all-gather.  An error of one rank therefore reaches the others in any method.
 
-    group  of torch.distributed, None for all processes
+    group  a process group of torch.distributed; None for all processes
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self._group, self._device = group, message_device(group)
-        self._over = False  # all know of an error
+        self._over = False  # whether an error has reached all ranks
 
     def stop(self, wanted: Stop | None) -> Stop | None:
         if wanted is None:
@@ -54,7 +54,14 @@ class ProcessAgreement(Agreement):
         raise error
 
     def _tell(self, entries: list[Any] | None, precedence: tuple[int, int] = _NOTHING) -> list[Any] | None:
-        """The entries of the first process, by precedence and then by rank, that has any; an error of another."""
+        """All-gathers the requests of the ranks and returns one of them; None if there is none.
+
+        It is the one of the highest precedence, then of the lowest rank.  The error of another rank is raised here.
+
+        entries     the request of this rank, in JSON's types; None for no request
+        precedence  the sort key; the smallest wins
+        """
+        # (length, precedence) of every rank
         text = b"" if entries is None else json.dumps(entries).encode()
         own = torch.tensor([len(text), *map(int, precedence)], dtype=torch.int64, device=self._device)
         gathered = torch.empty(self.size, len(own), dtype=own.dtype, device=self._device)
@@ -62,6 +69,7 @@ class ProcessAgreement(Agreement):
         found = [(*order, rank, length) for rank, (length, *order) in enumerate(gathered.tolist()) if length]
         if not found:
             return None
+        # the winner's entries, as JSON
         *order, rank, length = min(found)
         if rank != self.rank:
             text = bytes(length)
@@ -78,6 +86,6 @@ class ProcessAgreement(Agreement):
 
 
 def _kind(name: str) -> type[Exception]:
-    """The library's error of this name, or Python's own; any other is a RuntimeError."""
+    """The class of an error by its name in this library or in Python; RuntimeError for any other name."""
     kind = getattr(errors, name, getattr(builtins, name, None))
     return kind if isinstance(kind, type) and issubclass(kind, Exception) else RuntimeError

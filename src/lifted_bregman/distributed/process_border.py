@@ -16,13 +16,13 @@ from lifted_bregman.problem import Border
 
 
 class ProcessBorder(Border):
-    """The ranks of a process group: rank r of it has the r-th part of the terms, which form a chain.
+    """Messages between the ranks of a process group: rank r holds the r-th part of the terms of a chain.
 
-    Neighbours send without waiting, and wait for what they receive.  A sender keeps the rows until they have arrived.
+    Sends between neighbours do not block, receives do.  A sender keeps its rows until they have arrived.
 
-    links  of the network
+    links  the links of the network
     parts  the terms of each rank, contiguous and in order
-    group  of torch.distributed, None for all processes; on a CPU with gloo, on GPUs with NCCL
+    group  a process group of torch.distributed, gloo for CPUs and NCCL for GPUs; None for all processes
     """
 
     def __init__(self, links: Links, parts: Sequence[range], group: dist.ProcessGroup | None = None) -> None:
@@ -31,9 +31,9 @@ class ProcessBorder(Border):
         self.sent = 0
         """Bytes that this rank has sent to its neighbours."""
         self.messages = 0
-        """The number of messages that it has sent to them."""
+        """Messages that this rank has sent to its neighbours."""
         self._group, self._device = group, message_device(group)
-        self._moment = 0  # twice the number of sweeps that are over, the same on all ranks
+        self._moment = 0  # twice the number of finished sweeps, the same on all ranks
         self._going: list[tuple[dist.Work, Tensor]] = []
 
     def send_above(self, rows: Tensor) -> None:
@@ -83,7 +83,7 @@ class ProcessBorder(Border):
         return [value, *(self._rebuilt(json.loads(text), source) for source, text in enumerate(texts[1:], start=1))]
 
     def _rebuilt(self, described: Any, source: int) -> Any:
-        """The value that a rank has described, whose tensors it sends in order."""
+        """The value that rank `source` described, with the tensors that it then sends in order."""
         kind, *content = described
         if kind == "mapping":
             return {key: self._rebuilt(entry, source) for key, entry in content}
@@ -110,7 +110,7 @@ class ProcessBorder(Border):
         self.messages += 1
         self.sent += message.numel() * message.element_size()
         if self.fault is None and not bool(message.sum().isfinite()) and not bool(message.isfinite().all()):
-            self.fault = self._moment + (to > self.rank)  # what goes up goes after what goes down
+            self.fault = self._moment + (to > self.rank)  # within a sweep, messages up follow those down
         work = dist.isend(message, group=self._group, group_dst=to)
         assert work is not None
         self._going.append((work, message))
@@ -137,7 +137,7 @@ class ProcessBorder(Border):
 
 
 def _described(value: Any, tensors: list[Tensor]) -> list[Any]:
-    """A value for JSON, with the shapes and dtypes of its tensors, which are added to `tensors` in order."""
+    """A value in JSON's types, with shape and dtype in place of a tensor, which is appended to `tensors`."""
     if isinstance(value, Tensor):
         tensors.append(value)
         return ["tensor", list(value.shape), str(value.dtype).removeprefix("torch.")]

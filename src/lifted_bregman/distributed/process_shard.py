@@ -14,16 +14,16 @@ from lifted_bregman.errors import SettingError
 from lifted_bregman.problem.shard import Shard
 from lifted_bregman.solvers.data_ranks import DataRanks
 
-_SMALL = 2**16  # bytes up to which a sum is gathered and added up, which takes half as many rounds as an all-reduce
-_LIGHT = 2**18  # bytes of a batch's rows up to which gathering them once is taken for cheaper than several small sums
+_SMALL = 2**16  # bytes; smaller sums are gathered and added here, in half the rounds of an all-reduce
+_LIGHT = 2**18  # bytes; gathering fewer rows than this once is assumed cheaper than several small sums
 
 
 class ProcessRanks(DataRanks):
-    """The ranks of a process group: all have the same parameters, and each has a shard of every batch.
+    """The data-parallel ranks of a process group: the same parameters on all, and a shard of every batch on each.
 
-    Sums are added up in the order of ranks, or reduced by the group: in both cases every rank gets the same bits.
+    Small sums are gathered and added in the order of ranks, larger ones all-reduced: every rank gets the same bits.
 
-    group  of torch.distributed, None for all processes; on a CPU with gloo, on GPUs with NCCL
+    group  a process group of torch.distributed, gloo for CPUs and NCCL for GPUs; None for all processes
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
@@ -51,7 +51,7 @@ class ProcessRanks(DataRanks):
                 t.copy_(part.view_as(t))
 
     def gather(self, message: Tensor) -> Tensor:
-        """(ranks, ...), from messages of one shape."""
+        """The messages of all ranks, of one shape, stacked to (ranks, ...)."""
         self._count(message)
         gathered = message.new_empty(self.count, *message.shape)
         dist.all_gather(list(gathered), message, group=self._group)
@@ -85,7 +85,7 @@ class ProcessShard(Shard):
         self.ranks, self.rank = ranks.count, ranks.rank
         self._ranks, self._sizes = ranks, list(sizes)
         self._own, self._samples = sizes[ranks.rank], sum(sizes)
-        self._known: list[tuple[weakref.ref[Tensor], Tensor]] = []  # own rows that are alive, and those of all ranks
+        self._known: list[tuple[weakref.ref[Tensor], Tensor]] = []  # (rows of this rank, rows of all ranks)
 
     def samples(self, rows: int) -> int:
         """The number of samples of the batch."""
@@ -104,7 +104,7 @@ class ProcessShard(Shard):
         return rows[start : start + self._own]
 
     def remember(self, rows: zip[tuple[Tensor, Tensor]]) -> None:
-        """Takes pairs of rows on this rank and those of all ranks; `all_rows` of the former sends no message."""
+        """Caches pairs (rows of this rank, rows of all ranks), so that `all_rows` of the first sends no message."""
         self._known = [entry for entry in self._known if entry[0]() is not None]
         self._known += [(weakref.ref(part), whole) for part, whole in rows]
 
@@ -134,7 +134,7 @@ class ProcessShard(Shard):
         return gathered
 
     def rows_are_cheap(self, rows: Tensor) -> bool:
-        """Whether the rows of all ranks are known here, or no more than 256 kB."""
+        """Whether the rows of all ranks are cached here, or take at most 256 kB."""
         size = math.prod(rows.shape[1:]) * self._samples * rows.element_size()
         return size <= _LIGHT or any(part() is rows for part, _ in self._known)
 
@@ -147,7 +147,7 @@ class ProcessShard(Shard):
 
 
 def message_device(group: dist.ProcessGroup | None) -> torch.device:
-    """Where the tensors of a message have to be: NCCL sends from the present GPU, gloo from the CPU."""
+    """The device of messages: the present GPU for NCCL, the CPU for gloo."""
     if dist.get_backend(group) == "nccl":
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")

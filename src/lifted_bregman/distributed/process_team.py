@@ -12,34 +12,39 @@ from torch import Tensor
 from lifted_bregman.distributed.process_shard import message_device
 from lifted_bregman.problem import LiftedState
 from lifted_bregman.solvers import Team
-from lifted_bregman.solvers._anchor import Anchor, accumulate, clear, overwrite, tensors
+from lifted_bregman.solvers.parameters import LayerTensors, accumulate, flatten, overwrite, set_to_zero, unflatten
 
 
 @dataclass(frozen=True)
 class Processes(Team):
-    """Worker p in process p mod n of n: bitwise the numbers of `OneProcess`, for results are gathered and then summed.
+    """Runs worker p of model averaging on rank p mod n, for n processes; results are bitwise those of `OneProcess`.
 
-    Every process has the whole data and makes the same run.  A round sends the parameters of each worker, and the
-    variables of its samples.
+    Every process has the whole data and executes the same run.  In a round the processes all-gather the parameters of
+    each worker and the variables of its samples, and add them in the order of workers.
 
-    group  of torch.distributed, None for all processes
+    group  a process group of torch.distributed; None for all processes
     """
 
     group: dist.ProcessGroup | None = field(default=None, repr=False, compare=False)
 
     def average(
-        self, work: Callable[[int], None], shares: list[float], parameters: Anchor, common: Anchor, mean: Anchor
+        self,
+        work: Callable[[int], None],
+        shares: list[float],
+        parameters: LayerTensors,
+        common: LayerTensors,
+        mean: LayerTensors,
     ) -> None:
-        clear(mean)
-        flat = torch.cat([t.reshape(-1) for t in tensors(parameters)])
+        set_to_zero(mean)
+        flat = flatten(parameters)
         for first in range(0, len(shares), self._size):
             own = first + self._rank
             if own < len(shares):
                 overwrite(parameters, common)
                 work(own)
-                flat = torch.cat([t.reshape(-1) for t in tensors(parameters)])
+                flat = flatten(parameters)
             for result, share in zip(self._gather(flat), shares[first:], strict=False):
-                accumulate(mean, unpacked(result, mean), share)
+                accumulate(mean, unflatten(result, mean), share)
         overwrite(parameters, mean)
 
     def gather(
@@ -69,9 +74,3 @@ class Processes(Team):
         gathered = message.new_empty(self._size, *message.shape)
         dist.all_gather(list(gathered), message, group=self.group)
         return gathered
-
-
-def unpacked(flat: Tensor, like: Anchor) -> Anchor:
-    """Views of a flat tensor in the shapes of `like`."""
-    parts = iter(flat.split([t.numel() for t in tensors(like)]))
-    return {layer: {name: next(parts).view_as(t) for name, t in own.items()} for layer, own in like.items()}

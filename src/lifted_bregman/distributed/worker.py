@@ -1,11 +1,10 @@
-"""A worker process: `python -m lifted_bregman.distributed.worker`, started by the launcher and by nobody else.
+"""A worker process: `python -m lifted_bregman.distributed.worker`, which only the launcher starts.
 
     -m MODULE ARGUMENTS    runs a module, as python -m does
-    FILE                   calls the function that the file holds, and keeps what it returned beside it
+    FILE                   calls the function in the pickle FILE, and saves its result as a pickle beside it
 
-The file is a pickle, and so is what is kept beside it.  They are the only ones that are ever read: one process of a run
-wrote them for another a moment ago, into a folder that nobody else may enter, and the folder is gone when the run has
-ended.  Nothing that is stored is a pickle.
+The library reads no other pickles.  One process of a run writes these for another, into a folder with mode 700 that is
+removed when the run ends.  Checkpoints and run folders contain no pickles.
 """
 
 from __future__ import annotations
@@ -32,12 +31,16 @@ _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """Runs what the arguments say, in a process that ends with the one that started it."""
+    """Runs the module or the pickled function that the arguments name (see above), and exits.
+
+    The exit code is that of the module, and for a function 0, 1 after an error and `LOST` after the loss of another
+    rank.  On Linux the kernel kills this process when its launcher ends.
+    """
     code = 1
-    atexit.register(lambda: end_at_once(code))  # after whatever is registered from here on
+    atexit.register(lambda: end_at_once(code))  # registered first, and therefore called last
     try:
         end_with_launcher()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))  # the launcher held them
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))  # blocked by the launcher
         code = _run(arguments[1:]) if arguments[0] == "-m" else _call(Path(arguments[0]))
     except KeyboardInterrupt:
         code = 128 + signal.SIGINT
@@ -47,11 +50,11 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 
 def end_with_launcher() -> None:
-    """From now on the kernel ends this process with the launcher, even if that is killed."""
+    """Asks the kernel to kill this process when the launcher ends, even if the launcher is killed.  Linux only."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != int(os.environ[LAUNCHER]):
-        os._exit(1)  # it had ended before
+        os._exit(1)  # the launcher has ended already
 
 
 def _run(command: Sequence[str]) -> int:
@@ -81,14 +84,14 @@ def _call(path: Path) -> int:
 
 
 def _own_device(storage: Any, location: str) -> Any:
-    """Each worker has a GPU of its own."""
+    """Moves CUDA tensors to the GPU of this worker, by its local rank."""
     process = process_info()
     assert process is not None
     return storage.cuda(process.local_rank) if location.startswith("cuda") else storage
 
 
 def _told(error: Exception, process: ProcessInfo) -> Exception:
-    """The error as it can be handed over; one that nobody expected with where it came from."""
+    """The error in a form that can be pickled; an error that is not of this library gets a note with its traceback."""
     where = f"In worker {process.rank} of {process.size}:\n{''.join(traceback.format_exception(error))}"
     try:
         told: Exception = pickle.loads(pickle.dumps(error))

@@ -1,4 +1,4 @@
-"""The world: the processes that share a run, joined."""
+"""The world: the process groups of a run, and how a process joins them."""
 
 from __future__ import annotations
 
@@ -25,58 +25,57 @@ from lifted_bregman.errors import LiftedBregmanError, SettingError, WorkerError
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-_JOINING = 60.0  # seconds that processes may start after each other, where the timeout is not longer
-_ANSWER = 5.0  # seconds more until a store that has not even said no is out of reach
+_JOINING = 60.0  # seconds between the starts of two processes, unless the timeout is longer
+_ANSWER = 5.0  # more seconds after which a store that does not reply counts as unreachable
 _LOOPBACK = ("localhost", "127.0.0.1")
-_joined = 0  # how often this process has joined: each time has names of its own in the store
-_stores: dict[tuple[str, int], Store] = {}  # kept as long as the process: others may still read when this one has left
+_joined = 0  # how often this process has joined; part of its names in the store
+_stores: dict[tuple[str, int], Store] = {}  # kept while the process lives: others may read after it has left the world
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
 class World:
-    """The processes of a run, joined."""
+    """The process groups of a run that this process has joined."""
 
     rank: int
     size: int
     data: dist.ProcessGroup
-    """Those that hold other samples of the same layers."""
+    """The processes with the same layers and other samples."""
     layer: dist.ProcessGroup | None = None
-    """Those that hold other layers of the same samples, where layers are shared."""
+    """The processes with the same samples and other layers; None if layers are not shared."""
     mesh: DeviceMesh | None = None
-    """Both as a mesh ("data", "layer"), where there are both."""
+    """Both groups as a mesh ("data", "layer"); None unless both degrees are above 1."""
 
     @property
     def shares_samples(self) -> bool:
-        """Whether there are several processes to a layer."""
+        """Whether several processes share the samples of a batch."""
         return self.data.size() > 1
 
     def first(self, number: int) -> int:
-        """The number that rank 0 has, on every rank."""
+        """The `number` of rank 0, broadcast to all ranks."""
         told = _message(number)
         dist.broadcast(told, 0)
         return int(told)
 
     def most(self, number: int) -> int:
-        """The largest number that any rank has, on every rank."""
+        """The largest of the numbers of all ranks."""
         told = _message(number)
         dist.all_reduce(told, dist.ReduceOp.MAX)
         return int(told)
 
     def spread(self, value: torch.Tensor) -> None:
-        """Gives every rank what rank 0 has, in place."""
+        """Broadcasts the tensor of rank 0, in place."""
         dist.broadcast(value, 0)
 
 
 @contextmanager
 def join(parallel: Parallel, device: torch.device | None = None) -> Iterator[World]:
-    """Joins the given world, and leaves it in the end.
+    """Joins the world of this process, and leaves it at the end of the `with` block.
 
-    gloo carries what is on the CPU, NCCL what is on a GPU.  A process group that is there already is used and left
-    alone.  Each attempt and each time of joining has names of its own in the store, for a store that outlives its
-    processes has the addresses of dead ones.  Others that are lost, or silent for `timeout` seconds, are a
-    `WorkerError`.
+    gloo sends tensors on CPUs, NCCL those on GPUs.  An existing default process group is used and not destroyed.  Names
+    in the store contain the attempt and a count of joins, because a store that outlives its processes holds addresses
+    of dead ones.  A process that is lost or silent for `timeout` seconds raises `WorkerError` in the others.
 
     Args:
         parallel: the world must have data · layer processes.
@@ -100,16 +99,16 @@ def join(parallel: Parallel, device: torch.device | None = None) -> Iterator[Wor
                 dist.destroy_process_group()
 
 
-def joined() -> bool:
+def has_joined() -> bool:
     """Whether this process has ever joined a world."""
     return _joined > 0
 
 
 def end_at_once(code: int) -> None:
-    """Ends this process with what it has printed, but without the end of the interpreter.
+    """Ends this process after flushing its output, without finalising the interpreter.
 
-    A thread of gloo that drops its last tensors while the interpreter ends would abort the process: SIGABRT, as if it
-    had been lost.
+    A gloo thread that frees its last tensors during finalisation would abort the process by SIGABRT, and the launcher
+    would count it as lost.
     """
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
@@ -118,7 +117,7 @@ def end_at_once(code: int) -> None:
 
 
 def lost(error: BaseException) -> bool:
-    """Whether an error says that another process is gone or silent; gloo says so in the text only."""
+    """Whether an error means that another process is gone or silent; gloo's errors show it in their text only."""
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error).lower())
 
 
@@ -145,9 +144,9 @@ def _connected(parallel: Parallel, process: ProcessInfo, device: torch.device, s
 
 
 def _answered(work: Callable[[], _T], process: ProcessInfo, seconds: float) -> _T:
-    """What `work` returns, which asks the store.
+    """Calls `work`, which uses the store, in a second thread; `WorkerError` if it takes too long.
 
-    It does so in a thread of its own: torch waits for a store that is out of reach without end, whatever its timeout.
+    torch ignores its timeout when it connects to an unreachable store, and waits for ever.
     """
     answer: Future[_T] = Future()
 
@@ -173,7 +172,7 @@ def _unanswered(process: ProcessInfo, seconds: float) -> WorkerError:
 
 
 def _store(process: ProcessInfo, seconds: float) -> Store:
-    """The store of the world: the agent hosts it, or else rank 0, on loopback only where that is its address."""
+    """The rendezvous store, hosted by the elastic agent or by rank 0, which listens on loopback for a local address."""
     address, port = process.address, process.port
     host = process.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
     if (address, port) in _stores:
@@ -225,7 +224,7 @@ def _world(parallel: Parallel, device: torch.device) -> World:
 
 
 def _own_group(rows: torch.Tensor, timeout: timedelta) -> dist.ProcessGroup:
-    """The group of the row that this process is in; every process makes all of them, as torch wants it."""
+    """The process group of this rank's row.  Every process creates the groups of all rows, as torch requires."""
     groups: dict[int, dist.ProcessGroup] = {
         row: dist.new_group(ranks, timeout=timeout) for row, ranks in enumerate(rows.tolist())
     }
@@ -256,7 +255,7 @@ def _losses_told(process: ProcessInfo) -> Iterator[None]:
 
 @contextmanager
 def _talking_over(interface: str | None) -> Iterator[None]:
-    """gloo and NCCL read the interface from the environment, which is put back."""
+    """Sets the interface for gloo and NCCL in the environment, and restores the environment afterwards."""
     names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
     before = {name: os.environ.get(name) for name in names}
     if interface is not None:

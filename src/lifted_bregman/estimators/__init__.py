@@ -1,4 +1,4 @@
-"""Estimators for people who live in scikit-learn: networks that are trained by `fit` and used like any other model.
+"""Estimators with scikit-learn's interface, trained by lifted solvers.
 
 lb.LiftedClassifier(hidden=(64, 64)).fit(X, y).score(X_test, y_test)
 lb.LiftedAutoencoder(hidden=(784, 784, 784), code_penalty=0.09).fit(X).transform(X)      # sparse codes

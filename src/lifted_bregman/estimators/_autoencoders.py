@@ -1,4 +1,4 @@
-"""The autoencoders of a detector: dense for tables, convolutional for pictures, or a network that the user gives."""
+"""The autoencoders of a detector: dense for tables, convolutional for pictures, or the user's."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import nn
 
 from lifted_bregman._arguments import whole
 from lifted_bregman.activations import Activation, Identity
+from lifted_bregman.data.preparation import shape_remedy
 from lifted_bregman.errors import DataError, SettingError
 from lifted_bregman.estimators._training import dense_network
 
@@ -22,7 +23,7 @@ _CHANNELS = (8, 16, 16)
 def dense_autoencoder(
     features: int, encoder: Sequence[int] | None, activation: Activation, dtype: torch.dtype, seed: int
 ) -> nn.Sequential:
-    """Dense layers of the encoder's widths, of which the last is a linear code, and the same in reverse."""
+    """Return dense layers of the encoder's widths, the last a linear code, followed by the same in reverse."""
     widths = (2 * features, math.ceil(features / 2)) if encoder is None else tuple(encoder)
     every = (features, *widths, *reversed(widths[:-1]), features)
     activations = [activation] * (len(every) - 2)
@@ -33,7 +34,7 @@ def dense_autoencoder(
 def convolutional_autoencoder(
     shape: tuple[int, int, int], encoder: Sequence[int] | None, activation: Activation, dtype: torch.dtype, seed: int
 ) -> nn.Sequential:
-    """Convolutions of stride 2, a dense linear code, and transposed convolutions back to pictures of any size.
+    """Return convolutions of stride 2, a dense linear code, and transposed convolutions; pictures may have any size.
 
     encoder: the channels of the convolutions and the width of the code.
     """
@@ -48,7 +49,7 @@ def convolutional_autoencoder(
         steps = list(zip(pairwise((shape[0], *channels)), sizes, strict=False))
         for (inside, outside), (height, width) in steps:
             down += [nn.Conv2d(inside, outside, 3, stride=2, padding=1), activation.as_module()]
-            # 2⌈h/2⌉ - 1 rows come out without padding: one more where h is even
+            # A transposed convolution returns 2⌈h/2⌉ - 1 rows; one row of output padding makes them h for even h.
             padding = (1 - height % 2, 1 - width % 2)
             back = nn.ConvTranspose2d(outside, inside, 3, stride=2, padding=1, output_padding=padding)
             up = [activation.as_module(), back, *up]
@@ -63,7 +64,7 @@ def convolutional_autoencoder(
 
 
 def given_network(network: Any, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> nn.Module:
-    """A copy of the user's module, or what the user's function makes for samples of this shape."""
+    """Return a copy of the user's module, or call the user's function with the shape of a sample."""
     if isinstance(network, nn.Module):
         return copy.deepcopy(network).to(dtype)
     with torch.random.fork_rng(devices=[]):
@@ -75,7 +76,7 @@ def given_network(network: Any, shape: tuple[int, ...], dtype: torch.dtype, seed
 
 
 def image_shape(images: Any) -> tuple[int, int, int] | None:
-    """(channels, height, width) from that or (height, width); None where there are no pictures."""
+    """Return (channels, height, width) of `images`, with one channel for (height, width); None for tables."""
     if images is None:
         return None
     try:
@@ -90,7 +91,7 @@ def image_shape(images: Any) -> tuple[int, int, int] | None:
 
 
 def flat_images(X: Any, shape: tuple[int, int, int] | None) -> Any:
-    """Pictures (samples, height, width) or (samples, channels, height, width) as rows; a table as it is."""
+    """Reshape pictures (samples, [channels,] height, width) to rows; return a table unchanged."""
     given = tuple(getattr(X, "shape", ()))
     if len(given) < 3:
         if shape is not None and len(given) == 2 and given[1] != math.prod(shape):
@@ -104,12 +105,8 @@ def flat_images(X: Any, shape: tuple[int, int, int] | None) -> Any:
             f"X has the shape {given}: for pictures give images={given[1:]}, or a table (samples, features)."
         )
     found = (1, *given[1:]) if len(given) == 3 else given[1:]
-    if len(found) == 3 and found[1:] == shape[1:] and found[0] != shape[0]:
-        kinds = {1: "grey pictures (1 channel)", 3: "colour pictures (3 channels)"}
-        has, wants = (kinds.get(channels, f"pictures of {channels} channels") for channels in (found[0], shape[0]))
-        raise DataError(f"X holds {has}, and the detector takes {wants}: convert them, or fit it to such pictures.")
     if found != shape:
         raise DataError(
-            f"X holds pictures of shape {found}, and the detector takes {shape}: scale or crop them to that size."
+            f"X holds pictures of shape {found}, and the detector takes {shape}: {shape_remedy(found, shape)}."
         )
     return X.reshape(len(X), -1)

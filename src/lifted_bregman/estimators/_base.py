@@ -1,4 +1,4 @@
-"""What the three estimators share: settings, training, continuation, prediction."""
+"""The base class of the three estimators: settings, training, continuation, prediction."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from lifted_bregman.estimators import _settings as settings
 from lifted_bregman.estimators._training import (
     Continuation,
     TargetScale,
-    as_learnt,
     dense_network,
     report_end,
     seeks_lowest_objective,
     split,
+    standardise,
     start_at_mean,
 )
 from lifted_bregman.losses import BregmanLoss, CrossEntropy, SquaredError
-from lifted_bregman.maps.noise import check_noise, with_noise
+from lifted_bregman.maps.noise import check_noise, insert_noise
 from lifted_bregman.penalties import Penalty
 from lifted_bregman.problem import LiftedProblem, lift
 from lifted_bregman.problem.blocks import hidden_layers, layers
 from lifted_bregman.solvers import Batch, Callback, Outcome, Solver
-from lifted_bregman.solvers._history import measured
+from lifted_bregman.solvers.evaluation import evaluate_network
 from lifted_bregman.training.callbacks import EarlyStopping, Progress
 from lifted_bregman.training.fit import default_solver, fit
 
 Array = NDArray[Any]
 
 RELU = ReLU()
-_ROWS = 4096  # samples that go through the network together, which bounds the memory of a prediction
+_ROWS = 4096  # samples in one forward pass, to bound the memory of a prediction
 
 
 class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
-    """A dense network with scikit-learn's manners; the classes that derive from it say what goes in and what out."""
+    """A dense network with scikit-learn's interface; its subclasses prepare inputs and targets and read the outputs."""
 
     default_loss: ClassVar[type[SquaredError | CrossEntropy]]
 
@@ -113,11 +113,11 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
     # The parts of the lifted problem
 
     def _hidden_activations(self) -> list[Activation]:
-        """σ_1 .. σ_{L-1}."""
+        """Return σ_1 .. σ_{L-1}."""
         return [settings.activation(self.activation)] * len(settings.widths(self.hidden))
 
     def _penalties(self, depth: int) -> dict[int, Penalty]:
-        """R_l on the variables of a network of L = depth layers."""
+        """Return the penalties R_l on the variables of a network of L = depth layers."""
         return {}
 
     def _loss(self) -> BregmanLoss:
@@ -126,9 +126,7 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
     def _problem(self, model: nn.Sequential) -> LiftedProblem:
         penalty, depth = self.parameter_penalty, (len(model) + 1) // 2
         return lift(
-            with_noise(
-                model, dropout=self.dropout, input_noise=self.input_noise
-            ),  # the same modules: nothing is copied
+            insert_noise(model, dropout=self.dropout, input_noise=self.input_noise),  # shares the modules of the model
             loss=self._loss(),
             weights=self.weights,
             penalties=self._penalties(depth),
@@ -137,8 +135,8 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
 
     # Training
 
-    def _goes_on(self, incremental: bool = False) -> bool:
-        """Whether training continues with the network there is."""
+    def _continues(self, incremental: bool = False) -> bool:
+        """Whether training continues with the fitted network."""
         return hasattr(self, "model_") and (incremental or bool(self.warm_start))
 
     def __sklearn_tags__(self) -> Any:
@@ -146,22 +144,22 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.sparse = True
         return tags
 
-    def _training_data(self, X: Any, y: Any = "no_validation", *, goes_on: bool, **checks: Any) -> Any:
-        """X, or X and y, as scikit-learn's checks return them; a sparse X is written out for training."""
-        found = self._validated(X, y, goes_on=goes_on, **checks)
+    def _training_data(self, X: Any, y: Any = "no_validation", *, continues: bool, **checks: Any) -> Any:
+        """Return X, or X and y, after scikit-learn's checks; a sparse X becomes a dense array."""
+        found = self._validated(X, y, continues=continues, **checks)
         samples = found[0] if isinstance(found, tuple) else found
         settings.require_memory(samples)
         return (settings.dense(samples), found[1]) if isinstance(found, tuple) else settings.dense(samples)
 
-    def _validated(self, X: Any, y: Any = "no_validation", *, goes_on: bool, **checks: Any) -> Any:
-        """X, or X and y, as scikit-learn's checks return them; sparse matrices as CSR."""
+    def _validated(self, X: Any, y: Any = "no_validation", *, continues: bool, **checks: Any) -> Any:
+        """Return X, or X and y, after scikit-learn's checks; sparse matrices become CSR."""
         settings.refuse_masked(X, "X")
         settings.refuse_masked(y, "y")
-        dtype = self._model_dtype() if goes_on else settings.float_types(self.dtype)
-        if not goes_on:
-            self.__dict__.pop("model_", None)  # a fit that fails leaves none, rather than one for other data
+        dtype = self._model_dtype() if continues else settings.float_types(self.dtype)
+        if not continues:
+            self.__dict__.pop("model_", None)  # a fit that fails leaves no model of earlier data
         return validate_data(
-            self, X, y, reset=not goes_on, accept_sparse="csr", dtype=dtype, order="C", force_writeable=True, **checks
+            self, X, y, reset=not continues, accept_sparse="csr", dtype=dtype, order="C", force_writeable=True, **checks
         )
 
     def _train(
@@ -170,21 +168,23 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
         Y: Array,
         outputs: int,
         *,
-        goes_on: bool,
+        continues: bool,
         incremental: bool = False,
         sample_weight: Array | None = None,
         labels: Array | None = None,
     ) -> dict[str, float]:
-        """Trains a new network, or goes on with the present one; returns what that is worth on the samples."""
+        """Train a new network, or continue with the fitted one; return its metrics on the samples."""
         solver = default_solver() if self.solver is None else settings.solver(self.solver)
-        if solver.ends_with_run and (goes_on or incremental):
+        if solver.ends_with_run and (continues or incremental):
             raise SettingError(
-                f"a schedule of {solver!r} ends with the run, and here a run is one of several: give it the number of "
-                "all steps, steps=, or use fit with warm_start=False."
+                f"a schedule of {solver!r} ends with the run, but this run is one of several: give the schedule the "
+                "number "
+                "of all steps, steps=, or use fit with warm_start=False."
             )
-        continuation = Continuation(solver, self._left if goes_on else None, ends=not incremental)
-        if incremental:  # nobody knows how many calls will follow
+        continuation = Continuation(solver, self._left if continues else None, ends=not incremental)
+        if incremental:  # the number of calls to come is unknown
             solver = solver.planned(math.inf, epochs=0)
+        # Settings.
         epochs = whole(self.epochs, "epochs")
         batch_size = None if self.batch_size is None else whole(self.batch_size, "batch_size")
         holds_out = settings.holds_out(self.early_stopping, len(X)) and not incremental
@@ -193,7 +193,8 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
         progress = [Progress(line_seconds=0.0)] if settings.verbose(self.verbose) else []
         device = resolve_device(self.device)
         check_noise(self.dropout, self.input_noise)
-        if goes_on:
+        # The network, new or fitted, and its lifted problem.
+        if continues:
             seed, model, history = self._seed, self.model_, self.history_
         else:
             seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
@@ -201,9 +202,10 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
             model = dense_network(widths, self._hidden_activations(), torch.from_numpy(X).dtype, seed).to(device)
             history = []
         problem = self._problem(model)
-        if goes_on:
+        if continues:
             self._require_unchanged(problem, device)
         inputs, targets = self._inputs(torch.from_numpy(X), seed, continuation.epochs), torch.from_numpy(Y)
+        # Training and held-out samples.
         w = None if sample_weight is None else torch.from_numpy(sample_weight)
         held_out = w_held_out = None
         if holds_out:
@@ -211,14 +213,15 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
             held_out = inputs[other].to(device), targets[other]
             w_held_out = None if w is None else w[other].to(device)
             inputs, targets, w = inputs[train], targets[train], None if w is None else w[train]
-        # The network learns standardised targets, by the mean and deviation of those that it is trained on.
-        scale = self._target_scale if goes_on else self._find_target_scale(problem, targets, w)
-        if scale is None and not goes_on and targets.is_floating_point() and problem.loss.activation == Identity():
+        # Targets (y - mean) / deviation, with mean and deviation of the training targets.
+        scale = self._target_scale if continues else self._find_target_scale(problem, targets, w)
+        if scale is None and not continues and targets.is_floating_point() and problem.loss.activation == Identity():
             start_at_mean(model, targets, w)
         if held_out is not None:
-            held_out = held_out[0], as_learnt(held_out[1], scale, inputs.dtype).to(device)
-        targets = as_learnt(targets, scale, inputs.dtype)
+            held_out = held_out[0], standardise(held_out[1], scale, inputs.dtype).to(device)
+        targets = standardise(targets, scale, inputs.dtype)
         inputs, targets, w = inputs.to(device), targets.to(device), None if w is None else w.to(device)
+        # Training.
         result = fit(
             problem,
             (inputs, targets),
@@ -231,14 +234,16 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
             validation_weights=w_held_out,
             callbacks=[continuation, *([] if stopper is None else [stopper]), *self.callbacks, *progress],
         )
+        # The solver's state does not belong to parameters of an earlier epoch.
         put_back = stopper is not None and stopper.restore_best and stopper.waited > 0
         if put_back or result.outcome in (Outcome.DIVERGED, Outcome.INTERRUPTED):
             continuation.forget_solver()
-        if goes_on:
+        if continues:
             self._left = continuation.left
         report_end(result)
+        # Metrics of the final parameters, without noise.
         with problem.network.evaluating():
-            reached = measured(problem, Batch.whole(problem, inputs, targets, w), classify=False)
+            reached = evaluate_network(problem, Batch.whole(problem, inputs, targets, w), classify=False)
         self.model_ = model
         self.out_activation_ = problem.loss.activation
         self.n_iter_ = continuation.epochs
@@ -250,11 +255,11 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
         return reached
 
     def _find_target_scale(self, problem: LiftedProblem, Y: Tensor, weights: Tensor | None) -> TargetScale | None:
-        """How targets are standardised; None where the network learns them as they are."""
+        """Return mean and deviation by which training standardises the targets; None if it does not."""
         return None
 
     def _require_unchanged(self, problem: LiftedProblem, device: torch.device) -> None:
-        """An error unless the network that training goes on with is the one that the settings ask for."""
+        """Raise an error unless the fitted network has the layers and the device of the settings."""
         linear = [module for module in problem.model.children() if isinstance(module, nn.Linear)]
         activations = [problem.network[layer].activation for layer in hidden_layers(problem.depth)]
         has = [module.out_features for module in linear[:-1]], activations, linear[0].weight.device
@@ -262,19 +267,20 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
         for name, before, now in zip(("hidden layers of", "activations", "device"), has, wanted, strict=True):
             if before != now:
                 raise SettingError(
-                    f"training goes on with {name} {before}, but {now} {'was' if name == 'device' else 'were'} given: "
+                    f"training continues with {name} {before}, but {now} {'was' if name == 'device' else 'were'} "
+                    "given: "
                     "use warm_start=False, or a new estimator."
                 )
 
     def _inputs(self, X: Tensor, seed: int, epochs: int) -> Tensor:
-        """What the network is given in training."""
+        """Return the training inputs."""
         return X
 
     def _stopper(self, solver: Solver[Any], holds_out: bool) -> EarlyStopping | None:
-        """Ends a run that no longer improves.
+        """Return the callback that ends a run which no longer improves.
 
-        The parameters of the best epoch are put back, unless nothing is held out and the solver is after more than a
-        low objective.
+        It restores the parameters of the best epoch, unless no samples are held out and the lowest objective is not
+        the solver's aim.
         """
         tol, patience = settings.tolerance(self.tol), whole(self.n_iter_no_change, "n_iter_no_change")
         if holds_out:
@@ -289,12 +295,12 @@ class LiftedEstimator(BaseEstimator):  # type: ignore[misc]
         return np.float32 if self.model_[0].weight.dtype == torch.float32 else np.float64
 
     def _checked(self, X: Any) -> Any:
-        """X as the fitted network takes it: an array, or a sparse matrix as CSR."""
+        """Return X, checked against the fitted network: an array, or a sparse matrix as CSR."""
         check_is_fitted(self)
-        return self._validated(X, goes_on=True)
+        return self._validated(X, continues=True)
 
     def _forward(self, module: nn.Module, X: Any) -> Tensor:
-        """The module's outputs, brought to the CPU; a few samples at a time are moved and, if sparse, written out."""
+        """Return the module's outputs on the CPU; samples are moved and made dense `_ROWS` at a time."""
         device = self.model_.get_parameter("0.weight").device
         parts = (settings.dense(X[first : first + _ROWS]) for first in range(0, X.shape[0], _ROWS))
         with torch.no_grad():

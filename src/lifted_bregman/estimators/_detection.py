@@ -1,4 +1,4 @@
-"""What the two detectors share: an autoencoder, its training, and the scale of its energies."""
+"""The base class of the two detectors: autoencoders, their training, and the scales of their energies."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from lifted_bregman.tasks.term_energies import Where, require_autoencoder, requi
 from lifted_bregman.training.callbacks import Progress
 from lifted_bregman.training.fit import default_solver, fit
 
-_MOST_EPOCHS, _STEPS = 8, 60  # of the default, found on other tables than those of the benchmark
-_ROWS = 4096  # samples whose scores are computed together
+_MOST_EPOCHS, _STEPS = 8, 60  # defaults, chosen on other tables than those of the benchmark
+_ROWS = 4096  # samples in one forward pass, to bound the memory
 _STANDARDISE = ("features", "samples", None)
 
 Network = nn.Module | Callable[[tuple[int, ...]], nn.Module]
 
 
 class EnergyDetector(BaseEstimator):  # type: ignore[misc]
-    """Autoencoders that are trained by a lifted solver, and score samples by the energies of their layers."""
+    """Scores samples by the energies of autoencoders that a lifted solver trains."""
 
     model_: nn.Module
     scales_: list[EnergyScale]
@@ -89,12 +89,12 @@ class EnergyDetector(BaseEstimator):  # type: ignore[misc]
         return hasattr(self, "scales_")
 
     def explain(self, X: Any) -> Explanation:
-        """The parts of each sample's score: by layer, which sum to the score, and of the output's part by feature."""
+        """Return the parts of each sample's score by layer, whose sum is the score, and the output's by feature."""
         inputs = self._tensor(self._checked(X))
         return mean_explanation([scale.explain(inputs) for scale in self.scales_])
 
     def reconstruct(self, X: Any) -> Array:
-        """What the autoencoders return on average, (samples, features), in the units of X."""
+        """Return the mean of the autoencoders' outputs, (samples, features), in the units of X."""
         rows = self._checked(X)
         inputs = self._tensor(rows)
         with torch.no_grad():
@@ -109,7 +109,7 @@ class EnergyDetector(BaseEstimator):  # type: ignore[misc]
     # Training
 
     def _learn(self, X: Any) -> Array:
-        """Trains new autoencoders on X, and returns the scores of its samples."""
+        """Train new autoencoders on X, and return the scores of its samples."""
         solver = default_solver() if self.solver is None else settings.solver(self.solver)
         epochs = None if self.epochs is None else whole(self.epochs, "epochs")
         batch_size = None if self.batch_size is None else whole(self.batch_size, "batch_size")
@@ -120,7 +120,7 @@ class EnergyDetector(BaseEstimator):  # type: ignore[misc]
         progress = [Progress(line_seconds=0.0)] if settings.verbose(self.verbose) else []
         device = resolve_device(self.device)
         members = whole(self.members, "members")
-        self.__dict__.pop("scales_", None)  # a fit that fails leaves none, rather than one for other data
+        self.__dict__.pop("scales_", None)  # a fit that fails leaves no scales of earlier data
         X = self._validated(autoencoders.flat_images(X, shape), reset=True)
         self._shape = (X.shape[1],) if shape is None else shape
         self._find_standards(X, rule)
@@ -134,7 +134,7 @@ class EnergyDetector(BaseEstimator):  # type: ignore[misc]
             problem = lift(model, loss=SquaredError(), example=inputs[:2])
             require_autoencoder(problem, inputs)
             if shape is None and self.network is None:
-                start_at_mean(model, inputs, None)  # type: ignore[arg-type]  # a Sequential of ours
+                start_at_mean(model, inputs, None)  # type: ignore[arg-type]  # built by dense_autoencoder
             data, callbacks = (inputs, inputs), [*self.callbacks, *progress]
             result = fit(problem, data, solver, epochs=epochs, batch_size=batch_size, seed=seed, callbacks=callbacks)
             report_end(result)
@@ -147,7 +147,7 @@ class EnergyDetector(BaseEstimator):  # type: ignore[misc]
         return self._scores(X)
 
     def _network(self, dtype: torch.dtype, seed: int) -> nn.Module:
-        """The autoencoder before training."""
+        """Return an untrained autoencoder."""
         if self.network is not None:
             if self.hidden is not None:
                 raise SettingError("hidden and network are both given: leave hidden out, the network has its widths.")
@@ -175,25 +175,25 @@ class EnergyDetector(BaseEstimator):  # type: ignore[misc]
         return given
 
     def _find_standards(self, X: Array, rule: str | None) -> None:
-        """Mean and deviation of each feature, where features are standardised."""
+        """Set mean and deviation of each feature, if features are standardised; else 0 and 1."""
         self._by_sample = rule == "samples"
         self._mean, self._deviation = np.zeros(1), np.ones(1)
         if rule == "features":
             self._mean = X.mean(0, dtype=np.float64)
             deviation = X.std(0, dtype=np.float64)
-            # Of equal values the deviation is 0 up to the rounding of their mean.
+            # The computed deviation of equal values is of the size of rounding errors: count it as 0, and divide by 1.
             rounding = len(X) * np.finfo(np.float64).eps * np.abs(self._mean)
             self._deviation = np.where(deviation > rounding, deviation, 1.0)
 
     def _standards(self, X: Array) -> tuple[Array, Array]:
-        """What is subtracted from X and what it is divided by."""
+        """Return mean and deviation, of the training features or of each sample of X."""
         if not self._by_sample:
             return self._mean, self._deviation
         deviation = X.std(1, dtype=np.float64, keepdims=True)
         return X.mean(1, dtype=np.float64, keepdims=True), np.where(deviation > 0.0, deviation, 1.0)
 
     def _prepared(self, X: Array) -> Tensor:
-        """X as the network takes it, on the CPU."""
+        """Return (X - mean) / deviation in the shape of the network's inputs, on the CPU."""
         mean, deviation = self._standards(X)
         return torch.from_numpy(((X - mean) / deviation).astype(X.dtype)).view(len(X), *self._shape)
 
@@ -214,15 +214,15 @@ class EnergyDetector(BaseEstimator):  # type: ignore[misc]
         return found
 
     def _checked(self, X: Any) -> Array:
-        """X as rows of numbers, as the fitted detector takes it."""
-        check_is_fitted(self)
+        """Return X as rows of numbers, checked against the fitted detector."""
+        check_is_fitted(self, msg="this %(name)s is not fitted yet: call fit(X) with samples of the usual kind first.")
         return self._validated(autoencoders.flat_images(X, self._shape if len(self._shape) == 3 else None), reset=False)
 
     def _tensor(self, X: Array) -> Tensor:
         return self._prepared(X).to(next(self.model_.parameters()).device)
 
     def _scores(self, X: Array) -> Array:
-        """(samples,), higher = more abnormal."""
+        """Return the scores, (samples,); higher is more abnormal."""
         pieces = []
         for first in range(0, len(X), _ROWS):
             inputs = self._tensor(X[first : first + _ROWS])
@@ -232,11 +232,11 @@ class EnergyDetector(BaseEstimator):  # type: ignore[misc]
 
 
 def _few_epochs(samples: int, batch_size: int | None) -> int:
-    """About 60 steps, in at most 8 epochs and at least one."""
+    """Return the number of epochs for about 60 steps, from 1 to 8."""
     return min(_MOST_EPOCHS, max(1, round(_STEPS * (batch_size or 100) / samples)))
 
 
 def _require_contamination(value: Any) -> None:
-    """An error unless it is in (0, 0.5]."""
+    """Raise an error unless the contamination is in (0, 0.5]."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating) or not 0 < value <= 0.5:
         raise SettingError(f"contamination is {value!r}; it must be in (0, 0.5], the part of abnormal samples.")

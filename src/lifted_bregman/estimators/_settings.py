@@ -1,4 +1,4 @@
-"""Checks of the estimators' settings, made when training begins: scikit-learn wants constructors that only store."""
+"""Checks of the estimators' settings at the start of training: scikit-learn's constructors only store them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from lifted_bregman.experiments import specs
 from lifted_bregman.solvers import Solver
 
 ENOUGH_TO_HOLD_OUT = 10_000
-"""Samples from which on early_stopping="auto" holds some out: with fewer, training on all of them predicts better."""
+"""early_stopping="auto" holds samples out if there are at least this many; with fewer, training on all is better."""
 
 _NAMES: dict[str, type[Activation]] = {**specs.ACTIVATIONS, "logistic": Sigmoid}  # as scikit-learn calls it
 
 
 def widths(hidden: Any) -> tuple[int, ...]:
-    """The widths of the hidden layers."""
+    """Return the widths of the hidden layers."""
     try:
         if isinstance(hidden, Iterator):
             raise TypeError("it can be read only once")
@@ -39,7 +39,7 @@ def widths(hidden: Any) -> tuple[int, ...]:
 
 
 def activation(value: Any) -> Activation:
-    """An activation of this library, given by itself or by its name."""
+    """Return an activation of this library, given as an object or by its name."""
     if isinstance(value, str):
         return specs.activation(value, _NAMES)
     if not isinstance(value, Activation):
@@ -51,7 +51,7 @@ def activation(value: Any) -> Activation:
 
 
 def solver(value: Any) -> Solver[Any]:
-    """A solver of this library."""
+    """Return the solver; raise an error unless it is one of this library."""
     if not isinstance(value, Solver):
         raise SettingError(f"solver is {value!r}; it must be a solver such as lb.ImplicitSGD(), or None.")
     return value
@@ -65,19 +65,19 @@ def verbose(value: Any) -> bool:
 
 
 def not_negative(value: Any, name: str) -> float:
-    """A finite number of at least 0."""
+    """Return the value as a float; raise an error unless it is finite and at least 0."""
     if not _is_number(value) or not 0.0 <= value < math.inf:
         raise SettingError(f"{name} is {value!r}; it must be a finite number of at least 0.")
     return float(value)
 
 
 def tolerance(value: Any) -> float | None:
-    """What counts as an improvement; None for anything."""
+    """Return the least decrease that counts as an improvement; None if every decrease counts."""
     return None if value is None else not_negative(value, "tol")
 
 
 def fraction(value: Any) -> float:
-    """The part of the samples to hold out."""
+    """Return the fraction of the samples to hold out."""
     if not _is_number(value) or not 0.0 < value < 1.0:
         raise SettingError(f"validation_fraction is {value!r}; it must be between 0 and 1.")
     return float(value)
@@ -91,14 +91,14 @@ def holds_out(value: Any, samples: int) -> bool:
 
 
 def flag(value: Any, name: str, expected: str = "True or False") -> bool:
-    """A yes or no."""
+    """Return the value as a bool; raise an error unless it is one."""
     if not isinstance(value, bool | np.bool_):
         raise SettingError(f"{name} is {value!r}; it must be {expected}.")
     return bool(value)
 
 
 def float_types(dtype: Any) -> Any:
-    """What X is turned into: the given dtype, or for None that of X if it is float32 or float64, else float64."""
+    """Return the dtypes that X may have: the given one, or for None float64 (the default) and float32."""
     if dtype is None:
         return [np.float64, np.float32]
     try:
@@ -111,34 +111,36 @@ def float_types(dtype: Any) -> Any:
 
 
 def dense(X: Any) -> NDArray[Any]:
-    """X as an array; a sparse matrix is written out."""
+    """Return X as a dense array."""
     array: NDArray[Any] = X.toarray() if issparse(X) else X
     return array
 
 
 def require_memory(X: Any) -> None:
-    """An error for a sparse matrix that does not fit into this machine's memory when it is written out."""
+    """Raise an error for a sparse matrix that as a dense array exceeds this machine's memory."""
     if not issparse(X) or not hasattr(os, "sysconf"):
         return
     needed, there = math.prod(X.shape) * X.dtype.itemsize, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > there:
         raise DataError(
-            f"X is a sparse matrix of {X.shape[0]:,} x {X.shape[1]:,}, which training writes out: {needed / 1e9:,.0f} "
-            f"GB, and this machine has {there / 1e9:,.0f}. Give partial_fit some rows at a time, or fewer features."
+            f"X is a sparse matrix of {X.shape[0]:,} x {X.shape[1]:,}, which training makes dense: it needs "
+            f"{needed / 1e9:,.0f} GB, and this machine has {there / 1e9:,.0f}: give partial_fit some rows at a time, "
+            "or use "
+            "fewer features."
         )
 
 
 def refuse_masked(value: Any, name: str) -> None:
-    """An error for a masked array, of which scikit-learn would read the entries behind the mask."""
+    """Raise an error for a masked array, because scikit-learn would use the masked entries."""
     if np.ma.isMaskedArray(value):
         raise DataError(
-            f"{name} is a masked array, and what it masks would count: give {name}.filled(value), or leave these "
+            f"{name} is a masked array, whose masked entries would be used: give {name}.filled(value), or leave these "
             "samples out."
         )
 
 
 def class_weights(class_weight: Any, classes: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
-    """The weight of each class, in the meaning of scikit-learn: None, "balanced" in y, or a dict."""
+    """Return the weight of each class by scikit-learn's rules: None, "balanced" or a dict."""
     if isinstance(class_weight, Mapping):
         for label, weight in class_weight.items():
             if not _is_number(weight) or not 0.0 <= weight < math.inf:
@@ -155,7 +157,7 @@ def class_weights(class_weight: Any, classes: NDArray[Any], y: NDArray[Any]) -> 
 
 
 def positive_weights(sample_weight: Any, X: NDArray[Any]) -> tuple[NDArray[Any] | None, NDArray[Any] | slice]:
-    """The weights above 0, or None, and the samples that have them: a sample of weight 0 is left out."""
+    """Return the positive weights, or None, and which samples have them; samples of weight 0 are left out."""
     if sample_weight is None:
         return None, slice(None)
     refuse_masked(sample_weight, "sample_weight")
@@ -164,9 +166,7 @@ def positive_weights(sample_weight: Any, X: NDArray[Any]) -> tuple[NDArray[Any] 
         raise DataError(f"sample_weight has the shape {w.shape}; expected ({len(X)},), one number for each sample.")
     kept = w > 0.0
     if (w < 0.0).any() or not kept.any():
-        raise DataError(
-            "sample_weight has negative values or nothing but zeros: weights are 0 or above, one of them > 0."
-        )
+        raise DataError("sample_weight has negative values or only zeros: give weights >= 0, at least one of them > 0.")
     return w[kept], kept
 
 

@@ -1,4 +1,4 @@
-"""What the estimators need around `fit`: a network to begin with, a way to go on, and loud ends."""
+"""Parts of the estimators' training: initial network, target scale, continuation, errors and warnings at the end."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from lifted_bregman._generators import named_generator
 from lifted_bregman.activations import Activation
 from lifted_bregman.errors import DivergedError
 from lifted_bregman.solvers import Callback, Outcome, Result, Run, Solver
-from lifted_bregman.solvers._mirror import MirrorDescent
+from lifted_bregman.solvers.mirror_descent import MirrorDescent
 
 
 def dense_network(
     widths: Sequence[int], activations: Sequence[Activation], dtype: torch.dtype, seed: int
 ) -> nn.Sequential:
-    """Linear maps with the activations between them: Glorot's uniform weights, a function of the seed, and biases 0."""
+    """Return linear maps with activations between them: Glorot's uniform weights drawn from the seed, biases 0."""
     modules: list[nn.Module] = []
     for layer, (width, wider) in enumerate(pairwise(widths), start=1):
-        linear = skip_init(nn.Linear, width, wider, dtype=dtype)  # torch's own weights would use its global generator
+        linear = skip_init(nn.Linear, width, wider, dtype=dtype)  # nn.Linear would draw from the global generator
         nn.init.xavier_uniform_(linear.weight, generator=named_generator(seed, "initialisation", layer))
         nn.init.zeros_(linear.bias)
         modules.append(linear)
@@ -38,7 +38,7 @@ def dense_network(
 
 
 def start_at_mean(model: nn.Sequential, Y: Tensor, weights: Tensor | None) -> None:
-    """The last bias at the mean target, so that targets far from 0 cost no epochs."""
+    """Set the last bias to the mean target, so that training need not learn an offset."""
     mean = Y.mean(0) if weights is None else weights.to(Y.dtype) @ Y / weights.sum()
     with torch.no_grad():
         model.get_parameter(f"{len(model) - 1}.bias").copy_(mean)
@@ -48,35 +48,35 @@ class TargetScale(NamedTuple):
     """Standardised targets: (Y - mean) / scale."""
 
     mean: Tensor
-    """Of each output, (outputs,)."""
+    """The mean of each output, (outputs,)."""
     scale: Tensor
     """The standard deviation of each output, (outputs,); 1 where all targets are equal."""
 
     @classmethod
     def of(cls, Y: Tensor, weights: Tensor | None) -> TargetScale:
-        """Mean and standard deviation of targets (samples, outputs) in float64, each sample counted by its weight."""
+        """Return weighted mean and standard deviation of targets (samples, outputs), in float64."""
         w = torch.ones(len(Y), dtype=Y.dtype) if weights is None else weights.double()
         w = w / w.sum()
         mean = w @ Y
         deviation = (w @ (Y - mean).square()).sqrt()
-        # The deviation of n equal numbers is 0 but for the rounding of their mean.
+        # The computed deviation of n equal numbers is of the size of rounding errors: count it as 0.
         rounding = len(Y) * torch.finfo(Y.dtype).eps * mean.abs()
         return cls(mean, torch.where(deviation > rounding, deviation, 1.0))
 
     def restore(self, Z: Tensor) -> Tensor:
-        """What the network predicts, in the units of the targets and the dtype of Z."""
+        """Return predictions in the units of the targets and the dtype of Z: mean + scale · Z."""
         return (self.mean + self.scale * Z.double()).to(Z.dtype)
 
 
-def as_learnt(Y: Tensor, scale: TargetScale | None, dtype: torch.dtype) -> Tensor:
-    """Targets as the network learns them: standardised if there is a scale, numbers in `dtype`, labels as they are."""
+def standardise(Y: Tensor, scale: TargetScale | None, dtype: torch.dtype) -> Tensor:
+    """Return the training targets: standardised if there is a scale, numbers in `dtype`, labels unchanged."""
     if not Y.is_floating_point():
         return Y
     return (Y if scale is None else (Y - scale.mean) / scale.scale).to(dtype)
 
 
 def split(samples: int, fraction: float, labels: NDArray[Any] | None, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The samples to train on and those to validate on, labels in proportion where there are enough of each."""
+    """Split samples into training and validation indices, stratified by label if each label has enough samples."""
     if labels is not None:
         counts = np.bincount(labels)
         counts = counts[counts > 0]
@@ -87,20 +87,19 @@ def split(samples: int, fraction: float, labels: NDArray[Any] | None, seed: int)
 
 
 class Continuation(Callback):
-    """Begins where an earlier run ended: at its epoch, and with its solver's state where that is of no sample.
+    """Starts a run at the epoch of the last one, with the solver's state unless it has a variable for each sample.
 
-    The order of the samples depends on seed and epoch, so that k runs of one epoch on the same samples are one run of
-    k epochs, unless the solver's rate ends with the run.  It then goes on with that of the longer run.  A state with
-    variables for all samples is of those samples, and begins anew with others.
+    The order of the samples depends on seed and epoch: k runs of one epoch on the same samples are one run of k epochs.
+    If the solver's step sizes fall to 0 at the end of a run, they follow the schedule of the longer run.
     """
 
     def __init__(self, solver: Solver[Any], left: dict[str, Any] | None, *, ends: bool) -> None:
         self.solver = solver
-        """As it was given: the run's own knows the run's length, which is another in each run."""
+        """The solver as given; `run.solver` is planned for the length of one run."""
         self.ends = ends
-        """Whether the rate may end with this run; not where nobody knows how many will follow."""
+        """Whether the step sizes may fall to 0 at the end of this run; False for `partial_fit`."""
         self.left = left
-        """What the last run left behind; None before the first."""
+        """State at the end of the last run; None before the first."""
         self._portable = False
 
     def started(self, run: Run) -> None:
@@ -112,7 +111,8 @@ class Continuation(Callback):
             entries["solver"] = self.left["solver"]
         run.load_state_dict(entries)
         if self.ends and run.source.batches is not None:
-            # Earlier steps may have been on other samples, or by another solver: K = the state's steps + those ahead.
+            # The planned length is K = steps in the solver's state + steps of this run; earlier runs may have had other
+            # samples or another solver.
             done, ahead = run.state.steps, run.epochs - self.epochs
             run.solver = self.solver.planned(done + ahead * run.source.batches, run.epochs if done else ahead)
 
@@ -121,25 +121,24 @@ class Continuation(Callback):
         broken_off = run.batch > 0
         self.left = entries | {"epoch": run.epoch + broken_off, "batch": 0, "solver": None, "of": None}
         if self._portable:
-            # The variables are those of the last batch, which the next one does not read.
+            # The next run does not read the variables of the last batch.
             self.left |= {"solver": entries["solver"] | {"variables": None}, "of": self.solver}
 
     @property
     def epochs(self) -> int:
-        """Epochs so far, one that was broken off included."""
+        """Number of epochs so far, an interrupted one included."""
         return 0 if self.left is None else int(self.left["epoch"]) - 1
 
     def forget_solver(self) -> None:
-        """After parameters were put back that the solver's state does not belong to."""
+        """Discard the solver's state, after parameters of another epoch were restored."""
         if self.left is not None:
             self.left |= {"solver": None, "of": None}
 
 
 def seeks_lowest_objective(solver: Solver[Any]) -> bool:
-    """Whether the parameters with the lowest objective are what the solver is after.
+    """Whether the solver aims at the lowest objective, so that the parameters of the best epoch may be restored.
 
-    Not where it keeps parameters simple without counting that in the objective, or has a last word after its last
-    step: it would be undone.
+    False for solvers that regularise outside the objective, and for those with a final step, which would be undone.
     """
     if isinstance(solver, MirrorDescent):
         return not solver.penalties
@@ -147,7 +146,7 @@ def seeks_lowest_objective(solver: Solver[Any]) -> bool:
 
 
 def report_end(result: Result) -> None:
-    """Raises if the run diverged, warns if it ended before it should have."""
+    """Raise an error if the run diverged; warn if it was interrupted or stalled."""
     if result.outcome is Outcome.DIVERGED:
         raise DivergedError(
             f"{result.message} Standardise the features, and targets of large variance, or choose another solver or "

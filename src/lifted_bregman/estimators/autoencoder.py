@@ -25,7 +25,7 @@ from lifted_bregman.solvers import Callback, Solver
 
 
 class LiftedAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, LiftedEstimator):  # type: ignore[misc]
-    """A dense network that is trained by a lifted solver to reproduce its input through a sparse code.
+    """A dense network that reproduces its input through a sparse code, trained by a lifted solver.
 
     The code is the output of the middle hidden layer (of the lower one, if two are in the middle).  Its activation is
     SoftThreshold(code_threshold), which makes exact zeros, and its variable has the penalty L1(code_penalty), which
@@ -37,40 +37,46 @@ class LiftedAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Lifte
             "tanh", "logistic" or "leaky-relu:0.1".
         code_penalty: the weight of the penalty on the code, >= 0; 0 for none.
         code_threshold: the threshold of the code's activation, >= 0; 0 for a linear code, None for `code_penalty`.
-        noise: the standard deviation of Gaussian noise, >= 0.  Above 0 the network is trained to make X out of X plus
-            noise, which is drawn once for each call of `fit` or `partial_fit`, belongs to the data and counts in the
-            objective; for every solver.  `input_noise` is drawn anew in each step instead.
+        noise: the standard deviation of Gaussian noise, >= 0.  Above 0 the network learns X from X plus noise.
+            The noise is drawn once for each call of `fit` or `partial_fit` and is part of the data: it counts in the
+            objective, and every solver takes it.  `input_noise` is drawn in each step instead.
         loss: `SquaredError()`, the default, or `BregmanLoss(activation)` for features in the range of an activation.
         solver: any solver or baseline; None for the default of `lifted_bregman.fit`.
         epochs: passes over the samples, >= 1; steps for a solver that takes the whole set.
         batch_size: samples per step; None for min(100, samples).
         weights: λ_1 .. λ_{L-1} > 0 of the hidden layers in the lifted energy, or one number for all; 1 by default.
         parameter_penalty: on the weights of every layer, such as `penalties.SquaredL2(1e-4)`.
-        dropout: the part of the units of each hidden layer that are 0 in a step of training, in [0, 1); drawn anew for
-            each step and sample.  Predictions use all units.  It takes a solver for batches, such as the default.
+        dropout: the fraction of the units of each hidden layer set to 0 in a training step, in [0, 1); drawn anew for
+            each step and sample.  Predictions use all units.  The solver must work on batches, as the default does.
         input_noise: the standard deviation of Gaussian noise that is added to X in training, in its units, >= 0; drawn
             anew for each step.  The targets stay X without noise.
-        tol: the least decrease of the objective that counts as an improvement, >= 0; None to make all epochs, as suits
-            the default solver, whose rate ends at 0 with them.
+        tol: the least decrease of the objective that counts as an improvement, >= 0.  None to make all epochs, as the
+            default solver needs: its step sizes fall to 0 at the last epoch.
         n_iter_no_change: epochs without an improvement after which training ends.
         early_stopping: whether to hold out a `validation_fraction` of the samples, and to stop when the objective on
-            them no longer improves.  "auto" holds out from 10,000 samples on; with fewer it trains on all, and stops
-            when the training objective no longer falls.
-        warm_start: whether `fit` goes on with the network of the last `fit`, for `epochs` more, with the schedule
+            them no longer improves.  "auto" does so for 10,000 samples or more.  With fewer it trains on all of them,
+            and stops when the training objective no longer falls.
+        warm_start: whether `fit` continues to train the network of the last `fit`, for `epochs` more, with the schedule
             of the longer run.
         dtype: "float32" or "float64"; None for that of X, float64 if X is neither.
-        device: that network and samples are trained on, such as "cpu" or "cuda"; None for the CPU.
+        device: of the network and the samples in training, such as "cpu" or "cuda"; None for the CPU.
         verbose: 0 for nothing, 1 for a line an epoch on standard error (a live bar on a terminal).
         callbacks: of `lifted_bregman.callbacks`, such as Progress() or Timer(60).
-        random_state: fixes initial weights, held-out samples, order, dropout and noise; None for new ones each time.
+        random_state: seed of initial weights, held-out samples, order, dropout and noise; None for a new one each time.
 
     The parameters of the epoch with the lowest (validation) objective are kept.  If training meets NaN or infinity
     `fit` raises `DivergedError`; it warns if Ctrl-C was pressed, and keeps what was reached, and if all codes are 0.
 
     Attributes: `model_`, an nn.Sequential without the final activation `out_activation_`, and its halves `encoder_` and
     `decoder_`; `n_iter_`, the epochs made; `history_`, one row an epoch, with the "sparsity" of the code;
-    `loss_curve_`, the training objective after each epoch; `loss_`, that of the parameters that are kept; `outcome_`
+    `loss_curve_`, the training objective after each epoch; `loss_`, that of the final parameters; `outcome_`
     and `message_`, how training ended; `n_features_in_` and, where X has them, `feature_names_in_`.
+
+    Example:
+        >>> X = np.random.default_rng(0).normal(size=(100, 2)) @ np.ones((2, 6))
+        >>> codes = lb.LiftedAutoencoder(hidden=(8, 3, 8), epochs=10, random_state=0).fit(X).transform(X)
+        >>> codes.shape
+        (100, 3)
     """
 
     default_loss: ClassVar[type[SquaredError]] = SquaredError
@@ -155,22 +161,22 @@ class LiftedAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Lifte
         return X + level * noise.to(X.dtype)
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Trains the network to reproduce X (samples, features); y is ignored."""
-        return self._learn(X, goes_on=self._goes_on())
+        """Train the network to reproduce X (samples, features); y is ignored."""
+        return self._learn(X, continues=self._continues())
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
-        """One epoch on these samples, with the network and the solver's state of the last call; y is ignored.
+        """Train for one epoch on these samples, with the network and the solver's state of the last call; y is ignored.
 
-        Early stopping belongs to `fit`.  A solver whose variables belong to samples begins with new ones.
+        Early stopping belongs to `fit`.  A solver with a variable for each sample starts with new variables.
         """
-        return self._learn(X, goes_on=self._goes_on(incremental=True), incremental=True)
+        return self._learn(X, continues=self._continues(incremental=True), incremental=True)
 
-    def _learn(self, X: Any, *, goes_on: bool, incremental: bool = False) -> Self:
-        X = self._training_data(X, goes_on=goes_on)
-        reached = self._train(X, X, X.shape[1], goes_on=goes_on, incremental=incremental)
+    def _learn(self, X: Any, *, continues: bool, incremental: bool = False) -> Self:
+        X = self._training_data(X, continues=continues)
+        reached = self._train(X, X, X.shape[1], continues=continues, incremental=incremental)
         if reached["sparsity"] == 1.0 and not incremental:
             warnings.warn(
-                "Every code is 0, whatever the sample: use a smaller code_penalty, or standardise the features.",
+                "The codes of all samples are 0: use a smaller code_penalty, or standardise the features.",
                 ConvergenceWarning,
                 stacklevel=3,
             )
@@ -190,7 +196,7 @@ class LiftedAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Lifte
 
     @property
     def _code_layer(self) -> int:
-        """That of the fitted network, whatever the settings are now."""
+        """The number of the code's layer in the fitted network."""
         return code_layer((len(self.model_) + 1) // 2)
 
     @property
@@ -198,28 +204,29 @@ class LiftedAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Lifte
         return len(self.decoder_.get_parameter("0.weight")[0])
 
     def transform(self, X: Any) -> Array:
-        """The codes of samples X, (samples, width of the code)."""
+        """Return the codes of samples X, (samples, width of the code)."""
         X = self._checked(X)
         return self._forward(self.encoder_, X).numpy()
 
     def inverse_transform(self, codes: Any) -> Array:
-        """What the decoder makes of codes, (samples, features)."""
+        """Decode codes to samples, (samples, features)."""
         check_is_fitted(self)
         settings.refuse_masked(codes, "codes")
         codes = check_array(codes, dtype=self._model_dtype(), order="C", force_writeable=True)
         if codes.shape[1] != self._n_features_out:
             raise DataError(
-                f"the codes have {codes.shape[1]} features and those of this network {self._n_features_out}: give what "
-                "transform returns."
+                f"the codes have {codes.shape[1]} features; expected {self._n_features_out}, as transform returns "
+                "them: give "
+                "codes of this network."
             )
         return self.out_activation_(self._forward(self.decoder_, codes)).numpy()
 
     def denoise(self, X: Any) -> Array:
-        """What the network makes of samples X, inverse_transform(transform(X)); most useful with `noise` above 0."""
+        """Return inverse_transform(transform(X)); train with `noise` above 0 to remove noise from X."""
         return self._reconstructed(self._checked(X))
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Minus the mean squared error of the reconstruction, over samples and features; y is ignored."""
+        """Return minus the mean squared error of the reconstruction, over samples and features; y is ignored."""
         X = settings.dense(self._checked(X))
         return -float(np.square(self._reconstructed(X) - X).mean())
 

@@ -28,7 +28,7 @@ def _has_probabilities(estimator: LiftedClassifier) -> bool:
 
 
 class LiftedClassifier(ClassifierMixin, LiftedEstimator):  # type: ignore[misc]
-    """A dense network that is trained by a lifted solver to tell classes apart.
+    """A dense network for classes, trained by a lifted solver.
 
     The network has one output for each class and is trained on `loss`; a sample belongs to the largest output.  Where y
     is an indicator matrix (samples, labels) of zeros and ones, a sample may have any number of labels: each output then
@@ -40,38 +40,45 @@ class LiftedClassifier(ClassifierMixin, LiftedEstimator):  # type: ignore[misc]
             "leaky-relu:0.1".
         loss: `CrossEntropy()`, the default, or `SquaredError()` to one-hot targets, as in the paper.  For indicator
             matrices `BregmanLoss(Sigmoid())`, which is the default there.
-        class_weight: by which the samples of each class count, beside sample_weight: a dict from classes to weights
+        class_weight: factors of sample_weight for the samples of each class: a dict from classes to weights
             >= 0, or "balanced" for samples / (classes · samples of the class); None for 1.  Not for indicator matrices.
         solver: any solver or baseline; None for the default of `lifted_bregman.fit`.
         epochs: passes over the samples, >= 1; steps for a solver that takes the whole set.
         batch_size: samples per step; None for min(100, samples).
         weights: λ_1 .. λ_{L-1} > 0 of the hidden layers in the lifted energy, or one number for all; 1 by default.
         parameter_penalty: on the weights of every layer, such as `penalties.SquaredL2(1e-4)`.
-        dropout: the part of the units of each hidden layer that are 0 in a step of training, in [0, 1); drawn anew for
-            each step and sample.  Predictions use all units.  It takes a solver for batches, such as the default.
+        dropout: the fraction of the units of each hidden layer set to 0 in a training step, in [0, 1); drawn anew for
+            each step and sample.  Predictions use all units.  The solver must work on batches, as the default does.
         input_noise: the standard deviation of Gaussian noise that is added to X in training, in its units, >= 0; drawn
             anew for each step.
-        tol: the least decrease of the objective that counts as an improvement, >= 0; None to make all epochs, as suits
-            the default solver, whose rate ends at 0 with them.
+        tol: the least decrease of the objective that counts as an improvement, >= 0.  None to make all epochs, as the
+            default solver needs: its step sizes fall to 0 at the last epoch.
         n_iter_no_change: epochs without an improvement after which training ends.
         early_stopping: whether to hold out a `validation_fraction` of the samples, in proportion by class where there
-            are enough of each, and to stop when the objective on them no longer improves.  "auto" holds out from 10,000
-            samples on; with fewer it trains on all, and stops when the training objective no longer falls.
-        warm_start: whether `fit` goes on with the network of the last `fit`, for `epochs` more, with the schedule
+            are enough of each, and to stop when the objective on them no longer improves.  "auto" does so for 10,000
+            samples or more.  With fewer it trains on all of them, and stops when the training objective no longer
+            falls.
+        warm_start: whether `fit` continues to train the network of the last `fit`, for `epochs` more, with the schedule
             of the longer run.
         dtype: "float32" or "float64"; None for that of X, float64 if X is neither.
-        device: that network and samples are trained on, such as "cpu" or "cuda"; None for the CPU.
+        device: of the network and the samples in training, such as "cpu" or "cuda"; None for the CPU.
         verbose: 0 for nothing, 1 for a line an epoch on standard error (a live bar on a terminal).
         callbacks: of `lifted_bregman.callbacks`, such as Progress() or Timer(60).
-        random_state: fixes initial weights, held-out samples, order, dropout and noise; None for new ones each time.
+        random_state: seed of initial weights, held-out samples, order, dropout and noise; None for a new one each time.
 
     The parameters of the epoch with the lowest (validation) objective are kept.  If training meets NaN or infinity
     `fit` raises `DivergedError`; if Ctrl-C is pressed it warns and keeps what was reached.
 
     Attributes: `model_`, an nn.Sequential without the final activation `out_activation_`; `classes_`, for an indicator
     matrix the numbers of its columns; `multilabel_`, whether y was one; `n_iter_`, the epochs made; `history_`, one row
-    an epoch; `loss_curve_`, the training objective after each epoch; `loss_`, that of the parameters that are kept;
+    an epoch; `loss_curve_`, the training objective after each epoch; `loss_`, that of the final parameters;
     `outcome_` and `message_`, how training ended; `n_features_in_` and, where X has them, `feature_names_in_`.
+
+    Example:
+        >>> X = np.random.default_rng(0).normal(size=(200, 2))
+        >>> classifier = lb.LiftedClassifier(hidden=(16,), epochs=30, random_state=0).fit(X, X[:, 0] > 0)
+        >>> classifier.score(X, X[:, 0] > 0) > 0.9
+        True
     """
 
     default_loss: ClassVar[type[CrossEntropy]] = CrossEntropy
@@ -131,49 +138,49 @@ class LiftedClassifier(ClassifierMixin, LiftedEstimator):  # type: ignore[misc]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_label = self.loss is None  # the losses of classes do not fit indicators
+        tags.classifier_tags.multi_label = self.loss is None  # losses that the user gives are for classes
         return tags
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Trains the network on samples X (samples, features) with labels y, numbers or strings, or their indicators.
+        """Train the network on samples X (samples, features) with labels y, numbers or strings, or their indicators.
 
         sample_weight multiplies a sample's part of the objective, also of that on samples held out for validation;
         samples of weight 0 are left out.
         """
-        return self._learn(X, y, None, sample_weight, goes_on=self._goes_on())
+        return self._learn(X, y, None, sample_weight, continues=self._continues())
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """One epoch on these samples, with the network and the solver's state of the last call.
+        """Train for one epoch on these samples, with the network and the solver's state of the last call.
 
-        `classes` lists all there will be, and must be given at the first call, unless y is an indicator matrix.  Early
+        `classes` lists every class of all calls; the first call needs it, unless y is an indicator matrix.  Early
         stopping and class_weight="balanced" belong to `fit`.  A solver whose variables belong to samples begins with
         new ones.
         """
         if isinstance(self.class_weight, str) and self.class_weight == "balanced":
             raise SettingError(
-                "class_weight is 'balanced', which needs all samples, and partial_fit has some: give a dict from "
+                "class_weight is 'balanced', which needs all samples, but partial_fit gets only some: give a dict from "
                 "classes to weights."
             )
-        return self._learn(X, y, classes, sample_weight, goes_on=self._goes_on(incremental=True), incremental=True)
+        return self._learn(X, y, classes, sample_weight, continues=self._continues(incremental=True), incremental=True)
 
     def _loss(self) -> BregmanLoss:
         return BregmanLoss(Sigmoid()) if self.loss is None and self._indicators else super()._loss()
 
     def _learn(
-        self, X: Any, y: Any, classes: Any, sample_weight: Any, *, goes_on: bool, incremental: bool = False
+        self, X: Any, y: Any, classes: Any, sample_weight: Any, *, continues: bool, incremental: bool = False
     ) -> Self:
         self._indicators = _is_indicator(y)
-        X, y = self._training_data(X, y, goes_on=goes_on, multi_output=self._indicators)
+        X, y = self._training_data(X, y, continues=continues, multi_output=self._indicators)
         check_classification_targets(y)
         sample_weight, kept = settings.positive_weights(sample_weight, X)
         X, y = X[kept], settings.dense(y)[kept]
         if incremental and classes is None and not self._indicators:
-            if not goes_on:
-                raise SettingError("partial_fit needs classes=, all labels that there will be, at the first call.")
+            if not continues:
+                raise SettingError("the first call of partial_fit needs classes=, the labels of all calls: give them.")
             classes = self.classes_
         found = np.arange(y.shape[1]) if self._indicators else np.unique(y)
         classes = found if classes is None else np.unique(classes)
-        self._require_classes(found, classes, goes_on)
+        self._require_classes(found, classes, continues)
         self._require_loss()
         if self._indicators:
             labels, Y = None, self._checked_indicators(y, X.dtype)
@@ -185,64 +192,65 @@ class LiftedClassifier(ClassifierMixin, LiftedEstimator):  # type: ignore[misc]
             sample_weight, kept = settings.positive_weights(given, X)
             X, labels, Y = X[kept], labels[kept], Y[kept]
         self._train(
-            X, Y, len(classes), goes_on=goes_on, incremental=incremental, sample_weight=sample_weight, labels=labels
+            X, Y, len(classes), continues=continues, incremental=incremental, sample_weight=sample_weight, labels=labels
         )
         self.classes_, self.multilabel_ = classes, self._indicators
         return self
 
-    def _require_classes(self, found: Array, classes: Array, goes_on: bool) -> None:
-        """An error unless the classes found in y are among those given, and both are those of the fitted network."""
-        if goes_on and self._indicators != self.multilabel_:
+    def _require_classes(self, found: Array, classes: Array, continues: bool) -> None:
+        """Raise an error unless y has only given classes, which are also those of a fitted network that continues."""
+        if continues and self._indicators != self.multilabel_:
             kinds = "one label for each sample", "a matrix of indicators"
             before, now = (kinds[kind] for kind in (self.multilabel_, self._indicators))
             raise DataError(
-                f"training goes on with {before}, but y is {now}: use warm_start=False, or a new estimator."
+                f"training continues with {before}, but y is {now}: use warm_start=False, or a new estimator."
             )
         unknown = np.setdiff1d(found, classes)
         if len(unknown):
             raise DataError(
-                f"y holds the label {_listed(unknown[:1])}, which is not among the classes {_listed(classes)}."
+                f"y holds the label {_listed(unknown[:1])}, which is not among the classes {_listed(classes)}: "
+                "list every class in classes= at the first call."
             )
-        if goes_on and not np.array_equal(classes, self.classes_):
+        if continues and not np.array_equal(classes, self.classes_):
             raise DataError(
-                f"training goes on with the classes {_listed(self.classes_)}, but {_listed(classes)} were given: "
+                f"training continues with the classes {_listed(self.classes_)}, but {_listed(classes)} were given: "
                 "use warm_start=False, or a new estimator."
             )
         if len(classes) < 2:
             raise DataError(f"y has only one class, {_listed(classes)}: a classifier needs samples of at least two.")
 
     def _require_loss(self) -> None:
-        """An error unless the loss fits the kind of y."""
+        """Raise an error unless the loss fits the kind of y."""
         loss = self._loss()
         if self._indicators and loss.activation != Sigmoid():
             raise SettingError(
-                f"loss is {self.loss!r}, and y is a matrix of indicators, which takes BregmanLoss(Sigmoid()): leave "
+                f"loss is {self.loss!r}, but y is a matrix of indicators, which needs BregmanLoss(Sigmoid()): leave "
                 "loss=None."
             )
         if not self._indicators and not isinstance(loss, CrossEntropy | SquaredError):
             raise SettingError(f"loss is {self.loss!r}; a classifier takes CrossEntropy() or SquaredError().")
 
     def _checked_indicators(self, y: Array, dtype: Any) -> Array:
-        """Targets of the outputs, (samples, labels) of 0 and 1."""
+        """Return the indicators as targets, (samples, labels) of 0 and 1, after checks."""
         if self.class_weight is not None:
             raise SettingError(
-                f"class_weight is {self.class_weight!r}, and y is a matrix of indicators, whose rows have several "
-                "classes: give sample_weight."
+                f"class_weight is {self.class_weight!r}, but rows of the indicator matrix y may have several classes: "
+                "give sample_weight."
             )
         if not np.isin(y, (0, 1)).all():
             raise DataError(
-                f"y is a matrix with the values {_listed(np.unique(y))}; one of indicators has 0 and 1 only."
+                f"y is a matrix with the values {_listed(np.unique(y))}; expected indicators, 0 and 1 only."
             )
         return y.astype(dtype)
 
     def decision_function(self, X: Any) -> Array:
-        """The outputs before the final activation, (samples, classes); for two classes z_2 - z_1, (samples,)."""
+        """Return the outputs before the final activation, (samples, classes); for two classes z_2 - z_1, (samples,)."""
         X = self._checked(X)
         z: Array = self._forward(self.model_, X).numpy()
         return z[:, 1] - z[:, 0] if len(self.classes_) == 2 and not self.multilabel_ else z
 
     def predict(self, X: Any) -> Array:
-        """The label of each sample; of a network for indicators, (samples, labels), 1 where the probability is > ½."""
+        """Return the label of each sample; for indicators (samples, labels), 1 where the probability is above ½."""
         X = self._checked(X)
         z = self._forward(self.model_, X)
         labels: Array = (z > 0.0).long().numpy() if self.multilabel_ else self.classes_[z.argmax(1).numpy()]
@@ -250,24 +258,24 @@ class LiftedClassifier(ClassifierMixin, LiftedEstimator):  # type: ignore[misc]
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> Array:
-        """The probability of each class or label, (samples, classes); not with SquaredError."""
+        """Return the probability of each class or label, (samples, classes); not with SquaredError."""
         X = self._checked(X)
         z = self._forward(self.model_, X)
         return (z.sigmoid() if self.multilabel_ else z.softmax(1)).numpy()
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_log_proba(self, X: Any) -> Array:
-        """The logarithms of `predict_proba`, without its rounding to 0."""
+        """Return log p of each class or label, computed from the logits, so that no p is rounded to 0."""
         X = self._checked(X)
         z = self._forward(self.model_, X)
         return (logsigmoid(z) if self.multilabel_ else z.log_softmax(1)).numpy()
 
 
 def _is_indicator(y: Any) -> bool:
-    """Whether y is a matrix with a column of indicators for each label, rather than one label for each sample."""
+    """Whether y is a matrix of indicators, a column for each label."""
     try:
         dimensions = y.ndim if hasattr(y, "ndim") else np.asarray(y).ndim
-    except ValueError:  # rows of different lengths, which the checks of y refuse
+    except ValueError:  # rows of different lengths; the checks of y raise the error
         return False
     return dimensions == 2 and bool(type_of_target(y) == "multilabel-indicator")
 

@@ -17,10 +17,10 @@ from lifted_bregman.estimators._detection import EnergyDetector
 class LiftedDetector(EnergyDetector):
     """Finds abnormal samples by the energy of an autoencoder; PyOD's contract.
 
-    Autoencoders are trained on all samples, without labels.  A sample's score adds up what their terms cost, each
-    against its mean over the training samples: the output's term, the terms of the encoder, and how far the code is
-    from those of the training samples (`lb.tasks.EnergyScale` has the formula).  Higher is more abnormal, `predict`
-    gives 1 for abnormal and 0 for usual samples.  `LiftedOutlierDetector` is the same with scikit-learn's signs.
+    Autoencoders are trained on all samples, without labels.  A sample's score is a sum of energies, each
+    divided by its mean over the training samples: the output's, those of the encoder's layers, and the distance of the
+    code from the training samples' codes (`lb.tasks.EnergyScale` has the formula).  Higher is more abnormal, `predict`
+    returns 1 for abnormal and 0 for usual samples.  `LiftedOutlierDetector` is the same with scikit-learn's signs.
 
     Args:
         hidden: the widths of the encoder, the code's last; the decoder mirrors them.  None for (2f, f/2) with f
@@ -28,29 +28,35 @@ class LiftedDetector(EnergyDetector):
             None for (8, 16, 16).
         images: (channels, height, width) or (height, width) of pictures, for a convolutional autoencoder.  X is
             then (samples, channels, height, width), (samples, height, width), or rows of as many numbers.
-        network: an autoencoder of your own, in place of `hidden`: a `torch.nn.Module`, of which a copy is trained, or
-            a function from the shape of a sample to one.  Its code is the narrowest hidden variable.
+        network: an autoencoder in place of `hidden`: a `torch.nn.Module`, which is copied, or a function that returns
+            one for the shape of a sample.  Its code is the narrowest hidden variable.
         activation: of the hidden layers other than the code: one of `lb.activations`, or its name.
         energy: "forward" takes the energies at the forward pass, "minimum" after minimising over the hidden variables.
         steps: sweeps towards that minimum, >= 1.
-        contamination: the part of the training samples beyond the threshold, in (0, 0.5].
+        contamination: the fraction of the training samples above the threshold, in (0, 0.5].
         standardise: "features" by mean and deviation over the training samples, "samples" each by its own (contrast),
             None for neither; "auto" standardises the features of tables, and leaves pictures as they are.
         members: autoencoders with different initial weights, >= 1, whose scores are averaged.
         solver: any solver or baseline; None for the default of `lifted_bregman.fit`.
-        epochs: passes over the samples, >= 1; None for about 60 steps, in at most 8 epochs.  Few are best: an
-            autoencoder that is trained long learns the abnormal samples, too.
+        epochs: passes over the samples, >= 1; None for about 60 steps, in at most 8 epochs.  After many epochs
+            an autoencoder reproduces the abnormal samples too.
         batch_size: samples per step; None for min(100, samples).
         dtype: "float32" or "float64"; None for that of X, float64 if X is neither.
-        device: that network and samples are on, such as "cpu" or "cuda"; None for the CPU.
+        device: of the network and the samples, such as "cpu" or "cuda"; None for the CPU.
         verbose: 0 for nothing, 1 for a line an epoch on standard error.
         callbacks: of `lifted_bregman.callbacks`.
-        random_state: fixes initial weights and the order of samples; None for new ones each time.
+        random_state: seed of initial weights and the order of samples; None for a new one each time.
 
     Attributes: `decision_scores_`, of the training samples; `threshold_`, their (1 - contamination) quantile;
     `labels_`, 1 for the training samples above it; `scales_`, an `EnergyScale` for each autoencoder; `model_`, the
     first autoencoder, and `n_iter_`, `history_`, `outcome_` and `message_` of its training; `n_features_in_` and,
     where X has them, `feature_names_in_`.
+
+    Example:
+        >>> X = np.random.default_rng(0).normal(size=(200, 1)) @ np.ones((1, 4))
+        >>> detector = lb.LiftedDetector(members=1, random_state=0).fit(X)
+        >>> detector.predict([[1.0, 1.0, 1.0, 1.0], [3.0, -3.0, 3.0, -3.0]])
+        array([0, 1])
     """
 
     decision_scores_: Array
@@ -58,28 +64,28 @@ class LiftedDetector(EnergyDetector):
     labels_: Array
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Trains the autoencoder on X (samples, features), and finds the threshold; y is ignored."""
+        """Train the autoencoders on X (samples, features), and set the threshold; y is ignored."""
         self.decision_scores_ = self._learn(X)
         self.threshold_ = float(np.percentile(self.decision_scores_, 100.0 * (1.0 - self.contamination)))
         self.labels_ = (self.decision_scores_ > self.threshold_).astype(int)
         return self
 
     def fit_predict(self, X: Any, y: Any = None) -> Array:
-        """`labels_` after `fit`; y is ignored."""
+        """Fit to X and return `labels_`; y is ignored."""
         return self.fit(X).labels_
 
     def decision_function(self, X: Any) -> Array:
-        """The score of each sample, (samples,); higher is more abnormal."""
+        """Return the score of each sample, (samples,); higher is more abnormal."""
         return self._scores(self._checked(X))
 
     def predict(self, X: Any, return_confidence: bool = False) -> Any:
-        """1 for samples above the threshold, 0 for others, (samples,); with their confidence if that is asked for."""
+        """Return 1 for samples above the threshold and 0 for others, (samples,), and if asked their confidence."""
         scores = self.decision_function(X)
         labels = (scores > self.threshold_).astype(int)
         return (labels, self._confidence(scores)) if return_confidence else labels
 
     def predict_proba(self, X: Any, method: str = "linear", return_confidence: bool = False) -> Any:
-        """The probabilities of being usual and abnormal, (samples, 2).
+        """Return the probabilities of being usual and abnormal, (samples, 2).
 
         method: "linear" maps the range of the training scores to [0, 1]; "unify" takes erf((s - mean)/(√2 deviation))
             of them, not below 0.
@@ -98,7 +104,7 @@ class LiftedDetector(EnergyDetector):
         return (probabilities, self._confidence(scores)) if return_confidence else probabilities
 
     def predict_confidence(self, X: Any) -> Array:
-        """How likely another training set of the same size would give the same label, (samples,) in [0, 1].
+        """Return the probability that another training set of the same size gives the same label, (samples,).
 
         With n training samples, of which k score at most s, the posterior mean of P(score <= s) is p = (1 + k)/(2 + n);
         a sample is labelled 1 with probability P(Binomial(n, p) > n - ⌊n·contamination⌋).
@@ -118,25 +124,31 @@ class LiftedOutlierDetector(OutlierMixin, EnergyDetector):  # type: ignore[misc]
 
     The arguments are those of `LiftedDetector`.
 
-    Attributes: `offset_`, which `decision_function` subtracts from `score_samples`, so that the part `contamination` of
-    the training samples is below 0, and those of `LiftedDetector` that describe the network.
+    Attributes: `offset_`, which `decision_function` subtracts from `score_samples`, so that a fraction `contamination`
+    of the training samples is below 0, and those of `LiftedDetector` that describe the network.
+
+    Example:
+        >>> X = np.random.default_rng(0).normal(size=(200, 1)) @ np.ones((1, 4))
+        >>> detector = lb.LiftedOutlierDetector(members=1, random_state=0).fit(X)
+        >>> detector.predict([[1.0, 1.0, 1.0, 1.0], [3.0, -3.0, 3.0, -3.0]])
+        array([ 1, -1])
     """
 
     offset_: float
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Trains the autoencoder on X (samples, features), and finds the offset; y is ignored."""
+        """Train the autoencoders on X (samples, features), and set the offset; y is ignored."""
         self.offset_ = float(np.percentile(-self._learn(X), 100.0 * self.contamination))
         return self
 
     def score_samples(self, X: Any) -> Array:
-        """Minus the score of each sample, (samples,); lower is more abnormal."""
+        """Return minus the score of each sample, (samples,); lower is more abnormal."""
         return -self._scores(self._checked(X))
 
     def decision_function(self, X: Any) -> Array:
-        """`score_samples(X)` - `offset_`, (samples,), which is below 0 for abnormal samples."""
+        """Return `score_samples(X)` - `offset_`, (samples,), below 0 for abnormal samples."""
         return self.score_samples(X) - self.offset_
 
     def predict(self, X: Any) -> Array:
-        """-1 for abnormal samples and 1 for others, (samples,)."""
+        """Return -1 for abnormal samples and 1 for others, (samples,)."""
         return np.where(self.decision_function(X) < 0.0, -1, 1)

@@ -23,7 +23,7 @@ from lifted_bregman.solvers import Callback, Solver
 
 
 class LiftedRegressor(RegressorMixin, MultiOutputMixin, LiftedEstimator):  # type: ignore[misc]
-    """A dense network that is trained by a lifted solver to predict one number or several.
+    """A dense network for one number or several, trained by a lifted solver.
 
     Args:
         hidden: the width of each hidden layer, >= 1; () for none, which is linear regression.
@@ -38,23 +38,23 @@ class LiftedRegressor(RegressorMixin, MultiOutputMixin, LiftedEstimator):  # typ
         batch_size: samples per step; None for min(100, samples).
         weights: λ_1 .. λ_{L-1} > 0 of the hidden layers in the lifted energy, or one number for all; 1 by default.
         parameter_penalty: on the weights of every layer, such as `penalties.SquaredL2(1e-4)`.
-        dropout: the part of the units of each hidden layer that are 0 in a step of training, in [0, 1); drawn anew for
-            each step and sample.  Predictions use all units.  It takes a solver for batches, such as the default.
+        dropout: the fraction of the units of each hidden layer set to 0 in a training step, in [0, 1); drawn anew for
+            each step and sample.  Predictions use all units.  The solver must work on batches, as the default does.
         input_noise: the standard deviation of Gaussian noise that is added to X in training, in its units, >= 0; drawn
             anew for each step.
-        tol: the least decrease of the objective that counts as an improvement, >= 0; None to make all epochs, as suits
-            the default solver, whose rate ends at 0 with them.
+        tol: the least decrease of the objective that counts as an improvement, >= 0.  None to make all epochs, as the
+            default solver needs: its step sizes fall to 0 at the last epoch.
         n_iter_no_change: epochs without an improvement after which training ends.
         early_stopping: whether to hold out a `validation_fraction` of the samples, and to stop when the objective on
-            them no longer improves.  "auto" holds out from 10,000 samples on; with fewer it trains on all, and stops
-            when the training objective no longer falls.
-        warm_start: whether `fit` goes on with the network of the last `fit`, for `epochs` more, with the schedule
+            them no longer improves.  "auto" does so for 10,000 samples or more.  With fewer it trains on all of them,
+            and stops when the training objective no longer falls.
+        warm_start: whether `fit` continues to train the network of the last `fit`, for `epochs` more, with the schedule
             of the longer run.
         dtype: "float32" or "float64"; None for that of X, float64 if X is neither.
-        device: that network and samples are trained on, such as "cpu" or "cuda"; None for the CPU.
+        device: of the network and the samples in training, such as "cpu" or "cuda"; None for the CPU.
         verbose: 0 for nothing, 1 for a line an epoch on standard error (a live bar on a terminal).
         callbacks: of `lifted_bregman.callbacks`, such as Progress() or Timer(60).
-        random_state: fixes initial weights, held-out samples, order, dropout and noise; None for new ones each time.
+        random_state: seed of initial weights, held-out samples, order, dropout and noise; None for a new one each time.
 
     The parameters of the epoch with the lowest (validation) objective are kept.  If training meets NaN or infinity
     `fit` raises `DivergedError`; if Ctrl-C is pressed it warns and keeps what was reached.
@@ -62,8 +62,14 @@ class LiftedRegressor(RegressorMixin, MultiOutputMixin, LiftedEstimator):  # typ
     Attributes: `model_`, an nn.Sequential without the final activation `out_activation_`; `target_mean_` and
     `target_scale_`, (outputs,), with which it predicts `target_mean_ + target_scale_ * out_activation_(model_(X))`, 0
     and 1 where targets are not standardised; `n_iter_`, the epochs made; `history_`, one row an epoch; `loss_curve_`,
-    the training objective after each epoch, of standardised targets; `loss_`, that of the parameters that are kept;
+    the training objective after each epoch, of standardised targets; `loss_`, that of the final parameters;
     `outcome_` and `message_`, how training ended; `n_features_in_` and, where X has them, `feature_names_in_`.
+
+    Example:
+        >>> X = np.random.default_rng(0).normal(size=(200, 2))
+        >>> regressor = lb.LiftedRegressor(hidden=(16,), epochs=30, random_state=0).fit(X, 3 * X[:, 0])
+        >>> regressor.score(X, 3 * X[:, 0]) > 0.9
+        True
     """
 
     default_loss: ClassVar[type[SquaredError]] = SquaredError
@@ -120,32 +126,32 @@ class LiftedRegressor(RegressorMixin, MultiOutputMixin, LiftedEstimator):  # typ
         self.standardise_targets = standardise_targets
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Trains the network on samples X (samples, features) with targets y, (samples,) or (samples, outputs).
+        """Train the network on samples X (samples, features) with targets y, (samples,) or (samples, outputs).
 
         sample_weight multiplies a sample's part of the objective, also of that on samples held out for validation;
         samples of weight 0 are left out.
         """
-        return self._learn(X, y, sample_weight, goes_on=self._goes_on())
+        return self._learn(X, y, sample_weight, continues=self._continues())
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """One epoch on these samples, with the network and the solver's state of the last call.
+        """Train for one epoch on these samples, with the network and the solver's state of the last call.
 
-        Targets are standardised by those of the first call.  Early stopping belongs to `fit`.  A solver whose variables
-        belong to samples begins with new ones.
+        Targets are standardised by the mean and deviation of the first call.  Early stopping belongs to `fit`.  A
+        solver whose variables belong to samples begins with new ones.
         """
-        return self._learn(X, y, sample_weight, goes_on=self._goes_on(incremental=True), incremental=True)
+        return self._learn(X, y, sample_weight, continues=self._continues(incremental=True), incremental=True)
 
-    def _learn(self, X: Any, y: Any, sample_weight: Any, *, goes_on: bool, incremental: bool = False) -> Self:
+    def _learn(self, X: Any, y: Any, sample_weight: Any, *, continues: bool, incremental: bool = False) -> Self:
         standardise = settings.flag(self.standardise_targets, "standardise_targets")
-        if goes_on and standardise != self._standardised:
+        if continues and standardise != self._standardised:
             raise SettingError(
-                f"training goes on with standardise_targets={self._standardised}, but {standardise} was given: use "
+                f"training continues with standardise_targets={self._standardised}, but {standardise} was given: use "
                 "warm_start=False, or a new estimator."
             )
-        X, y = self._training_data(X, y, goes_on=goes_on, multi_output=True, y_numeric=True)
+        X, y = self._training_data(X, y, continues=continues, multi_output=True, y_numeric=True)
         sample_weight, kept = settings.positive_weights(sample_weight, X)
         Y = settings.dense(y).astype(np.float64).reshape(len(X), -1)[kept]
-        self._train(X[kept], Y, Y.shape[1], goes_on=goes_on, incremental=incremental, sample_weight=sample_weight)
+        self._train(X[kept], Y, Y.shape[1], continues=continues, incremental=incremental, sample_weight=sample_weight)
         self._flat, self._standardised = y.ndim == 1, standardise
         return self
 
@@ -156,12 +162,12 @@ class LiftedRegressor(RegressorMixin, MultiOutputMixin, LiftedEstimator):  # typ
 
     @property
     def target_mean_(self) -> Array:
-        """The mean target of each output, (outputs,), which the network predicts as 0."""
+        """The mean target of each output, (outputs,), to which the network's output 0 corresponds."""
         return self._fitted_scale.mean.numpy()
 
     @property
     def target_scale_(self) -> Array:
-        """The standard deviation of the targets of each output, (outputs,), in units of which the network predicts."""
+        """The standard deviation of the targets of each output, (outputs,), the unit of the network's outputs."""
         return self._fitted_scale.scale.numpy()
 
     @property
@@ -171,7 +177,7 @@ class LiftedRegressor(RegressorMixin, MultiOutputMixin, LiftedEstimator):  # typ
         return self._target_scale or TargetScale(torch.zeros_like(bias), torch.ones_like(bias))
 
     def predict(self, X: Any) -> Array:
-        """The targets, in the shape of those that `fit` was given."""
+        """Return predicted targets, in the units and the shape of those given to `fit`."""
         X = self._checked(X)
         outputs = self.out_activation_(self._forward(self.model_, X))
         y: Array = (outputs if self._target_scale is None else self._target_scale.restore(outputs)).numpy()

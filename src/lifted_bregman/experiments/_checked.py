@@ -1,4 +1,4 @@
-"""Values against the types and ranges that a dataclass declares; pydantic checks, this file words what it finds."""
+"""Checks values against the types and ranges that a dataclass declares, by pydantic, with this library's errors."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: 
 def checked_fields(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a dataclass's fields, each of its declared type and in its declared range.
 
-    Types are strict: text is no number, and true is no whole number.  A whole number is a number too.  NaN and infinity
-    are none.
+    Types are strict: a field for numbers refuses text and booleans, and takes whole numbers.  It also refuses NaN and
+    infinity.
 
     Raises:
         SettingError: names the first value that does not fit, and what was expected.  An error of this library that a
@@ -57,7 +57,7 @@ def _model(kind: type) -> type[BaseModel]:
 
 
 def _in_words(error: ValidationError) -> Exception:
-    """The first error of pydantic as one of ours."""
+    """The first error of pydantic as a SettingError."""
     found = error.errors(include_url=False)
     first, name = found[0], str(found[0]["loc"][0])
     if first["type"] == "value_error":

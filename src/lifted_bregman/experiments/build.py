@@ -15,7 +15,7 @@ from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments import specs
 from lifted_bregman.experiments.settings import Settings
 from lifted_bregman.losses import BregmanLoss, CrossEntropy, SquaredError
-from lifted_bregman.maps.noise import with_noise
+from lifted_bregman.maps.noise import insert_noise
 from lifted_bregman.penalties import L1
 from lifted_bregman.problem import LiftedProblem, lift
 from lifted_bregman.problem.blocks import code_layer
@@ -36,7 +36,7 @@ def build_model(settings: Settings, inputs: int, outputs: int) -> nn.Sequential:
     activations = hidden_activations(settings)
     for layer, (width, wider) in enumerate(pairwise(widths), start=1):
         generator = named_generator(settings.seed, "initialisation", layer)
-        with torch.random.fork_rng(devices=()):  # nn.Linear draws from the generator of all
+        with torch.random.fork_rng(devices=()):  # nn.Linear draws from torch's global generator
             torch.manual_seed(generator.initial_seed())
             linear = nn.Linear(width, wider, dtype=dtype)
         if settings.initialisation != "torch":
@@ -78,7 +78,7 @@ def build_problem(settings: Settings, inputs: int, outputs: int, device: torch.d
     weights = settings.weights
     model = build_model(settings, inputs, outputs).to(device or "cpu")
     return lift(
-        with_noise(model, dropout=settings.dropout, input_noise=settings.input_noise),
+        insert_noise(model, dropout=settings.dropout, input_noise=settings.input_noise),
         loss=loss,
         weights=weights[0] if weights is not None and len(weights) == 1 else weights,
         penalties={code: L1(settings.code_penalty)} if settings.code_penalty else {},
@@ -86,7 +86,7 @@ def build_problem(settings: Settings, inputs: int, outputs: int, device: torch.d
 
 
 def build_callbacks(settings: Settings, console: Console) -> list[Callback]:
-    """Always the same for the same settings, so that a run can be continued with them."""
+    """The callbacks of a run, a function of its settings, so that a resumed run has the same."""
     callbacks: list[Callback] = [Progress(console, time_limit=settings.time_limit)]
     if settings.time_limit is not None:
         callbacks.append(Timer(settings.time_limit))

@@ -11,15 +11,15 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from lifted_bregman import data
-from lifted_bregman._arguments import positive
-from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments import demo_folder
+from lifted_bregman.experiments._checked import checked_fields
 from lifted_bregman.experiments.build import build_problem
 from lifted_bregman.experiments.demo_folder import NOT_TUNED, Demo, DemoRecord, MethodRecord
 from lifted_bregman.experiments.environment import environment, load_average, threads
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 SET = "mnist-5k-1k"
-ALPHA = 0.09
-BATCH_SIZE = 20
+_ALPHA = 0.09
+_BATCH_SIZE = 20
 _HIDDEN = (784, 784, 784)
-_RECORD_EVERY = 2  # epochs: evaluation is to take a small part of the time
+_RECORD_EVERY = 2  # epochs, so that evaluation takes little of the time
 _MOST_EPOCHS = 10_000  # the time ends a run, not this
 _USED = 0.95  # of the time is planned for the lifted run, whose rate ends at 0 with its last epoch
 _CLASSES = 10
@@ -46,14 +46,14 @@ _CLASSES = 10
 
 @dataclass(frozen=True)
 class Method:
-    """One way to train.
+    """A training method of the demonstration.
 
     Args:
-        key: names its files.
-        name: as people read it.
-        solver: as the command line names it.
-        tuned: its setting that was chosen from a grid; the others are at their defaults. None if all are.
-        value: what was chosen.
+        key: the first part of its file names.
+        name: its name in charts and tables.
+        solver: its name on the command line.
+        tuned: the setting that was chosen from a grid; all other settings have their defaults.  None if all have.
+        value: the chosen value of that setting.
         grid: the values that were tried.
     """
 
@@ -66,13 +66,13 @@ class Method:
 
     @property
     def chosen(self) -> dict[str, float]:
-        """The settings that are not defaults."""
+        """The tuned setting, as `lifted train` takes it; empty if none was tuned."""
         return {} if self.tuned is None else {self.tuned: self.value}
 
 
 # The lifted method is what `fit` does by itself, and nothing of it was tuned.  Of each grid the value with the lowest
 # training objective after 40 epochs, on average over the seeds 0 to 3, among those that diverged for none of them.
-METHODS = (
+DEMO_METHODS = (
     Method("lifted", "lifted", default_name()),
     Method("sgd", "SGD", "sgd", "learning_rate", 5e-2, (1e-2, 2e-2, 5e-2, 1e-1, 2e-1)),
     Method("adam", "Adam", "adam", "learning_rate", 5e-4, (1e-4, 2e-4, 5e-4, 1e-3, 2e-3)),
@@ -81,27 +81,22 @@ METHODS = (
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """What may be chosen.
+    """The settings of a demonstration.
 
     Args:
         seconds: of training for each method, > 0; evaluation does not count.
         seed: of digits, initial weights and order of the samples, >= 0.
-        threads: of torch, >= 1; None for its own choice.
+        threads: number of threads of torch, >= 1; None for torch's default.
         data_dir: a folder that holds data sets; None for the cache.
     """
 
-    seconds: float = 18.0
-    seed: int = 0
-    threads: int | None = None
+    seconds: Annotated[float, Field(gt=0.0)] = 18.0
+    seed: Annotated[int, Field(ge=0)] = 0
+    threads: Annotated[int, Field(ge=1)] | None = None
     data_dir: Path | None = None
 
     def __post_init__(self) -> None:
-        positive(self.seconds, "seconds")
-        for name, least in {"seed": 0, "threads": 1}.items():
-            value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if not (whole and value >= least) and not (value is None and name == "threads"):
-                raise SettingError(f"{name} is {value!r}; it must be a whole number of at least {least}.")
+        checked_fields(type(self), vars(self))
 
     def of_run(self, method: Method, epochs: int = _MOST_EPOCHS) -> Settings:
         """The settings by which `lifted train` makes the same run."""
@@ -110,12 +105,12 @@ class DemoSettings:
             task="autoencode",
             prepare="centre",
             hidden=_HIDDEN,
-            code_threshold=ALPHA,
-            code_penalty=ALPHA,
+            code_threshold=_ALPHA,
+            code_penalty=_ALPHA,
             solver=method.solver,
             solver_settings=method.chosen,
             epochs=epochs,
-            batch_size=BATCH_SIZE,
+            batch_size=_BATCH_SIZE,
             record_every=_RECORD_EVERY,
             seed=self.seed,
             time_limit=self.seconds,
@@ -123,15 +118,16 @@ class DemoSettings:
 
 
 def run_demo(settings: DemoSettings, out: Path, console: Console | None = None) -> Demo:
-    """Trains by the three methods, one after the other, and stores what they reached.
+    """Trains with the three methods, one after the other, and stores their histories and pictures.
 
     Args:
-        settings: what may be chosen.
+        settings: time, seed, threads and data.
         out: a folder, made if it is missing; an earlier demonstration in it is replaced.
         console: where to show progress; None for nowhere.
     """
+    # Digits (X, X), and the images whose reconstructions are shown
     started = time.monotonic()
-    demo_folder.begin(out, tuple(method.key for method in METHODS))
+    demo_folder.begin_demo(out, tuple(method.key for method in DEMO_METHODS))
     digits = data.load(SET, data_dir=settings.data_dir, seed=settings.seed).apply(data.Centre())
     (X, _), (X_validation, _) = digits.pairs("autoencode")
     shown = {"train": _one_of_each(digits.train), "validation": _one_of_each(digits.test)}
@@ -139,7 +135,8 @@ def run_demo(settings: DemoSettings, out: Path, console: Console | None = None) 
     records = []
     with threads(settings.threads):
         place = environment()
-        for method in METHODS:
+        for method in DEMO_METHODS:
+            # Training: the solver and as many epochs as fit into the time; `_Rows` writes the history
             epochs = _MOST_EPOCHS if method.tuned else _affordable(settings, method, X)
             resolved = settings.of_run(method, epochs)
             problem = build_problem(resolved, X.shape[1], X.shape[1])
@@ -160,6 +157,7 @@ def run_demo(settings: DemoSettings, out: Path, console: Console | None = None) 
             )
             if result.outcome is Outcome.INTERRUPTED:
                 raise KeyboardInterrupt
+            # Reconstructions and codes of the shown images, and the record of this method
             pictures |= _pictures(problem, method.key, shown, digits.preparation)
             records.append(
                 MethodRecord(
@@ -174,23 +172,27 @@ def run_demo(settings: DemoSettings, out: Path, console: Console | None = None) 
                     message=result.message,
                 )
             )
+    # The record of the demonstration, written last: a folder without it is incomplete
     record = DemoRecord(
         seconds=settings.seconds,
         seed=settings.seed,
         samples=len(X),
         validation_samples=len(X_validation),
-        batch_size=BATCH_SIZE,
-        alpha=ALPHA,
+        batch_size=_BATCH_SIZE,
+        alpha=_ALPHA,
         source=digits.source,
         seconds_in_all=time.monotonic() - started,
         environment=place,
     )
-    demo_folder.save(out, record, tuple(records), pictures)
-    return demo_folder.load(out)
+    demo_folder.save_demo(out, record, tuple(records), pictures)
+    return demo_folder.load_demo(out)
 
 
 class _Rows(Callback):
-    """Stores each row as soon as it is there, with the error on the validation images, and a first one at the start."""
+    """Appends each row to the file of its method, with the error on the validation images.
+
+    Row 0 is that of the untrained network.
+    """
 
     def __init__(self, folder: Path, key: str, X: Tensor, X_validation: Tensor) -> None:
         self._folder, self._key, self._X, self._X_validation = folder, key, X, X_validation
@@ -230,7 +232,7 @@ def _pictures(
 
 
 def _affordable(settings: DemoSettings, method: Method, X: Tensor) -> int:
-    """The epochs that there is time for, by the time of one on a copy: a run with a schedule has to know its end."""
+    """The epochs that fit into the time, measured on one epoch of a copy.  The schedule of a run needs this number."""
     resolved = settings.of_run(method)
     problem = build_problem(resolved, X.shape[1], X.shape[1])
     solver, size = resolved.make_solver(), resolved.batch_size
@@ -248,7 +250,7 @@ def _command(settings: DemoSettings, method: Method, epochs: int) -> str:
         "solver": method.solver,
         "set": ",".join(_written(method, "=")),
         "epochs": epochs,
-        "batch-size": BATCH_SIZE,
+        "batch-size": _BATCH_SIZE,
         "record-every": _RECORD_EVERY,
         "time-limit": f"{settings.seconds:g}",
         "seed": settings.seed,

@@ -1,6 +1,6 @@
-"""The folder of a demonstration: what `lifted demo` leaves and `lifted report` reads.
+"""The folder of a demonstration: `lifted demo` writes it and `lifted report` reads it.
 
-settings.json           what was run, where, and how each method ended; until the end, only that it is a demonstration
+settings.json           settings, machine and outcome of each method; until the end, only the kind of the folder
 METHOD.jsonl            the rows of one method's history, the first one from before training
 pictures.safetensors    some digits, and each method's reconstructions and codes of them
 """
@@ -11,16 +11,18 @@ import json
 import os
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
 from torch import Tensor
 
 from lifted_bregman.errors import CheckpointError, SettingError
-from lifted_bregman.experiments._write import write_whole
+from lifted_bregman.experiments._checked import checked_fields
+from lifted_bregman.experiments.files import write_whole
 
-KIND = "lifted demo, format 2"
+_KIND = "lifted demo, format 2"
 SIDE = 28  # pixels of a digit
 NOT_TUNED = "not tuned"
 _NEEDED = ("epoch", "seconds", "objective", "sparsity", "validation_error")
@@ -30,16 +32,16 @@ PAGE = "index.html"
 
 @dataclass(frozen=True)
 class MethodRecord:
-    """What was run, and how it ended.
+    """One method: its settings and outcome.
 
     Args:
-        key: names its files.
-        name: as people read it.
+        key: the first part of its file names.
+        name: its name in charts and tables.
         settings: the solver, and the setting that was chosen from a grid if one was; the others are its defaults.
         solver: the solver with all its settings.
         grid: the values that were tried, or `NOT_TUNED`.
         command: how `lifted train` makes the same run.
-        load: processes that wanted to run in the method's last minute, on average.
+        load: the load average of the method's last minute (mean number of runnable processes).
         outcome: how it ended, in a word.
         message: how it ended, in a sentence.
     """
@@ -50,12 +52,12 @@ class MethodRecord:
     solver: str
     grid: str
     command: str
-    load: float
+    load: Annotated[float, Field(allow_inf_nan=True)]
     outcome: str
     message: str
 
     def __post_init__(self) -> None:
-        _require_types(self)
+        checked_fields(type(self), vars(self))
         if not self.key.isidentifier():
             raise ValueError(f"'key' is {self.key!r}")
 
@@ -72,7 +74,7 @@ class DemoRecord:
         batch_size: samples per step.
         alpha: the threshold of the code, and the weight of its penalty.
         source: where the digits came from.
-        seconds_in_all: of the whole demonstration but for the page.
+        seconds_in_all: duration of the whole demonstration, without writing the page.
         environment: versions, threads, hardware.
     """
 
@@ -87,7 +89,7 @@ class DemoRecord:
     environment: dict[str, str]
 
     def __post_init__(self) -> None:
-        _require_types(self)
+        checked_fields(type(self), vars(self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,14 +111,14 @@ class Demo:
     pictures: Mapping[str, Tensor]
 
 
-def begin(folder: Path, keys: tuple[str, ...]) -> None:
-    """A folder for a new demonstration, known as such from now on, so that one that breaks off can be replaced."""
-    clear(folder, keys)
+def begin_demo(folder: Path, keys: tuple[str, ...]) -> None:
+    """Marks the folder as a demonstration, so that one that was interrupted can be replaced."""
+    clear_demo(folder, keys)
     _write_settings(folder, {})
 
 
-def clear(folder: Path, keys: tuple[str, ...]) -> None:
-    """Makes the folder, and removes an earlier demonstration from it; an error if such files are of another origin."""
+def clear_demo(folder: Path, keys: tuple[str, ...]) -> None:
+    """Makes the folder and removes an earlier demonstration; SettingError if its files are of another origin."""
     if (folder / "checkpoints").exists():
         raise CheckpointError(f"{folder} holds a run of `lifted train`: choose another folder with --out.")
     names = (_SETTINGS, _PICTURES, *(f"{key}.jsonl" for key in keys))
@@ -141,7 +143,7 @@ def _is_of_a_demo(settings: Path) -> bool:
         entries = json.loads(settings.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError, RecursionError):
         return False
-    return isinstance(entries, dict) and str(entries.get("kind")).startswith(KIND.rstrip("0123456789"))
+    return isinstance(entries, dict) and str(entries.get("kind")).startswith(_KIND.rstrip("0123456789"))
 
 
 def append_row(folder: Path, key: str, row: Mapping[str, float]) -> None:
@@ -150,8 +152,10 @@ def append_row(folder: Path, key: str, row: Mapping[str, float]) -> None:
         file.write(json.dumps(row) + "\n")
 
 
-def save(folder: Path, record: DemoRecord, methods: tuple[MethodRecord, ...], pictures: Mapping[str, Tensor]) -> None:
-    """Writes what was not written on the way; the demonstration is whole from then on."""
+def save_demo(
+    folder: Path, record: DemoRecord, methods: tuple[MethodRecord, ...], pictures: Mapping[str, Tensor]
+) -> None:
+    """Writes pictures and settings, the last files of a demonstration."""
     from safetensors.torch import save as as_bytes
 
     tensors = {name: images.reshape(-1, SIDE, SIDE).contiguous() for name, images in pictures.items()}
@@ -160,22 +164,22 @@ def save(folder: Path, record: DemoRecord, methods: tuple[MethodRecord, ...], pi
 
 
 def _write_settings(folder: Path, entries: Mapping[str, Any]) -> None:
-    write_whole(folder / _SETTINGS, (json.dumps({"kind": KIND, **entries}, indent=1) + "\n").encode())
+    write_whole(folder / _SETTINGS, (json.dumps({"kind": _KIND, **entries}, indent=1) + "\n").encode())
 
 
 def is_demo(folder: Path) -> bool:
-    """Whether the folder holds a demonstration that came to its end."""
+    """Whether the folder holds a finished demonstration."""
     return (folder / _SETTINGS).is_file() and (folder / _PICTURES).is_file()
 
 
-def load(folder: Path) -> Demo:
+def load_demo(folder: Path) -> Demo:
     """The demonstration in a folder; CheckpointError if it is not whole."""
     from safetensors import SafetensorError
     from safetensors.torch import load as load_tensors
 
     try:
         entries = json.loads((folder / _SETTINGS).read_text(encoding="utf-8"))
-        if entries.pop("kind") != KIND:
+        if entries.pop("kind") != _KIND:
             raise ValueError(f"{_SETTINGS} is of another kind or version")
         methods = tuple(MethodRecord(**entry) for entry in entries.pop("methods"))
         rows = {method.key: _rows(folder / f"{method.key}.jsonl") for method in methods}
@@ -201,12 +205,3 @@ def _rows(path: Path) -> list[dict[str, float]]:
     if not rows:
         raise ValueError(f"{path.name} is empty")
     return rows
-
-
-def _require_types(record: Any) -> None:
-    kinds = {"str": (str,), "int": (int,), "float": (float, int), "dict[str, str]": (dict,)}
-    for field in fields(record):
-        value = getattr(record, field.name)
-        entries = value.values() if isinstance(value, dict) else ()
-        if not isinstance(value, kinds[str(field.type)]) or not all(isinstance(entry, str) for entry in entries):
-            raise ValueError(f"'{field.name}' is {value!r}")

@@ -1,4 +1,4 @@
-"""Where a run took place: versions, threads, hardware."""
+"""The environment of a run: versions, threads, hardware."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _PACKAGES = ("lifted-bregman", "torch", "numpy")
 
 
 def environment() -> dict[str, str]:
-    """What the times of a run depend on, by name."""
+    """Processor, cores, threads, system and versions, on which the times of a run depend."""
     return {
         "processor": _processor(),
         "cores": str(available_cores()),
         "threads": str(torch.get_num_threads()),
         "system": f"{platform.system()} {platform.machine()}",
         "Python": platform.python_version(),
-    } | {name: _version(name) for name in _PACKAGES}
+    } | {name: package_version(name) or "not installed" for name in _PACKAGES}
 
 
 def commit() -> str:
@@ -54,7 +54,7 @@ def available_cores() -> int:
 
 @contextmanager
 def threads(count: int | None) -> Iterator[None]:
-    """So many threads of torch for a while; None for as many as there are."""
+    """Sets torch's number of threads within the block; None leaves it."""
     before = torch.get_num_threads()
     torch.set_num_threads(before if count is None else count)
     try:
@@ -64,18 +64,19 @@ def threads(count: int | None) -> Iterator[None]:
 
 
 def load_average() -> float:
-    """The processes that wanted to run in the last minute, on average; NaN where the system does not say."""
+    """The load average of the last minute; NaN where the system has none."""
     try:
         return os.getloadavg()[0]
     except OSError:
         return float("nan")
 
 
-def _version(name: str) -> str:
+def package_version(name: str) -> str | None:
+    """The version of an installed package; None if it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:
-        return "not installed"
+        return None
 
 
 def _processor() -> str:

@@ -1,4 +1,4 @@
-"""The data of a run: what its settings ask for, ready for `fit`, with a record from which new inputs are prepared."""
+"""The data of a run, ready for `fit`, and the record by which new inputs are prepared in the same way."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lifted_bregman import data as sets
 from lifted_bregman._generators import named_generator
-from lifted_bregman.data import Preparation, Progress, Samples
+from lifted_bregman.data import DownloadProgress, Preparation, Samples
 from lifted_bregman.errors import DataError
 from lifted_bregman.experiments import tables
 from lifted_bregman.experiments.scaling import Scaling
@@ -27,13 +27,19 @@ _TEST_PART = 0.2  # of a file without a test part
 
 @dataclass(frozen=True, eq=False)
 class RunData:
-    """What a run trains on.
+    """Training and validation data of a run.
 
     Args:
         train: (X, Y).
         validation: (X, Y), or None.
-        record: JSON from which `NewInputs` prepares what is not in the set.
+        record: JSON from which `NewInputs` prepares samples that are not in the set.
         source: a sentence that says where the samples came from.
+
+    Example:
+        >>> from lifted_bregman.experiments import Settings, load_data
+        >>> data = load_data(Settings(data="digits-100").resolved())
+        >>> data.train[0].shape
+        torch.Size([100, 64])
     """
 
     train: Pair
@@ -53,9 +59,16 @@ class RunData:
         return int(self.train[1].shape[1]) if classes is None else len(classes)
 
 
-def load_data(settings: Settings, progress: Progress | None = None) -> RunData:
-    """The data that resolved settings ask for."""
-    if settings.own_file or settings.data in _NAMED_TABLES:
+def load_data(settings: Settings, progress: DownloadProgress | None = None) -> RunData:
+    """The training and validation data of resolved settings.
+
+    Example:
+        >>> from lifted_bregman.experiments import Settings, load_data
+        >>> data = load_data(Settings(data="digits-100").resolved())
+        >>> data.inputs, data.outputs
+        (64, 10)
+    """
+    if settings.own_file or settings.data in tables.NAMED_TABLES:
         return _of_table(settings)
     loaded = sets.load(
         settings.data,
@@ -86,7 +99,7 @@ def load_data(settings: Settings, progress: Progress | None = None) -> RunData:
 
 
 class NewInputs:
-    """Prepares inputs that are not in the set as those of the set were, from a run's record."""
+    """Prepares new inputs by a run's record, as the inputs of the set were prepared."""
 
     def __init__(self, record: Mapping[str, Any], dtype: str) -> None:
         try:
@@ -108,7 +121,7 @@ class NewInputs:
             ) from error
 
     def _require_consistent(self) -> None:
-        """ValueError unless the entries of the record fit each other, as those of a record without a hash may not."""
+        """ValueError unless the entries of the record fit each other; a record without a hash may be damaged."""
         outputs = self.outputs if self.classes is None else len(self.classes)
         names = (*(self.classes or ()), *(self.columns or ()))
         columns = self.inputs if self.columns is None else len(self.columns)
@@ -126,14 +139,14 @@ class NewInputs:
 
     def read(self, path: Path) -> Tensor:
         """The inputs in a file, (samples, features), ready for the network."""
-        array = tables.read_inputs(path, self.columns)
+        array = tables.read_new_inputs(path, self.columns)
         if isinstance(self._preparation, Scaling):
             self._preparation.warn_of_another_scale(array)
         return self._preparation(array)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of one sample, as the set has it."""
+        """The shape of one sample of the set before it is flattened, such as (28, 28)."""
         return tuple(self._preparation.shape)
 
     def read_outputs(self, path: Path) -> Tensor:
@@ -141,7 +154,7 @@ class NewInputs:
 
         Those of a regression are in the targets' own units, as `targets` gives them.
         """
-        array = tables.read_inputs(path)
+        array = tables.read_new_inputs(path)
         if self.classes is not None and array.dtype.kind in "bui" and array.ndim == 1:
             return torch.from_numpy(array.astype(np.int64))
         if array.dtype.kind not in "buif":
@@ -174,17 +187,16 @@ def _require_scaling(scaling: Scaling, width: int) -> None:
         raise ValueError("the divisor and each deviation must be finite and above 0, and each mean finite")
 
 
-_NAMED_TABLES = {"diabetes": tables.diabetes}
-
-
 def _of_table(settings: Settings) -> RunData:
+    # The table: a file of the user or one of the named tables
     classify, supervised = settings.task == "classify", not settings.autoencoder
     if settings.own_file:
         table = tables.read_table(Path(settings.data), settings.target, supervised, classify)
     else:
-        table = _NAMED_TABLES[settings.data]()
+        table = tables.NAMED_TABLES[settings.data]()
         if classify:
             raise DataError(f"the targets of '{settings.data}' are numbers and not classes: take --task regress.")
+    # Training and test part, with labels from 0 or float64 targets
     X, y, X_test, y_test = _parts(table, settings)
     classes: tuple[str, ...] | None = None
     if supervised:
@@ -197,6 +209,7 @@ def _of_table(settings: Settings) -> RunData:
         raise DataError(
             f"X holds samples of shape {X.shape[1:]} and X_test of {X_test.shape[1:]}: give the same to both."
         )
+    # Scalings of inputs and targets, fitted to the training part
     assert settings.prepare is not None
     scaling = Scaling.fit(X, settings.prepare, settings.dtype)
     target = None
@@ -207,6 +220,7 @@ def _of_table(settings: Settings) -> RunData:
     validation = None
     if X_test is not None and settings.validation != "none":
         validation = _pair(X_test, y_test, "test", scaling, target, settings)
+    # The record from which `NewInputs` prepares new samples
     record = {
         "kind": "table",
         "classes": None if classes is None else list(classes),
@@ -220,8 +234,8 @@ def _of_table(settings: Settings) -> RunData:
     return RunData(train, validation, record, f"The samples are from {table.source}.")
 
 
-def _parts(table: tables.Table, settings: Settings) -> tuple[Any, Any, Any, Any]:
-    """Training and test part; where the file has no test part, or a fraction is asked for, drawn by seed."""
+def _parts(table: tables.SampleTable, settings: Settings) -> tuple[Any, Any, Any, Any]:
+    """Training and test part.  A fraction, or the test part that a file does not have, is drawn by the seed."""
     X, y = table.X, table.y
     fraction = settings.validation if isinstance(settings.validation, float) else None
     if settings.validation == "test" and table.X_test is None:
@@ -290,7 +304,7 @@ def _require_classes(labels: Tensor, classes: tuple[str, ...]) -> None:
 
 
 def _pair(X: Any, y: Any, part: Any, scaling: Scaling, target: Scaling | None, settings: Settings) -> Pair:
-    """(X, Y) of the task, as `Samples.pair` has it."""
+    """(X, Y) of the task, from `Samples.pair`, after scaling and, for the task denoise, with noise."""
     inputs = scaling(X)
     if y is None:
         y = np.zeros(len(X), np.int64)

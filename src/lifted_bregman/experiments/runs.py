@@ -1,9 +1,9 @@
-"""Runs of the command line: a folder is trained in, continued, and used for new data.
+"""Runs of the command line: `train` starts one in a folder, `resume` continues it, `StoredRun` reads it.
 
 Besides what `fit` writes, the folder holds
 
     settings.toml    the resolved settings, which `lifted train --config` reads too
-    data.json        what the data were, and what was done to them
+    data.json        hashes and preparation of the data
 
 Both are listed in the manifest of the run.
 """
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lifted_bregman._device import resolve_device
+from lifted_bregman.data import DownloadProgress
 from lifted_bregman.distributed import Parallel
 from lifted_bregman.distributed.environment import process_info, restarted
 from lifted_bregman.errors import CheckpointError, DataError, LiftedBregmanError, SettingError
@@ -29,45 +30,64 @@ from lifted_bregman.experiments.settings import Settings
 from lifted_bregman.experiments.settings_file import as_toml, read_settings
 from lifted_bregman.solvers import Callback, Outcome, Result, Run
 from lifted_bregman.training import RunFolder, fit
-from lifted_bregman.training._company import require_parallel
-from lifted_bregman.training.files import is_workspace
-from lifted_bregman.training.manifest import MANIFEST, StoredFiles, update_files
+from lifted_bregman.training.files import is_workspace, reading
+from lifted_bregman.training.manifest import MANIFEST, parse_table, read_files, update_files
+from lifted_bregman.training.ranks import require_parallel
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 SETTINGS, DATA = "settings.toml", "data.json"
-_BEGUN = {
-    SETTINGS,
-    DATA,
-    MANIFEST,
-    "lock",
-    "checkpoints",
-    "history.jsonl",
-}  # what a run has before its first checkpoint
+_BEGUN = {SETTINGS, DATA, MANIFEST, "lock", "checkpoints", "history.jsonl"}  # of a run without a checkpoint yet
 
 
-def train(settings: Settings, out: Path, console: Console, data: RunData | None = None) -> Result:
-    """Trains in the folder `out`, which must not hold a run, nor anything else.
+def prepared(settings: Settings, out: Path, progress: DownloadProgress | None = None) -> tuple[Settings, RunData]:
+    """Resolved settings and their data, for a new run in `out`; an error before any download if `out` cannot be used.
 
-    Args:
-        settings: resolved or not; what is stored is resolved.
-        out: made when everything has been found right.
-        console: where the progress of the run is shown.
-        data: what `load_data` gave for these settings, if that was done before.
-
-    torch has the settings' number of threads afterwards.  Where the processes of a run were lost and started again, the
-    folder holds what they had reached.
+    If the launcher has restarted the processes after a loss, `out` already holds the run, and that is no error.
     """
     require_device(settings)
     if not started_again(settings):
         require_free(out)
     settings = settings.resolved()
-    return _fit(settings, out, load_data(settings) if data is None else data, console, resume=False)
+    return settings, load_data(settings, progress)
+
+
+def train(settings: Settings, out: Path, console: Console, data: RunData | None = None) -> Result:
+    """Trains in the folder `out`, which must be empty or missing.
+
+    Sets torch's number of threads to that of the settings.
+
+    Args:
+        settings: resolved or not; the resolved settings are stored.
+        out: created after all checks have passed.
+        console: where the progress of the run is shown.
+        data: the data that `prepared` returned for these settings; None to load them here.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from rich.console import Console
+        >>> from lifted_bregman.experiments import Settings, train
+        >>> settings = Settings(data="digits-100", hidden=(8,), epochs=2)
+        >>> train(settings, Path("run"), Console(quiet=True)).outcome.name
+        'FINISHED'
+    """
+    if data is None:
+        settings, data = prepared(settings, out)
+    return _fit(settings, out, data, console, resume=False)
 
 
 def resume(stored: StoredRun, console: Console, data: RunData | None = None) -> Result:
-    """Continues a run as if it had never stopped."""
+    """Continues a run; its result is that of an uninterrupted run.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from rich.console import Console
+        >>> from lifted_bregman.experiments import Settings, StoredRun, resume, train
+        >>> result = train(Settings(data="digits-100", hidden=(8,), epochs=2), Path("run"), Console(quiet=True))
+        >>> len(resume(StoredRun.open(Path("run")).extended(epochs=5), Console(quiet=True)).history)
+        5
+    """
     settings = stored.settings
     require_device(settings)
     data = load_data(settings) if data is None else data
@@ -79,7 +99,7 @@ def resume(stored: StoredRun, console: Console, data: RunData | None = None) -> 
 
 
 def started_again(settings: Settings) -> bool:
-    """Whether processes that share the run were lost, and this is another attempt."""
+    """Whether the launcher started the processes of the run again after some were lost."""
     return settings.parallel is not None and restarted()
 
 
@@ -95,7 +115,7 @@ def require_device(settings: Settings) -> torch.device:
 
 
 def require_processes(settings: Settings, data: RunData) -> Parallel:
-    """The processes that resolved settings ask for; an error unless each of them has something to do."""
+    """The parallel degrees of resolved settings; an error if a process would have no layers or samples."""
     parallel, samples = settings.processes, len(data.train[0])
     assert parallel is not None and settings.hidden is not None
     solver = settings.make_solver()
@@ -112,11 +132,10 @@ def require_free(out: Path) -> None:
         held = {entry.name for entry in out.iterdir()} if out.exists() else set()
     except OSError as error:
         raise SettingError(f"out is {out}, which cannot be read ({error.strerror}): choose another folder.") from error
-    if (
-        process_info() is None
-    ):  # among several processes the first one takes the folder, and the others would find it taken
-        RunFolder(out).require_unused()
-    if RunFolder(out).started_before or "result.json" in held:
+    folder = RunFolder(out)
+    if process_info() is None:  # of several ranks the first one holds the lock
+        folder.require_unused()
+    if folder.started_before or folder.has_ended:
         command = f"lifted resume {shlex.quote(str(out))}"
         raise SettingError(f"{out} holds a run already: continue it with '{command}', or choose another --out.")
     others = {name for name in held - _BEGUN if not is_workspace(name)}
@@ -149,7 +168,7 @@ def _fit(settings: Settings, out: Path, data: RunData, console: Console, resume:
 
 
 class _Description(Callback):
-    """Writes what the run is into its folder, before its first checkpoint."""
+    """Writes settings.toml and data.json before the first checkpoint."""
 
     def __init__(self, out: Path, settings: Settings, record: Mapping[str, Any]) -> None:
         self._files = {SETTINGS: as_toml(settings), DATA: json.dumps(record, indent=1) + "\n"}
@@ -166,9 +185,17 @@ class StoredRun:
     Args:
         path: the folder.
         settings: its resolved settings.
-        record: what its data were; None where a run ended before it was written.
-        ending: what `result.json` says; None for a run that has not ended.
-        notice: the sentence that settings and record could not be verified; None where they were.
+        record: the record of its data; None if the run ended before the record was written.
+        ending: the content of `result.json`; None for a run that has not ended.
+        notice: a warning that settings and record could not be verified; None if they were.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from rich.console import Console
+        >>> from lifted_bregman.experiments import Settings, StoredRun, train
+        >>> result = train(Settings(data="digits-100", hidden=(8,), epochs=2), Path("run"), Console(quiet=True))
+        >>> StoredRun.open(Path("run")).outcome.name
+        'FINISHED'
     """
 
     path: Path
@@ -188,14 +215,16 @@ class StoredRun:
             raise CheckpointError(
                 f"{path} holds no run of 'lifted train', for it has no {SETTINGS}: name the folder given as --out."
             )
-        stored = StoredFiles.read(path, (SETTINGS, DATA))
+        # First what the settings say: a word that was misspelt by hand is explained better than by a hash.
         try:
-            settings = read_settings(path / SETTINGS, stored.files.get(SETTINGS, b""))
+            settings = read_settings(path / SETTINGS)
         except LiftedBregmanError as error:
             raise CheckpointError(f"the settings of the run are damaged: {error}") from error
-        record = _record(path / DATA, stored.files[DATA]) if DATA in stored.files else None
-        notice = stored.verify()
-        ending = RunFolder(path).result() if (path / "result.json").exists() else None
+        files, notice = read_files(path, (SETTINGS, DATA))
+        with reading(path / DATA, "; restore it, or train again"):
+            record = parse_table(files[DATA]) if DATA in files else None
+        folder = RunFolder(path)
+        ending = folder.result() if folder.has_ended else None
         return cls(path, settings.resolved(), record, ending, notice)
 
     def extended(
@@ -227,20 +256,10 @@ class StoredRun:
 
     @property
     def epochs_done(self) -> int:
-        """Whole epochs by its history, or by how it ended, should the history have lost rows."""
+        """Whole epochs by the history, or by result.json if that has more: the history may have lost rows."""
         rows = RunFolder(self.path).history()
         ended = None if self.ending is None else self.ending.get("epochs")
         return max(int(rows[-1]["epoch"]) if rows else 0, ended if isinstance(ended, int) else 0)
-
-
-def _record(path: Path, content: bytes) -> Mapping[str, Any]:
-    try:
-        record = json.loads(content.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} cannot be read ({error}): restore the file, or train again.") from error
-    if not isinstance(record, dict):
-        raise CheckpointError(f"{path} is not what a run writes: restore the file, or train again.")
-    return record
 
 
 def _digests(record: Mapping[str, Any]) -> Any:

@@ -27,10 +27,9 @@ class Scaling:
         mean: of each feature, None for 0.
         deviation: of each feature, None for 1.
         dtype: of the result.
-        low: the least number that the scaling was learned from, before the division; None where an older run does not
-            say.
-        high: the largest of them.
-        whole: whether all of them were whole.
+        low: the smallest number in the training part, before the division; None if an older version recorded the run.
+        high: the largest number in the training part, likewise.
+        whole: whether all numbers in the training part were whole.
 
     Numbers given to a scaling with the divisor 255 that are not raw pixels (`is_raw`) were divided already, and those
     that cannot have been are refused.
@@ -81,7 +80,7 @@ class Scaling:
     def warn_of_another_scale(self, X: NDArray[Any]) -> None:
         """Warns of new samples that seem to be on the scale from 0 to 1 and those of training not, or the reverse.
 
-        With a divisor there is nothing to be warned of here: both scales are told apart when the samples are scaled.
+        A scaling with a divisor needs no warning: `__call__` recognises samples that were divided before.
         """
         if self.low is None or self.high is None or self.divisor != 1.0:
             return

@@ -19,47 +19,47 @@ from lifted_bregman.distributed import Parallel
 from lifted_bregman.errors import CompatibilityError, SettingError
 from lifted_bregman.experiments import solver_names, specs
 from lifted_bregman.experiments._checked import NUMBERS, WORDS, checked_fields
+from lifted_bregman.experiments.tables import NAMED_TABLES
 
 AUTOENCODERS = ("autoencode", "denoise")
-TABLES = ("diabetes",)  # named data that are tables of numbers, not images
 VALIDATIONS = ("test", "none")
 
-HIDDEN: dict[str, tuple[int, ...]] = {
+_HIDDEN: dict[str, tuple[int, ...]] = {
     "classify": (64, 64),
     "regress": (64, 64),
     "autoencode": (128, 64, 128),
     "denoise": (128, 64, 128),
 }
-CODE = 0.09  # the paper's, for the threshold and for the penalty of the code
-NOISE = 0.3
-BATCH_SIZE = 100
+_CODE = 0.09  # the paper's, for the threshold and for the penalty of the code
+_NOISE = 0.3
+_BATCH_SIZE = 100
 
 WHEN_NONE = {
     "data_dir": "the cache",
     "prepare": "centre; to classify or regress tables, standardise",
-    "noise": f"{NOISE}",
+    "noise": f"{_NOISE}",
     "hidden": "{}; for autoencoders {}".format(
-        *(",".join(map(str, HIDDEN[task])) for task in ("classify", "autoencode"))
+        *(",".join(map(str, _HIDDEN[task])) for task in ("classify", "autoencode"))
     ),
     "initialisation": "glorot",
     "loss": "cross-entropy to classify, else squared-error",
-    "code_threshold": f"{CODE}",
-    "code_penalty": f"{CODE}",
+    "code_threshold": f"{_CODE}",
+    "code_penalty": f"{_CODE}",
     "weights": "1",
     "solver": f"{solver_names.default_name()}; {solver_names.default_name(Parallel(layer=2))} to share the layers",
-    "batch_size": f"{BATCH_SIZE}; solvers that take the whole set have none",
+    "batch_size": f"{_BATCH_SIZE}; solvers that take the whole set have none",
     "threads": "torch's choice",
     "device": "cpu",
     "parallel": "one process",
 }
-"""In words, what is taken for a setting that is None; help texts show it as the default."""
+"""The value that `resolved` gives a setting that is None, in words; help texts show it as the default."""
 
 _MOST_THREADS = 1024  # more than any machine has cores; starting millions takes minutes
 _MOST = 2**63 - 1  # the largest whole number that torch takes
 
 
 def _validation(value: str | float) -> str | float:
-    """A word, or a fraction as a number."""
+    """A word of VALIDATIONS, or a fraction between 0 and 1."""
     if isinstance(value, str):
         try:
             value = float(value)
@@ -84,23 +84,33 @@ def _processes(text: str) -> str:
     return str(Parallel.parse(text))
 
 
-Count = Annotated[int, Field(ge=1)]
-Seed = Annotated[int, Field(ge=0)]
-Threads = Annotated[int, Field(ge=1, le=_MOST_THREADS)]
-Above0 = Annotated[float, Field(gt=0.0)]
-AtLeast0 = Annotated[float, Field(ge=0.0)]
-Widths = Annotated[tuple[Annotated[int, Field(ge=1, le=_MOST)], ...], NUMBERS]
-Weights = Annotated[tuple[Above0, ...], NUMBERS]
-Activations = Annotated[tuple[str, ...], WORDS, AfterValidator(_activations)]
-Validation = Annotated[str | float, AfterValidator(_validation)]
-Processes = Annotated[str, AfterValidator(_processes)]
+_Count = Annotated[int, Field(ge=1)]
+_Seed = Annotated[int, Field(ge=0)]
+_Threads = Annotated[int, Field(ge=1, le=_MOST_THREADS)]
+_Above0 = Annotated[float, Field(gt=0.0)]
+_AtLeast0 = Annotated[float, Field(ge=0.0)]
+_Widths = Annotated[tuple[Annotated[int, Field(ge=1, le=_MOST)], ...], NUMBERS]
+_Weights = Annotated[tuple[_Above0, ...], NUMBERS]
+_Activations = Annotated[tuple[str, ...], WORDS, AfterValidator(_activations)]
+_Validation = Annotated[str | float, AfterValidator(_validation)]
+_Processes = Annotated[str, AfterValidator(_processes)]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that determines a run, except the folder it is stored in.
+    """All settings that determine a run, except its folder.
 
     A setting that is None is chosen by task, data and solver; `resolved` fills it in (`WHEN_NONE`).
+
+    Example:
+        >>> from lifted_bregman.experiments import Settings
+        >>> settings = Settings(data="digits", hidden=(64, 64), epochs=5)
+        >>> settings.resolved().loss
+        'cross-entropy'
+        >>> Settings(data="digits", epochs=0)
+        Traceback (most recent call last):
+            ...
+        lifted_bregman.errors.SettingError: epochs is 0; it must be at least 1.
     """
 
     data: str
@@ -114,60 +124,60 @@ class Settings:
     prepare: Literal["none", "centre", "centre-together", "standardise"] | None = None
     """none, centre (subtract the mean of the training part), centre-together (subtract one mean of all pixels; images
     only) or standardise (tables only)."""
-    noise: Above0 | None = None
+    noise: _Above0 | None = None
     """For the task denoise: the standard deviation of the noise to remove."""
-    validation: Validation = "test"
+    validation: _Validation = "test"
     """test (the set's test part, or a fifth of a file), none, or a fraction of the training part to hold out."""
-    hidden: Widths | None = None
+    hidden: _Widths | None = None
     """Widths of the hidden layers; the middle one is an autoencoder's code."""
-    activation: Activations = ("relu",)
+    activation: _Activations = ("relu",)
     """One for all hidden layers or one for each: relu, tanh, soft-threshold:0.09, box:0:1, ..."""
     initialisation: Literal["glorot", "torch"] | None = None
     """glorot (uniform weights, biases 0), or torch for that of nn.Linear."""
     loss: Literal["cross-entropy", "squared-error"] | None = None
     """cross-entropy or squared-error."""
-    code_threshold: AtLeast0 | None = None
+    code_threshold: _AtLeast0 | None = None
     """The threshold of an autoencoder's code, 0 for a linear code."""
-    code_penalty: AtLeast0 | None = None
+    code_penalty: _AtLeast0 | None = None
     """The weight of the l1 penalty on an autoencoder's code, 0 for none."""
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """The part of the units of each hidden layer that are 0 in a step of training."""
-    input_noise: AtLeast0 = 0.0
+    input_noise: _AtLeast0 = 0.0
     """The standard deviation of Gaussian noise that is added to the inputs in each step of training."""
-    weights: Weights | None = None
+    weights: _Weights | None = None
     """Weights λ of the hidden layers' terms in the lifted energy, one for all or one for each."""
     solver: str | None = None
     """gram-sweep, implicit-sgd, adabreg, proximal-gradient, admm, sgd, adam, ...: a solver or baseline."""
     solver_settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the solver by name, as plain values."""
-    epochs: Count = 10
+    epochs: _Count = 10
     """Passes over the data; steps of a solver that takes the whole set."""
-    batch_size: Count | None = None
+    batch_size: _Count | None = None
     """Samples per step."""
-    seed: Seed = 0
+    seed: _Seed = 0
     """Fixes initialisation, order of the samples, subsets and noise."""
     dtype: Literal["float32", "float64"] = "float32"
     """float32 or float64."""
-    tolerance: Above0 | None = None
+    tolerance: _Above0 | None = None
     """Stop when every block's certificate is at most this."""
-    record_every: Count = 1
+    record_every: _Count = 1
     """Epochs between rows of the history."""
-    patience: Count | None = None
+    patience: _Count | None = None
     """Stop after so many rows without a better validation, and keep the best."""
-    time_limit: Above0 | None = None
+    time_limit: _Above0 | None = None
     """Stop after so many seconds in steps."""
-    checkpoint_epochs: Count = 1
+    checkpoint_epochs: _Count = 1
     """Epochs between checkpoints."""
-    checkpoint_steps: Count | None = None
+    checkpoint_steps: _Count | None = None
     """Also save a checkpoint after so many steps."""
-    checkpoint_seconds: Above0 | None = None
+    checkpoint_seconds: _Above0 | None = None
     """Also save a checkpoint after so many seconds."""
-    threads: Threads | None = None
+    threads: _Threads | None = None
     """Threads of torch, on which the last digits depend."""
     device: str | None = None
     """Where the numbers are computed, such as cpu, cuda or cuda:1.  A run may be resumed on another device, with other
     last digits."""
-    parallel: Processes | None = None
+    parallel: _Processes | None = None
     """Processes that share the run, such as data=2; torchrun and SLURM may start them.  Any number makes the same run,
     except for rounding."""
 
@@ -206,10 +216,10 @@ class Settings:
         return solver
 
     def resolved(self) -> Settings:
-        """These settings with a value for each None that stands for a choice, and absolute paths of files."""
+        """These settings with each None of `WHEN_NONE` replaced by its value, and absolute paths of files."""
         import torch
 
-        solver, code = self.make_solver(), CODE if self.autoencoder else None
+        solver, code = self.make_solver(), _CODE if self.autoencoder else None
         listed = len(self.activation) > 1
         return replace(
             self,
@@ -217,19 +227,19 @@ class Settings:
             data_dir=None if self.data_dir is None else str(Path(self.data_dir).absolute()),
             target=_whole_path(self.target),
             prepare=self.prepare or self._preparation(),
-            noise=NOISE if self.noise is None and self.task == "denoise" else self.noise,
-            hidden=self.hidden or HIDDEN[self.task],
+            noise=_NOISE if self.noise is None and self.task == "denoise" else self.noise,
+            hidden=self.hidden or _HIDDEN[self.task],
             loss=self.loss or ("cross-entropy" if self.task == "classify" else "squared-error"),
             code_threshold=code if self.code_threshold is None and not listed else self.code_threshold,
             code_penalty=code if self.code_penalty is None else self.code_penalty,
             solver=self.solver or solver_names.default_name(self.processes),
             solver_settings=solver_names.solver_settings(solver) | dict(self.solver_settings),
-            batch_size=BATCH_SIZE if self.batch_size is None and solver.minibatch else self.batch_size,
+            batch_size=_BATCH_SIZE if self.batch_size is None and solver.minibatch else self.batch_size,
             threads=self.threads or torch.get_num_threads(),
         )
 
     def _preparation(self) -> Literal["standardise", "centre"]:
-        return "standardise" if (self.own_file or self.data in TABLES) and not self.autoencoder else "centre"
+        return "standardise" if (self.own_file or self.data in NAMED_TABLES) and not self.autoencoder else "centre"
 
     def _check_task(self) -> None:
         if not self.data:
@@ -247,7 +257,7 @@ class Settings:
             raise CompatibilityError(
                 f"the loss cross-entropy compares classes and the task is {self.task}: take squared-error."
             )
-        table = self.own_file or self.data in TABLES
+        table = self.own_file or self.data in NAMED_TABLES
         if self.prepare == "standardise" and not table:
             raise SettingError(
                 f"prepare is standardise, which is for tables, and '{self.data}' holds images: take centre or none."
@@ -261,7 +271,7 @@ class Settings:
     def _check_network(self) -> None:
         if self.hidden == ():
             raise SettingError("hidden is empty; give the width of at least one hidden layer, such as 64,64.")
-        count = len(self.hidden or HIDDEN[self.task])
+        count = len(self.hidden or _HIDDEN[self.task])
         for name in ("activation", "weights"):
             given = getattr(self, name)
             if given is not None and len(given) not in (1, count):
@@ -276,7 +286,7 @@ class Settings:
             )
 
 
-NAMES = tuple(entry.name for entry in fields(Settings) if entry.name != "solver_settings")
+SETTING_NAMES = tuple(entry.name for entry in fields(Settings) if entry.name != "solver_settings")
 """The settings that are flags, and keys at the top of a settings file: all except the solver's."""
 
 

@@ -11,7 +11,7 @@ import tomlkit
 
 from lifted_bregman._text import unknown
 from lifted_bregman.errors import SettingError
-from lifted_bregman.experiments.settings import NAMES, Settings
+from lifted_bregman.experiments.settings import SETTING_NAMES, Settings
 
 _MOST_BYTES = 1 << 20
 _MOST_PARTS = 100  # of a dotted name; settings have one, those of the solver two
@@ -20,7 +20,15 @@ _MOST_PARTS = 100  # of a dotted name; settings have one, those of the solver tw
 def read_entries(path: Path, content: bytes | None = None) -> dict[str, Any]:
     """The entries of a settings file.  Their names are checked here, their values when a `Settings` is constructed.
 
-    content: the bytes of the file, where it has been read before.
+    Args:
+        path: of the file.
+        content: its bytes; None to read them.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from lifted_bregman.experiments import read_entries
+        >>> read_entries(Path("run.toml"), b"epochs = 5")
+        {'epochs': 5}
     """
     try:
         if content is None:
@@ -56,14 +64,20 @@ def _require_known(entries: Mapping[str, Any]) -> None:
     for key in entries:
         if key == "out":
             raise SettingError("out is no setting but where a run is stored: give it on the command line, --out.")
-        if key not in NAMES:
-            raise SettingError(unknown("setting", key, NAMES))
+        if key not in SETTING_NAMES:
+            raise SettingError(unknown("setting", key, SETTING_NAMES))
 
 
 def from_entries(entries: Mapping[str, Any]) -> Settings:
     """Settings from the entries of a settings file.
 
     [solver] holds "name" and the settings of the solver.  `solver = "adam"` alone is its name.
+
+    Example:
+        >>> from lifted_bregman.experiments import from_entries
+        >>> settings = from_entries({"data": "digits", "solver": {"name": "adam", "learning_rate": 0.01}})
+        >>> settings.make_solver().learning_rate
+        0.01
     """
     _require_known(entries)
     if "data" not in entries:
@@ -81,9 +95,16 @@ def solver_table(entries: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_entries(settings: Settings) -> dict[str, Any]:
-    """The entries from which `from_entries` makes the same settings; None is left out."""
+    """The entries from which `from_entries` makes the same settings; None is left out.
+
+    Example:
+        >>> from lifted_bregman.experiments import Settings, from_entries, to_entries
+        >>> settings = Settings(data="digits", epochs=5)
+        >>> from_entries(to_entries(settings)) == settings
+        True
+    """
     entries: dict[str, Any] = {}
-    for name in NAMES:
+    for name in SETTING_NAMES:
         value = getattr(settings, name)
         if value is not None and name != "solver":
             entries[name] = list(value) if isinstance(value, tuple) else value
@@ -92,7 +113,14 @@ def to_entries(settings: Settings) -> dict[str, Any]:
 
 
 def read_settings(path: Path, content: bytes | None = None) -> Settings:
-    """The settings in a TOML file; `content` are its bytes, where it has been read before."""
+    """The settings in a TOML file; `content` are its bytes, None to read them.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from lifted_bregman.experiments import read_settings
+        >>> read_settings(Path("run.toml"), b'data = "digits"').data
+        'digits'
+    """
     entries = read_entries(path, content)
     try:
         return from_entries(entries)
@@ -101,7 +129,13 @@ def read_settings(path: Path, content: bytes | None = None) -> Settings:
 
 
 def as_toml(settings: Settings) -> str:
-    """The text of a TOML file from which `read_settings` reads the same settings."""
+    """The text of a TOML file from which `read_settings` reads the same settings.
+
+    Example:
+        >>> from lifted_bregman.experiments import Settings, as_toml
+        >>> print(as_toml(Settings(data="digits", epochs=5)).splitlines()[0])
+        data = "digits"
+    """
     text = tomlkit.dumps(to_entries(settings))
     try:
         text.encode("utf-8")

@@ -20,7 +20,7 @@ from lifted_bregman.distributed import Parallel
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments import specs
 from lifted_bregman.solvers import Solver, baselines
-from lifted_bregman.solvers._interface import shown_settings
+from lifted_bregman.solvers.interface import shown_settings
 from lifted_bregman.training import default_solver
 
 SOLVERS: dict[str, type[Solver[Any]]] = {
@@ -58,13 +58,13 @@ SOLVERS: dict[str, type[Solver[Any]]] = {
 
 
 def default_name(parallel: Parallel | None = None) -> str:
-    """The name of the solver that is taken where none is named, `default_solver`."""
+    """The name of `default_solver`."""
     kind = type(default_solver(parallel))
     return next(name for name, known in SOLVERS.items() if known is kind)
 
 
 def make_solver(name: str | None, settings: Mapping[str, Any], parallel: Parallel | None = None) -> Solver[Any]:
-    """The solver with these settings and its class's defaults for the others; None for `default_solver`, changed."""
+    """The solver with these settings; its class gives the defaults, or `default_solver` does where the name is None."""
     base = default_solver(parallel) if name is None else None
     name = default_name(parallel) if name is None else name
     if name not in SOLVERS:
@@ -86,7 +86,7 @@ def make_solver(name: str | None, settings: Mapping[str, Any], parallel: Paralle
 
 
 def solver_settings(solver: Solver[Any]) -> dict[str, Any]:
-    """The settings of a solver that `repr` shows as plain values, but for those that no plain value can say."""
+    """The settings that `repr` of a solver shows, as plain values; those without a plain value are left out."""
     found = {}
     for name, field in shown_settings(solver).items():
         given = getattr(solver, name)
@@ -97,7 +97,7 @@ def solver_settings(solver: Solver[Any]) -> dict[str, Any]:
 
 
 def _value(solver: str, key: str, value: Any, hint: Any) -> Any:
-    options = specs.members(hint)
+    options = specs.union_members(hint)
     if value in (None, "none") and type(None) in options:
         return None
     for option in options:
@@ -126,7 +126,7 @@ def _expected(options: tuple[Any, ...], parts: Mapping[str, Any]) -> str:
 
 
 def _plain_value(value: Any) -> Any:
-    """What `_value` makes `value` of, None if nothing does."""
+    """The inverse of `_value`: the plain value of `value`; None if there is none."""
     if isinstance(value, bool | int | float):
         return value
     if isinstance(value, Enum):
@@ -148,7 +148,7 @@ def _enum_name(member: Enum) -> str:
 
 
 def _parts(option: Any) -> dict[str, Any]:
-    """What can be put in a field of this type: name -> class."""
+    """The classes whose objects a field of this type takes, by name."""
     base = get_origin(option) or option
     if not inspect.isclass(base) or base in (int, float, bool, str, type(None)):
         return {}
@@ -159,7 +159,9 @@ def _parts(option: Any) -> dict[str, Any]:
 
 @cache
 def _all_parts() -> dict[str, Any]:
-    """Everything public that solvers are put together from."""
+    """The public dataclasses that occur as settings of solvers, by name."""
     exported = [getattr(home, name) for home in (solvers, penalties) for name in home.__all__]
     kinds = [kind for kind in exported if dataclasses.is_dataclass(kind) and not issubclass(kind, Solver)]  # type: ignore[arg-type]
-    return specs.by_kebab_name(kind for kind in kinds if not inspect.isabstract(kind))
+    parts = specs.by_kebab_name(kind for kind in kinds if not inspect.isabstract(kind))
+    parts["box"] = parts.pop("bounds")  # the word for [low, high] of activations and of `lifted invert` too
+    return parts

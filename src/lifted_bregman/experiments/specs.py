@@ -1,7 +1,7 @@
 """Small objects named in text: "relu", "soft-threshold:0.09", "box:-1:1", "growing:5".
 
 A spec is a name in kebab case and the object's settings in the order of its fields, each after a colon.  A number may
-be inf or -inf; whether it is in range the object itself says.
+be inf or -inf; the object's constructor checks its range.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _NOT_PROXIMAL = {"gelu", "silu", "swish", "mish", "hardswish", "hard-swish", "se
 
 
 def activation(spec: str, known: Mapping[str, type[Activation]] = ACTIVATIONS) -> Activation:
-    """The activation that a spec names, one of those that are `known`."""
+    """The activation that a spec names, of a class in `known`."""
     name = spec.partition(":")[0]
     if name.lower() in _NOT_PROXIMAL:
         raise NotProximalError(
@@ -73,7 +73,7 @@ def activation(spec: str, known: Mapping[str, type[Activation]] = ACTIVATIONS) -
 
 
 def make(spec: str, known: Mapping[str, Any], what: str) -> Any:
-    """The object that a spec names, one of the `known` dataclasses."""
+    """The object that a spec names, of a dataclass in `known`; `what` names its kind in errors."""
     name, *parts = spec.split(":")
     if name not in known:
         raise SettingError(unknown(what, name, known))
@@ -85,8 +85,8 @@ def make(spec: str, known: Mapping[str, Any], what: str) -> Any:
     settings = {}
     for (field, hint), text in zip(fields.items(), parts, strict=False):
         value = from_text(text)
-        made = next((m for option in members(hint) if (m := plain(value, option)) is not None), None)
-        if made is None and not (text == "none" and type(None) in members(hint)):
+        made = next((m for option in union_members(hint) if (m := plain(value, option)) is not None), None)
+        if made is None and not (text == "none" and type(None) in union_members(hint)):
             raise SettingError(f"the {what} is '{spec}', but its {field} is '{text}': write {form}.")
         settings[field] = made
     missing = [f.name for f in dataclasses.fields(kind) if is_required(f) and f.name not in settings]
@@ -111,19 +111,19 @@ def plain_fields(kind: Any) -> dict[str, Any]:
     """The first fields of a dataclass that are numbers or booleans, with their types."""
     hints, found = get_type_hints(kind), {}
     for field in dataclasses.fields(kind):
-        if not {int, float, bool} & set(members(hints[field.name])):
+        if not {int, float, bool} & set(union_members(hints[field.name])):
             break
         found[field.name] = hints[field.name]
     return found
 
 
-def members(hint: Any) -> tuple[Any, ...]:
+def union_members(hint: Any) -> tuple[Any, ...]:
     """The types of a union, or the type itself."""
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
 def plain(value: Any, kind: Any) -> Any:
-    """`value` as an int, float, str or bool; None if it is of another kind.  NaN is no number."""
+    """`value` as an int, float, str or bool, whichever `kind` is; None if it is of another type, or NaN."""
     if kind is float and type(value) in (int, float):
         try:
             number = float(value)

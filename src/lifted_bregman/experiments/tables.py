@@ -21,7 +21,7 @@ from lifted_bregman.data.csv_files import csv_lines
 from lifted_bregman.data.files import inflated_limit, opened_as_it_is
 from lifted_bregman.errors import DataError
 
-Array = NDArray[Any]
+_Array = NDArray[Any]
 _MOST_DIRECTORY = 4 << 20  # bytes, of an archive
 _MOST_SHOWN = 20  # names, in a sentence
 _MOST_COMPARED = 10_000
@@ -29,49 +29,49 @@ _ARRAYS = ("X", "y", "X_test", "y_test")
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
-    """Samples as they are in a file.
+class SampleTable:
+    """The samples of a file, before any scaling.
 
     Args:
         X: inputs, (samples, ...).
-        y: labels or numbers, (samples,) or (samples, targets), text for classes with names; None where there are none.
-        X_test: inputs of a test part of its own, if there is one.
+        y: labels or numbers, (samples,) or (samples, targets), text for classes with names; None without targets.
+        X_test: inputs of the test part, if the file has one.
         y_test: its labels or numbers.
         columns: the names of the inputs, if they have names.
         source: a sentence that says where the samples came from.
         sha256: of each file.
     """
 
-    X: Array
-    y: Array | None
-    X_test: Array | None = None
-    y_test: Array | None = None
+    X: _Array
+    y: _Array | None
+    X_test: _Array | None = None
+    y_test: _Array | None = None
     columns: tuple[str, ...] | None = None
     source: str = ""
     sha256: dict[str, str] = field(default_factory=dict)
 
 
-def read_table(path: Path, target: str | None, wanted: bool, classes: bool) -> Table:
-    """The table in a file.
+def read_table(path: Path, target: str | None, wanted: bool, classes: bool) -> SampleTable:
+    """Reads the samples in a file; raises DataError if it cannot be read or has no targets although they are wanted.
 
     Args:
         path: .csv with one sample in each line; .npz with the arrays X, y and perhaps X_test, y_test; or .npy or .idx
             with the inputs alone.
-        target: for .csv the column of the targets, by name or by number from 1, the last if None; for .npz the name of
-            their array, y if None; otherwise the file that holds them.
-        wanted: whether targets are needed; if not, only a target that is named is taken apart from the inputs.
-        classes: whether targets are classes, which may have names.
+        target: where the targets are.  For .csv a column, by name or by number from 1, None for the last; for .npz the
+            name of an array, None for y; otherwise a second file.
+        wanted: whether the task needs targets.  If it does not, and `target` is None, every column is an input.
+        classes: whether targets are classes, whose names may be text.
     """
     kind = path.suffix.lower()
     digests = {path.name: sha256_of(path)}
     if kind == ".csv":
         X, y, columns = _read_csv(path, target, wanted, classes)
-        return Table(X, y, columns=columns, source=f"the file {path}", sha256=digests)
+        return SampleTable(X, y, columns=columns, source=f"the file {path}", sha256=digests)
     if kind == ".npz":
         keys = ("X", target or "y", "X_test", "y_test")
         found = _read_npz(path, keys, required=2 if wanted or target is not None else 1)
         parts = {name: found.get(key) for name, key in zip(_ARRAYS, keys, strict=True)}
-        table = Table(**parts, source=f"the file {path}", sha256=digests)  # type: ignore[arg-type]
+        table = SampleTable(**parts, source=f"the file {path}", sha256=digests)  # type: ignore[arg-type]
         _require_equal_length(table.X, table.y, path, path)
         if table.X_test is not None and (table.y_test is not None or wanted):
             _require_equal_length(table.X_test, table.y_test, path, path, " of the test part")
@@ -80,16 +80,16 @@ def read_table(path: Path, target: str | None, wanted: bool, classes: bool) -> T
     if target is None:
         if wanted:
             raise DataError(f"{path} holds inputs alone: name the file with their targets, --target labels.npy.")
-        return Table(X, None, source=f"the file {path}", sha256=digests)
+        return SampleTable(X, None, source=f"the file {path}", sha256=digests)
     labels = Path(target)
     y = read_array(labels)
     _require_equal_length(X, y, path, labels)
     digests[labels.name] = sha256_of(labels)
-    return Table(X, y, source=f"the files {path} and {labels}", sha256=digests)
+    return SampleTable(X, y, source=f"the files {path} and {labels}", sha256=digests)
 
 
-def diabetes() -> Table:
-    """442 patients with 10 measurements each, and how far their illness went in a year."""
+def diabetes() -> SampleTable:
+    """Ten measurements of each of 442 patients, and the progression of their diabetes after a year."""
     try:
         from sklearn.datasets import load_diabetes  # type: ignore[import-untyped]
     except ImportError as error:
@@ -97,10 +97,16 @@ def diabetes() -> Table:
             "'diabetes' comes with scikit-learn, which is not installed: install lifted-bregman with the extra 'data'."
         ) from error
     bunch: Any = load_diabetes(scaled=False)
-    return Table(bunch.data, bunch.target, columns=tuple(bunch.feature_names), source="the Python package scikit-learn")
+    return SampleTable(
+        bunch.data, bunch.target, columns=tuple(bunch.feature_names), source="the Python package scikit-learn"
+    )
 
 
-def read_inputs(path: Path, columns: Sequence[str] | None = None) -> Array:
+NAMED_TABLES = {"diabetes": diabetes}
+"""Data by name that are tables of numbers, not images."""
+
+
+def read_new_inputs(path: Path, columns: Sequence[str] | None = None) -> _Array:
     """Inputs alone, as `lifted predict` takes them; of a .csv file with headings the columns of these names."""
     kind = path.suffix.lower()
     if kind == ".npz":
@@ -125,7 +131,7 @@ def sha256_of(path: Path) -> str:
 
 def _read_csv(
     path: Path, target: str | None, wanted: bool, classes: bool
-) -> tuple[Array, Array | None, tuple[str, ...] | None]:
+) -> tuple[_Array, _Array | None, tuple[str, ...] | None]:
     headings, first = _beginning(path)
     if first is None:
         raise DataError(f"{path} holds no samples: give one line of numbers, separated by commas, for each.")
@@ -174,7 +180,7 @@ def _column(target: str, names: Sequence[str], path: Path) -> int:
 
 def _numbers(
     path: Path, headings: Sequence[str] | None, places: Sequence[int], text: int | None = None
-) -> tuple[Array, Array]:
+) -> tuple[_Array, _Array]:
     """These columns as numbers where others hold text, and the column `text` as it is."""
     rows = _rows(path)
     if headings is not None:
@@ -197,7 +203,7 @@ def _numbers(
     return np.frombuffer(numbers, np.float64).reshape(-1, len(places)), np.array(words)
 
 
-def _read_npz(path: Path, wanted: Sequence[str], required: int) -> dict[str, Array]:
+def _read_npz(path: Path, wanted: Sequence[str], required: int) -> dict[str, _Array]:
     """The wanted arrays that an .npz file holds, each read as strictly as a .npy file.
 
     The first `required` of them must be there.  Other arrays are not read.  What is wanted may not inflate to more than
@@ -225,7 +231,7 @@ def _read_npz(path: Path, wanted: Sequence[str], required: int) -> dict[str, Arr
         raise DataError(f"{path} is damaged ({error}): save it again with numpy.savez.") from error
 
 
-def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> Array:
+def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> _Array:
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise zipfile.BadZipFile(f"{name} is compressed in a way that NumPy has not")
     with archive.open(member) as stream:
@@ -247,7 +253,7 @@ class _SmallReads:
         return self._file.read(_MOST_DIRECTORY if size < 0 else size)
 
 
-def _require_equal_length(X: Array, y: Array | None, of_X: Path, of_y: Path, which: str = "") -> None:
+def _require_equal_length(X: _Array, y: _Array | None, of_X: Path, of_y: Path, which: str = "") -> None:
     if y is None or len(X) != len(y):
         raise DataError(
             f"{of_X} has {len(X)} samples{which} and {of_y} {0 if y is None else len(y)} targets: give one for each."

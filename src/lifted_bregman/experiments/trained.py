@@ -24,7 +24,16 @@ _AT_ONCE = 4096  # samples
 
 
 class TrainedRun:
-    """The network of a run's folder, on a device, with the preparation of its inputs."""
+    """The network of a run's folder, on a device, with the preparation of its inputs.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from rich.console import Console
+        >>> from lifted_bregman.experiments import Settings, TrainedRun, train
+        >>> result = train(Settings(data="digits-100", hidden=(8,), epochs=2), Path("run"), Console(quiet=True))
+        >>> TrainedRun(Path("run")).classes[:3]
+        ('0', '1', '2')
+    """
 
     def __init__(self, path: Path, device: str | torch.device | None = None) -> None:
         self._device = resolve_device(device)
@@ -40,7 +49,7 @@ class TrainedRun:
         except RuntimeError as error:
             raise CheckpointError(f"the parameters in {path} do not fit its {DATA} and settings: {error}") from error
         self.notice = " ".join(filter(None, (self.stored.notice, folder.notice))) or None
-        """What could not be verified, and which damaged checkpoints were passed over; None for neither."""
+        """A warning about files that could not be verified and damaged checkpoints that were skipped, or None."""
 
     @property
     def model(self) -> nn.Module:
@@ -73,7 +82,7 @@ class TrainedRun:
         return self._apply(lambda X: self._problem.forward_state(X)[code], path).numpy()
 
     def reconstruct(self, path: Path) -> NDArray[Any]:
-        """Each sample as the autoencoder gives it back, in the shape and on the scale of the set's inputs."""
+        """The autoencoder's reconstruction of each sample, in the shape and on the scale of the set's inputs."""
         self._require(("autoencode", "denoise"), "reconstruct")
         return self.inputs.images(self._apply(self._problem.model, path))
 

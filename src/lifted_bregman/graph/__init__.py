@@ -4,7 +4,7 @@ from lifted_bregman.graph.cut import Streams
 from lifted_bregman.graph.inputs import Input, InputTensors, ModelInput
 from lifted_bregman.graph.partition import Partition
 from lifted_bregman.graph.reader import read_network
-from lifted_bregman.graph.summary import summary
+from lifted_bregman.graph.summary import summarise
 from lifted_bregman.graph.terms import Layer, Links, Network
 
 __all__ = [
@@ -17,5 +17,5 @@ __all__ = [
     "Partition",
     "Streams",
     "read_network",
-    "summary",
+    "summarise",
 ]

@@ -1,4 +1,4 @@
-"""Two traces of one model, for batches of two sizes and in two modes: what differs is the batch size, or the mode."""
+"""Compares two traces of one model, of different batch sizes and modes, to find what depends on either."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, fx
 from lifted_bregman.graph.proxies import UNKNOWN, value_of
 
 Difference = tuple[fx.Node, str]
-"""Where two traces differ, and how, in words."""
+"""(node, reason): where two traces differ, and a sentence that says how."""
 _MODES = frozenset({"dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"})
 """Functions with a switch `training` that may follow a module's mode."""
 
@@ -25,15 +25,15 @@ class BatchSize:
 
 @dataclass(frozen=True)
 class Mode:
-    """Stands in a node's arguments for `training` of the module in whose forward method the call is."""
+    """Stands in a node's arguments for the attribute `training` of the module whose forward method makes the call."""
 
 
 def agree(
     few: fx.Graph, many: fx.Graph, few_constants: dict[str, Tensor], many_constants: dict[str, Tensor]
 ) -> Difference | None:
-    """Marks in `few` what follows the batch size or the mode; the first other difference, or None.
+    """Marks the arguments in `few` that follow the batch size or the mode; returns the first other difference, or None.
 
-    few, many  traces with 2 and 3 samples
+    few, many  traces of 2 and 3 samples
     """
     first, second = list(few.nodes), list(many.nodes)
     pairs: dict[fx.Node, fx.Node] = {}
@@ -57,9 +57,11 @@ def agree(
 
 
 def _merge(a: Any, b: Any, pairs: dict[fx.Node, fx.Node], call: str) -> tuple[Any, str | None]:
+    """Argument a, with `BatchSize` and `Mode` where b differs by these, and the reason of any other difference."""
     if isinstance(a, fx.Node) or isinstance(b, fx.Node):
         same = isinstance(a, fx.Node) and pairs.get(a) is b
         return a, None if same else "its steps change with the batch size, or with the mode of its modules"
+    # Containers, part by part
     if isinstance(a, tuple | list) and isinstance(b, tuple | list) and len(a) == len(b):
         parts = [_merge(x, y, pairs, call) for x, y in zip(a, b, strict=True)]
         why = next((reason for _, reason in parts if reason is not None), None)
@@ -71,6 +73,7 @@ def _merge(a: Any, b: Any, pairs: dict[fx.Node, fx.Node], call: str) -> tuple[An
     if isinstance(a, slice) and isinstance(b, slice):
         part, why = _merge((a.start, a.stop, a.step), (b.start, b.stop, b.step), pairs, call)
         return slice(*part), why
+    # Values: a different bool is a mode, a different int a multiple of the batch size
     if type(a) is not type(b):
         return a, f"an argument of {call} changes with the batch size or the mode, from {a!r} to {b!r}"
     if isinstance(a, bool) and a != b:

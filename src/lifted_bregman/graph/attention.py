@@ -39,7 +39,7 @@ def scaled_dot_product_attention(
     dropout_p   in [0, 1], applied in every mode, as torch does
     scale       1/√D by default
 
-    A query that may attend to nothing gets output 0.
+    The output is 0 for a query that may attend to no key.
     """
     if is_causal and attn_mask is not None:
         raise CompatibilityError(
@@ -71,9 +71,9 @@ def multihead_attention(
     key, value        the same with S keys of kdim and vdim features
     key_padding_mask  (samples, S), or (S) for one sample: bool, where True is left out, or numbers to add
     attn_mask         (L, S) or (samples · heads, L, S), likewise
-    is_causal         says that attn_mask is causal; where torch then ignores attn_mask, so does this
+    is_causal         a hint that attn_mask is causal; attn_mask is ignored where torch ignores it
 
-    A query that may attend to nothing gets weights 0 without `need_weights` and NaN with it, as torch does.
+    For a query that may attend to no key the weights are 0 without `need_weights` and NaN with it, as in torch.
     """
     if is_causal and attn_mask is None:
         raise CompatibilityError(
@@ -88,7 +88,7 @@ def multihead_attention(
     elif not module.batch_first:
         query, key, value = (x.transpose(0, 1) for x in (query, key, value))
 
-    # Q, K and V, and the further keys that belong to no position
+    # Q, K and V, and keys that belong to no position: bias_k and zeros
     if packed:  # one linear map for all three
         q, k, v = F.linear(query, module.in_proj_weight, module.in_proj_bias).chunk(3, dim=-1)
     else:
@@ -104,7 +104,7 @@ def multihead_attention(
         further += 1
     q, k, v = (torch.unflatten(x, -1, (module.num_heads, module.head_dim)).transpose(1, 2) for x in (q, k, v))
 
-    # Masks that broadcast to (samples, heads, L, S); further keys take part always
+    # Masks that broadcast to (samples, heads, L, S); the further keys are never masked
     masks = []
     causal = is_causal and key_padding_mask is None and not need_weights
     if attn_mask is not None and not causal:
@@ -117,6 +117,7 @@ def multihead_attention(
     if further:
         masks = [F.pad(mask, (0, further)) for mask in masks]
 
+    # softmax, dropout, and the output projection of all heads together
     weights = _weights(q, k, masks, causal=causal, scale=None, zero_rows=not need_weights)
     weights = _dropout(weights, module.dropout, module.training)
     output = (weights @ v).transpose(1, 2).flatten(2)
@@ -152,8 +153,8 @@ def _weights(
 ) -> Tensor:
     """softmax(scale · Q Kᵀ + masks); with `zero_rows`, rows in which every key is masked are 0.
 
-    A mask is bool, where True is left out, or numbers to add.  Those rows are taken out before the softmax too: it
-    would turn them, and derivatives through them, into NaN.
+    A mask is bool, where True is left out, or numbers to add.  Rows that are masked entirely are set to 0 before the
+    softmax too, which would turn them and their derivatives into NaN.
     """
     scores = (q * (1.0 / math.sqrt(q.size(-1)) if scale is None else scale)) @ k.transpose(-2, -1)
     if causal:  # query i attends to keys 0, ..., i, so that no row is masked entirely

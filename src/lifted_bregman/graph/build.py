@@ -1,4 +1,4 @@
-"""From a cut model to layers: each term's calls become a map on the user's own modules and parameters."""
+"""Builds the layer of each term: its calls become a map on the user's modules and parameters."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def build_layer(
 
 
 def _known_map(term: Term, modules: Mapping[str, nn.Module]) -> LayerMap | None:
-    """The map of one `nn.Linear`, convolution or embedding, which is written out; None for any other."""
+    """The map of a term that is one `nn.Linear`, convolution or embedding; None for any other term."""
     if len(term.inputs) != 1 or not term.calls or _layout(term.node) is not None or _layout(term.inputs[0]) is not None:
         return None
     module: Any = _last_module(term, modules)
@@ -93,7 +93,7 @@ def _core(
     owners: Mapping[str, tuple[nn.Module, str]],
     constants: Mapping[str, Tensor],
 ) -> tuple[TracedMap, Dense | Convolution] | None:
-    """The calls before the last one as a map, and the last one as a dense or convolution map; None if it is none."""
+    """(h, g) with z = g(h(x)), if the last call is a dense or convolution map g, and h has no parameters; else None."""
     last = term.calls[-1] if term.calls else None
     if last is None or last is not term.end or _layout(last) is not None:
         return None
@@ -162,6 +162,7 @@ def _traced_map(
     constants: Mapping[str, Tensor],
     channels: bool,
 ) -> TracedMap:
+    """The map of any term: a graph of its calls on the user's modules, with the term's inputs as placeholders."""
     graph = fx.Graph()
     root: dict[str, Any] = {}
     held: dict[str, nn.Module] = {}
@@ -182,9 +183,11 @@ def _traced_map(
             sizes[mark.multiple] = graph.call_function(operator.mul, (sizes[1], mark.multiple))
         return sizes[mark.multiple]
 
+    # Inputs, with their samples back in the dimension where the model has them
     for node, place in zip(term.inputs, placed, strict=True):
         layout = _layout(node) if node.op != "placeholder" else None
         copies[node] = place if layout is None else graph.call_function(samples_back, (place, *layout))
+    # Calls, with parameters, buffers and modules of the user's model
     for node in term.calls:
         args, kwargs = _replaced((node.args, dict(node.kwargs)), copies, size)
         target: Any = node.target
@@ -211,6 +214,7 @@ def _traced_map(
                 copies[node] = graph.call_module(name, args, kwargs)
             continue
         copies[node] = graph.create_node(node.op, target, args, kwargs)
+    # Output, with its samples in dimension 0
     z = copies[term.end]
     layout = _layout(term.node)
     if layout is not None:
@@ -223,7 +227,7 @@ def _traced_map(
 
 
 def _norm(graph: fx.Graph, root: dict[str, Any], module: Any, name: str, args: Any) -> fx.Node:
-    """A call of batch or instance normalisation, with its parameters as arguments."""
+    """A call of batch or instance normalisation by a `NormSite`, with the module's parameters as arguments."""
     root[f"{name}__site"] = NormSite(module)
     parameters: list[fx.Node | None] = []
     for key in ("weight", "bias"):
@@ -250,10 +254,11 @@ def _replaced(argument: Any, copies: Mapping[fx.Node, fx.Node], size: Any) -> An
 
 
 def _parameter_names(term: Term, modules: Mapping[str, nn.Module]) -> tuple[dict[str, str], nn.Module | None]:
-    """Each parameter's name in the map and within its graph, and the one module that holds them, if it is one.
+    """{name in the map: name within its graph} of each parameter, and the module that holds them if it is only one.
 
-    Names are those within that module; those within the model where parameters come from several places.
+    Names in the map are those within that module, or those within the model if there are several modules.
     """
+    # Parameters of one module that is called
     sources = [node for node in term.calls if _own_parameters(node, modules)]
     if len({str(node.target) for node in sources}) == 1 and sources[0].op == "call_module":
         target, module = str(sources[0].target), modules[str(sources[0].target)]
@@ -261,10 +266,12 @@ def _parameter_names(term: Term, modules: Mapping[str, nn.Module]) -> tuple[dict
         prefix = target.replace(".", "__") + ("__" if _is_norm(module) else ".")
         prefix += "module." if isinstance(module, Map) else ""
         return {name: prefix + name for name, _ in inner.named_parameters()}, inner
+    # Parameters of the F.linear with which the term ends
     if (last := _last_module(term, modules) if term.calls else None) is not None:
         held = {id(p): name for name, p in last.named_parameters()}
         if all(id(_parameter(node)) in held for node in sources):
             return {held[id(_parameter(node))]: str(node.target).replace(".", "__") for node in sources}, last
+    # Parameters from several places
     names: dict[str, str] = {}
     seen: set[int] = set()
     for node in sources:
@@ -285,7 +292,7 @@ def _is_norm(module: nn.Module) -> bool:
 
 
 def _affine(term: Term, modules: Mapping[str, nn.Module]) -> bool:
-    """Whether the map is affine in its inputs and parameters, with matrices of the signs of its weights."""
+    """Whether the map is affine in inputs and parameters, with matrices whose entries have the signs of the weights."""
     for node in term.calls:
         if node.op == "get_attr":
             continue
@@ -298,7 +305,7 @@ def _affine(term: Term, modules: Mapping[str, nn.Module]) -> bool:
 
 
 def _layout(node: fx.Node) -> tuple[int, int] | None:
-    """The dimension of the samples and the rows of each, where it is not one row in dimension 0."""
+    """(dimension of the samples, rows of each sample) of a value; None for one row per sample in dimension 0."""
     shape, batch = node.meta.get("shape"), node.meta.get("batch")
     if shape is None or batch is None or node.op == "placeholder":
         return None
@@ -326,7 +333,7 @@ def _channels_first(term: Term) -> bool:
 
 
 def mark_channels(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> None:
-    """Notes for every node whether its features are (channels, ...); unknown before a convolution or pooling."""
+    """Sets node.meta["channels"]: whether features are (channels, ...); None if no layer before the node tells."""
     for node in graph.nodes:
         if node.op in ("placeholder", "get_attr", "output"):
             continue
@@ -348,7 +355,7 @@ def mark_channels(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> None:
 
 
 def _path(term: Term, modules: Mapping[str, nn.Module]) -> str:
-    """Where the map stands in the model: its module with parameters, else its first call."""
+    """The place of the map in the model, for messages: its module with parameters, else its first call."""
     calls = [node for node in term.calls if node.op in ("call_module", "call_function", "call_method")]
     chosen = next((n for n in calls if n.op == "call_module" and _own_parameters(n, modules)), None)
     chosen = chosen or next((n for n in calls if n.op == "call_module"), None) or (calls[0] if calls else term.node)

@@ -1,10 +1,10 @@
-"""Cut: which values of a traced model are variables, and which calls make up the map of each.
+"""Cut: decides which values of a traced model are variables, and which calls form the map of each variable.
 
 Every activation's output is a variable.  A value that two terms would compute becomes a variable with the identity as
 activation, so that every use of a parameter belongs to one term.  Calls that only arrange numbers, and what depends on
 no input of the model, are repeated in each term that needs them.  A call with parameters gets a variable at its output
 when another call with parameters follows, or when its output meets another value, before the activation: parameter
-blocks stay convex, and a sum of two branches reads two variables.  `Streams` says what becomes of residual streams.
+blocks stay convex, and a sum of two branches reads two variables.  `Streams` chooses how residual streams are cut.
 """
 
 from __future__ import annotations
@@ -27,15 +27,28 @@ _ADDITIONS = frozenset("add iadd radd sub isub rsub subtract".split())
 
 
 class Streams(Enum):
-    """What becomes of a sum that several terms read, as the stream h_k = h_{k-1} + u_k of a residual network.
+    """How to cut a sum that several terms read, such as the stream h_k = h_{k-1} + u_k of a residual network.
 
-    The function, the objective, the energy at the forward state, and the gradients in Θ as all λ → ∞ do not depend on
-    it.  With DERIVED there is one variable less for each sum, and no term that holds it back: after the same sweeps of
+    Function, objective, energy at the forward state, and gradients in Θ as all λ → ∞ do not depend on it.  DERIVED has
+    one variable less for each sum, and no term that ties the sum to its summands: after the same sweeps of
     `ProximalGradient` and `ImplicitSGD` the objective is about half (`benchmarks/residual_cuts.py`, 4 and 8 blocks).
     But term k then reads k variables, a sweep computes of the order of k² maps, and W(h + u_1 + .. + u_k) is no dense
     map any more: its norms come from autograd, which makes sweeps 2 and 3 to 4 times as long, and `GramSweep` moves it
     along the gradient instead of in the metric of its inputs.  So VARIABLES is the default, and DERIVED is for solvers
     that iterate, where sweeps count.
+
+    Example:
+        >>> from lifted_bregman.graph import Streams
+        >>> class Residual(nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.first, self.second, self.last = (nn.Linear(4, 4) for _ in range(3))
+        ...     def forward(self, x):
+        ...         h = x + self.first(x).relu()
+        ...         h = h + self.second(h).relu()
+        ...         return self.last(h)
+        >>> [len(lb.lift(Residual(), loss=lb.SquaredError(), streams=streams).network.layers) for streams in Streams]
+        [4, 3]
     """
 
     VARIABLES = "a variable with the identity as activation, tied to its summands by ½‖h_k - h_{k-1} - u_k‖²"
@@ -60,17 +73,20 @@ class Term:
 
 @dataclass
 class Facts:
-    """What is known of each node before the cut."""
+    """What the cut needs to know about each node."""
 
     from_input: set[fx.Node] = field(default_factory=set)
+    """Nodes that depend on an input of the model."""
     from_parameter: set[fx.Node] = field(default_factory=set)
+    """Nodes that depend on a parameter."""
     parametric: set[fx.Node] = field(default_factory=set)
     """Nodes that depend on an input and use a parameter themselves."""
     matched: dict[fx.Node, Matched] = field(default_factory=dict)
+    """What each call is: an activation or a map."""
 
 
 def find_facts(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> Facts:
-    """What every node is and depends on; an error for calls that cannot be lifted."""
+    """What every node is and depends on; raises for calls that cannot be lifted."""
     facts = Facts()
     lifted: set[fx.Node] = set()  # nodes that depend on a parameter or an activation
     for node in graph.nodes:
@@ -78,6 +94,7 @@ def find_facts(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> Facts:
             facts.from_input.add(node)
         if node.op in ("placeholder", "output"):
             continue
+        # What the node depends on
         used = node.all_input_nodes
         own = _own_parameters(node, modules)
         if any(n in facts.from_input for n in used):
@@ -88,6 +105,7 @@ def find_facts(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> Facts:
             facts.from_parameter.add(node)
         if node.op == "get_attr":
             continue
+        # What the call is; an activation needs a variable as its argument and a map before it
         depends = node in facts.from_input or node in facts.from_parameter
         differentiable = any((n in facts.from_input or n in facts.from_parameter) and _real(n) for n in used)
         node.meta["data_only"] = not own and not any(n in lifted for n in used)
@@ -118,21 +136,22 @@ def cut(graph: fx.Graph, facts: Facts, streams: Streams = Streams.VARIABLES) -> 
     assert isinstance(last, fx.Node)
     variables = {node for node in facts.from_input if _activation(node, facts) is not None} | {last}
     owners: dict[fx.Node, set[fx.Node]] = {}
-    crowded: dict[fx.Node, bool] = {}  # whether parameters or another value come between a node and its term's end
+    # Whether a call with parameters, or with another value, follows the node before the end of its term
+    followed: dict[fx.Node, bool] = {}
 
     # From the output up: a node belongs to the term of its readers, if that is one.
     for node in reversed(list(graph.nodes)):
         if node not in facts.from_input or node.op == "placeholder":
             continue
         if node in variables:
-            owners[node], crowded[node] = {node}, False
+            owners[node], followed[node] = {node}, False
             continue
         readers = {owner for user in node.users for owner in owners.get(user, ())}
-        crowded[node] = any(_crowds(user, facts) or crowded[user] for user in node.users if not _ends(user, facts))
+        followed[node] = any(_mixes(user, facts) or followed[user] for user in node.users if not _ends(user, facts))
         several = len(readers) > 1 and not _is_repeated(node, facts, streams)
-        if several or (node in facts.parametric and crowded[node] and not _is_tuple(node)):
+        if several or (node in facts.parametric and followed[node] and not _is_tuple(node)):
             variables.add(node)
-            owners[node], crowded[node] = {node}, False
+            owners[node], followed[node] = {node}, False
         else:
             owners[node] = readers
 
@@ -149,9 +168,9 @@ def cut(graph: fx.Graph, facts: Facts, streams: Streams = Streams.VARIABLES) -> 
 
 
 def activate_last(graph: fx.Graph, facts: Facts) -> None:
-    """Lets the model end with its activation where only views come after it, as in sigmoid(f(x)).squeeze(-1).
+    """Moves a final activation behind the views that follow it, as in sigmoid(f(x)).squeeze(-1).
 
-    A separable activation and a call that only arranges numbers may change places.
+    A separable activation commutes with calls that only arrange numbers.
     """
     output = next(node for node in graph.nodes if node.op == "output")
     views: list[fx.Node] = []
@@ -189,7 +208,7 @@ def _collect(term: Term, variables: set[fx.Node], order: Mapping[fx.Node, int]) 
 
 
 def parameter_names(nodes: Iterable[fx.Node], modules: Mapping[str, nn.Module]) -> dict[int, str]:
-    """Parameters that the calls use: id of the parameter, and its name within the model at that place."""
+    """{id: name within the model} of the parameters that the calls use."""
     found: dict[int, str] = {}
     for node in nodes:
         for name, parameter in _own_parameters(node, modules).items():
@@ -198,6 +217,7 @@ def parameter_names(nodes: Iterable[fx.Node], modules: Mapping[str, nn.Module]) 
 
 
 def _own_parameters(node: fx.Node, modules: Mapping[str, nn.Module]) -> dict[str, nn.Parameter]:
+    """The parameters that a node fetches, or those of the module that it calls, by name."""
     target = str(node.target)
     if node.op == "get_attr":
         value = value_of(node)
@@ -217,14 +237,15 @@ def _ends(user: fx.Node, facts: Facts) -> bool:
 
 
 def _is_repeated(node: fx.Node, facts: Facts, streams: Streams) -> bool:
-    """Whether a call is made anew in each term that needs it: it only arranges numbers, or adds up a derived stream."""
+    """Whether a call is repeated in each term that needs it: it only arranges numbers, or adds up a derived stream."""
     if node.op not in ("call_function", "call_method"):
         return _is_tuple(node)
     adds = streams is Streams.DERIVED and name_of(node) in _ADDITIONS and node not in facts.parametric
     return adds or name_of(node) in VIEWS or _is_tuple(node)
 
 
-def _crowds(node: fx.Node, facts: Facts) -> bool:
+def _mixes(node: fx.Node, facts: Facts) -> bool:
+    """Whether a call uses parameters, or combines several values that depend on an input."""
     return node in facts.parametric or sum(n in facts.from_input for n in node.all_input_nodes) > 1
 
 
@@ -233,17 +254,18 @@ def _is_tuple(node: fx.Node) -> bool:
 
 
 def _real(node: fx.Node) -> bool:
+    """Whether a value may be a floating-point tensor, which carries derivatives."""
     value = value_of(node)
     return value is UNKNOWN or not hasattr(value, "is_floating_point") or value.is_floating_point()
 
 
 def _named(node: fx.Node) -> str:
-    """A call as its user would name it."""
+    """The name of a call for messages."""
     return str(node.target) if node.op == "call_module" else name_of(node)
 
 
 def _require_map_before(node: fx.Node, facts: Facts) -> None:
-    """An error for an activation of an activation, and for one of the model's input; gates may have both."""
+    """Raises for an activation of an activation or of the model's input; decomposed gates may have both."""
     before = node.all_input_nodes[0]
     if node.meta.get("decomposed"):
         return

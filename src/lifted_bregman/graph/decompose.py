@@ -1,8 +1,8 @@
-"""Modules and functions of torch with activations inside, and what computes the same with each activation in sight.
+"""Decompositions: modules and functions of torch with activations inside, as calls of single activations and maps.
 
-A tracer looks here before it records a call.  Each entry takes what the module's or function's call takes (a module's
-entry takes the module first) and returns what it returns, by calls of torch on tensors or on proxies for them.  Entries
-read the settings of the module, its own parameters, and the shape and dtype of tensors, never a tensor's numbers.
+The tracer looks here before it records a call.  An entry takes the arguments of the call that it replaces, for a module
+the module first, and returns the same result, by calls of torch on tensors or on proxies for them.  Entries read the
+settings and parameters of the module, and shapes and dtypes of tensors, never their numbers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MODULES: dict[type[nn.Module], Callable[..., Any]] = {
     nn.GLU: gates.glu_module,
     nn.Softmin: gates.softmin_module,
 }
-"""Called as MODULES[type(module)](module, *args, **kwargs): a subclass is not meant, it may compute something else."""
+"""Called as MODULES[type(module)](module, *args, **kwargs); subclasses may compute something else and are not in it."""
 
 FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.scaled_dot_product_attention: attention.scaled_dot_product_attention,

@@ -35,7 +35,7 @@ def normal_cdf(x: Tensor) -> Tensor:
     """Φ(x) = ½(1 + erf(x / √2)), the distribution function of the standard normal law.
 
     It increases, with slopes of at most 1/√(2π) = 0.399, and so is a proximal map.  It is computed as ½ erfc(-x / √2),
-    which keeps its digits for x far below 0.  A tracer records one call of this function, not what is inside.
+    which keeps its digits for x far below 0.  A tracer records one call of this function.
     """
     if has_torch_function_unary(x):
         recorded: Tensor = handle_torch_function(normal_cdf, (x,), x)

@@ -1,4 +1,4 @@
-"""What a model takes: one tensor X, or several with a row for each sample in all of them."""
+"""The input of a model: one tensor X, or several, each with one row per sample."""
 
 from __future__ import annotations
 
@@ -12,19 +12,32 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Input:
-    """One tensor that the model's forward method takes."""
+    """One tensor that the model's forward method takes.
+
+    Example:
+        >>> example = torch.randn(5, 3), torch.randn(5, 4)
+        >>> problem = lb.lift(nn.Bilinear(3, 4, 2), loss=lb.SquaredError(), example=example)
+        >>> problem.network.inputs
+        (Input(name='input1', dtype=torch.float32), Input(name='input2', dtype=torch.float32))
+    """
 
     name: str = "X"
     """Its name in the forward method; X for the only one."""
     dtype: torch.dtype | None = None
-    """That of the example; None where there was none."""
+    """The dtype of the example; None if no example was given."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class InputTensors:
-    """The tensors of a model that takes several; it stands for X wherever a model of one input has a tensor.
+    """The inputs of a model that takes several tensors, used as X in place of a single tensor.
 
     tensors  in the order of the forward method, each (samples, ...)
+
+    Example:
+        >>> from lifted_bregman.graph import InputTensors
+        >>> X = InputTensors((torch.zeros(5, 3), torch.zeros(5, 2, 4)))
+        >>> len(X)
+        5
     """
 
     tensors: tuple[Tensor, ...]
@@ -33,7 +46,7 @@ class InputTensors:
         return len(self.tensors[0])
 
     def __getitem__(self, rows: slice | Tensor) -> InputTensors:
-        """The rows of some samples, of every tensor."""
+        """The rows of some samples, from every tensor."""
         return self._each(lambda t: t[rows])
 
     def __repr__(self) -> str:
@@ -49,12 +62,12 @@ class InputTensors:
 
     @property
     def requires_grad(self) -> bool:
-        """Whether one of the tensors does."""
+        """Whether one of the tensors requires a gradient."""
         return any(t.requires_grad for t in self.tensors)
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors are."""
+        """The device of the tensors."""
         return self.tensors[0].device
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> InputTensors:
@@ -62,9 +75,9 @@ class InputTensors:
 
 
 ModelInput: TypeAlias = Tensor | InputTensors
-"""X as the library has it."""
+"""X as the library passes it on."""
 InputLike: TypeAlias = ModelInput | tuple[Tensor, ...]
-"""X as it may be given: a tuple where the model takes several tensors."""
+"""X as a user may give it: a tuple if the model takes several tensors."""
 
 
 def input_tensors(X: ModelInput) -> tuple[Tensor, ...]:
@@ -72,15 +85,16 @@ def input_tensors(X: ModelInput) -> tuple[Tensor, ...]:
     return X.tensors if isinstance(X, InputTensors) else (X,)
 
 
-def joined(X: InputLike) -> ModelInput:
-    """X as the library has it; a tuple is not checked."""
+def as_model_input(X: InputLike) -> ModelInput:
+    """X, with a tuple as `InputTensors`; not checked."""
     return InputTensors(X) if isinstance(X, tuple) else X
 
 
 def variable(x: Sequence[ModelInput] | Mapping[int, ModelInput], v: int) -> Tensor:
-    """x_v; v = 0, -1, -2, .. are the inputs, of which several are `InputTensors` at x[0] or have numbers of their own.
+    """x_v, where v = 0, -1, -2, .. are the model's inputs.
 
-    In a list x_0 .. x_L the number -1 would otherwise be the target.
+    Input v is tensor -v of x[0], if x[0] is an `InputTensors`; otherwise x must be a mapping, and input v is x[v].  The
+    target x[-1] of a list x_0 .. x_L is never returned.
     """
     value = x[0] if v <= 0 else x[v]
     if isinstance(value, InputTensors):

@@ -1,4 +1,4 @@
-"""Match: which call of a traced model is an activation, which is a differentiable map, and which is neither."""
+"""Match: whether a call of a traced model is an activation, a differentiable map, or neither."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from lifted_bregman.activations import Activation
 from lifted_bregman.activations.torch_functions import is_activation_function, read_function
-from lifted_bregman.activations.torch_modules import NotLiftableError, _from_function, read_activation
+from lifted_bregman.activations.torch_modules import NotLiftableError, from_function, read_activation
 from lifted_bregman.graph.decompose import normal_cdf
 from lifted_bregman.graph.proxies import UNKNOWN, name_of_target, value_of
 from lifted_bregman.graph.refusals import refuse_call
-from lifted_bregman.graph.trace import FACTORIES
+from lifted_bregman.graph.tracer import FACTORIES
 from lifted_bregman.maps.base import Map
 from lifted_bregman.maps.determinism import BATCH_NORM, INSTANCE_NORM, RANDOM, refuse
 from lifted_bregman.maps.sites import Site
@@ -82,7 +82,7 @@ _WHOLE = frozenset(
     "isnan isinf isfinite floor_divide cumprod count_nonzero ones_like zeros_like full_like new_zeros new_ones "
     "new_full new_empty empty_like arange new_tensor rand".split()
 )
-"""Calls that make no numbers which carry a derivative: for constants, masks and indices."""
+"""Calls whose results carry no derivative: constants, masks and indices."""
 _NEW = frozenset("ones_like zeros_like full_like new_zeros new_ones new_full new_empty empty_like new_tensor".split())
 _REDUCTIONS = frozenset(
     "sum mean var std norm logsumexp amax amin prod softmax max min cumsum vector_norm sort topk kthvalue median "
@@ -112,19 +112,21 @@ def name_of(node: fx.Node) -> str:
 
 
 def match(node: fx.Node, modules: Mapping[str, nn.Module], depends: bool, differentiable: bool) -> Matched:
-    """What a node of the graph is; an error that names it where it is neither an activation nor a map.
+    """Whether a node of the graph is an activation or a map; raises an error that names it if it is neither.
 
     depends         whether the value changes with inputs or parameters
     differentiable  whether one of its arguments carries a derivative
     """
     if node.op == "call_module":
         return _match_module(node, modules[str(node.target)])
+    # Constants, and values that carry no derivative, are part of a map
     name, path, owner = name_of(node), node.meta["path"], node.meta["owner"]
     line = node.meta.get("line")
     if not depends or not differentiable:
         return Matched(None)
+    # Activations
     if node.target is normal_cdf:
-        return Matched(_from_function(normal_cdf))
+        return Matched(from_function(normal_cdf))
     if is_activation_function(name) and _from_torch(node):
         try:
             found = read_function(name, _after_tensor(node), {k: v for k, v in node.kwargs.items() if k != "input"})
@@ -136,6 +138,7 @@ def match(node: fx.Node, modules: Mapping[str, nn.Module], depends: bool, differ
             refuse_at(path, owner, line, f"the arguments of {_shown(node)} are not understood ({error}): {_WRAP}")
         if found is not None:
             return Matched(*_joint_dimension(node, *found))
+    # Maps: known calls of torch that keep samples apart
     if name in _RANDOM_METHODS:
         refuse_at(path, owner, line, f"{_shown(node)} draws random numbers: use nn.Dropout or lb.GaussianNoise")
     if name in _MAPS and _from_torch(node) and name not in _WHOLE:
@@ -143,6 +146,7 @@ def match(node: fx.Node, modules: Mapping[str, nn.Module], depends: bool, differ
         return Matched(None)
     if name in _NEW and _from_torch(node):
         return Matched(None)
+    # Calls without a derivative, allowed on data only
     if name in _WHOLE and _from_torch(node):
         if node.meta["data_only"]:
             return Matched(None)
@@ -156,7 +160,7 @@ def match(node: fx.Node, modules: Mapping[str, nn.Module], depends: bool, differ
 
 
 def refuse_at(path: str, owner: nn.Module, line: str | None, reason_and_remedy: str) -> NoReturn:
-    """The error for a call in a forward method."""
+    """Raises the error for a call in a forward method."""
     reason, _, remedy = reason_and_remedy.rpartition(": ")
     refuse_call(path, owner, line, reason, remedy)
 
@@ -172,6 +176,7 @@ def _match_module(node: fx.Node, module: nn.Module) -> Matched:
         refuse(path, module, str(error))
     if found is not None:
         return Matched(*_joint_dimension(node, *found))
+    # Maps: those of the library, and modules of torch that are known to be differentiable without activation
     if isinstance(module, Map | Site):
         return Matched(None)
     if isinstance(module, LazyModuleMixin):
@@ -209,7 +214,7 @@ def _joint_dimension(node: fx.Node, activation: Activation, dim: int | None) -> 
 
 
 def _require_samples_apart(node: fx.Node, name: str) -> None:
-    """An error for sums over samples and the like; where shapes are unknown dimension 0 holds the samples."""
+    """Raises for a reduction over samples; without known shapes, dimension 0 is taken as that of the samples."""
     if name not in _REDUCTIONS and name not in _MIXING:
         return
     first: Any = node.args[0] if node.args else node.kwargs.get("input", node.kwargs.get("tensors"))

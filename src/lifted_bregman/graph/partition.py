@@ -14,6 +14,12 @@ class Partition:
 
     Rank r holds the terms a .. b of its part: the parameters Θ_a .. Θ_b, which it moves, and the variables x_a .. x_b,
     without the target x_L.  It has a copy of each variable that its terms read and another rank moves.
+
+    Example:
+        >>> from lifted_bregman.graph import Links, Partition
+        >>> partition = Partition(Links([(0,), (1,), (2,)]), parts=(range(1, 3), range(3, 4)), rank=1)
+        >>> partition.terms, partition.borrowed
+        (range(3, 4), (2,))
     """
 
     links: Links

@@ -1,4 +1,4 @@
-"""Between trace and cut: calls in place become calls that return new tensors, dropout and noise become sites."""
+"""Rewrites a trace before the cut: in-place calls become calls that return new tensors, dropout and noise sites."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DROPOUT_NAMES = {"dropout": F.dropout, "dropout1d": F.dropout1d, "dropout2d": F
 
 @dataclass(frozen=True)
 class Skipped:
-    """Dropout or noise that was the identity when the model was read, and is no part of its terms."""
+    """Dropout or noise that was the identity when the model was read, and is left out of the terms."""
 
     path: str
     owner: nn.Module
@@ -38,18 +38,18 @@ class Skipped:
 
     @property
     def kind(self) -> str:
-        """Which of the two it is."""
+        """ "dropout" or "noise"."""
         return (NoiseSite if isinstance(self.owner, GaussianNoise) else DropoutSite).kind
 
 
-def prepare(graph: fx.Graph, modules: dict[str, nn.Module]) -> tuple[Skipped, ...]:
-    """Rewrites the graph; dropout and noise that are the identity now are taken out and returned."""
+def rewrite(graph: fx.Graph, modules: dict[str, nn.Module]) -> tuple[Skipped, ...]:
+    """Rewrites the graph in place; removes and returns dropout and noise that are the identity now."""
     _out_of_place(graph, modules)
     skipped = _place_random(graph, modules)
     for node in list(graph.nodes):
         if node.op == "call_module" and type(modules[str(node.target)]) is nn.Identity:
             _drop(graph, node)
-    # Nodes that nothing reads: users of the last nodes go first
+    # Remove unread nodes, from the last on, so that their inputs become unread too
     for node in reversed(list(graph.nodes)):
         if node.op not in ("placeholder", "output") and not node.users:
             graph.erase_node(node)
@@ -57,6 +57,7 @@ def prepare(graph: fx.Graph, modules: dict[str, nn.Module]) -> tuple[Skipped, ..
 
 
 def _out_of_place(graph: fx.Graph, modules: dict[str, nn.Module]) -> None:
+    """Replaces in-place calls by calls that return a new tensor; raises if the old tensor is read later."""
     order = {node: number for number, node in enumerate(graph.nodes)}
     for node in list(graph.nodes):
         if not _changes(node, modules):
@@ -64,6 +65,7 @@ def _out_of_place(graph: fx.Graph, modules: dict[str, nn.Module]) -> None:
         changed = node.args[0] if node.args else node.kwargs.get("input")
         if not isinstance(changed, fx.Node):
             continue
+        # All views of the changed tensor: none may be a parameter or buffer, and none may be read later
         same = _aliases(changed)
         kept = next((m for m in same if m.op == "get_attr"), None)
         if kept is not None:
@@ -84,6 +86,7 @@ def _out_of_place(graph: fx.Graph, modules: dict[str, nn.Module]) -> None:
                 "one variable",
                 "use inplace=False, or the function that returns a new tensor",
             )
+        # The call that returns a new tensor
         if node.op == "call_function":
             node.target = _OPERATORS.get(node.target) or _plain_function(node)
         elif node.op == "call_method":
@@ -138,6 +141,7 @@ def _place_random(graph: fx.Graph, modules: dict[str, nn.Module]) -> list[Skippe
     """Dropout and noise of modules, and dropout of functions that follow a module's mode, become `RandomSite`s."""
     skipped: list[Skipped] = []
     for node in list(graph.nodes):
+        # Modules
         if node.op == "call_module" and isinstance(modules[str(node.target)], RANDOM):
             module: Any = modules[str(node.target)]
             if not is_drawing(module):
@@ -150,6 +154,7 @@ def _place_random(graph: fx.Graph, modules: dict[str, nn.Module]) -> list[Skippe
             else:
                 refuse(str(node.target), module, obstacle(module) or "it is random: use nn.Dropout")
         elif node.op in ("call_function", "call_method") and name_of(node) in _DROPOUT_NAMES:
+            # Functions, whose `training` may follow the module
             given = dict(zip(("input", "p", "training"), node.args, strict=False)) | dict(node.kwargs)
             given.setdefault("training", given.get("train", True))
             p, owner = given.get("p", 0.5), node.meta["owner"]

@@ -1,4 +1,4 @@
-"""What stands for a tensor while a model is traced: it knows its shape, and its numbers are never looked at."""
+"""Proxies: stand-ins for tensors while a model is traced.  They know their shape; their numbers are never read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, fx
 from lifted_bregman.errors import UnsupportedModuleError
 
 if TYPE_CHECKING:
-    from lifted_bregman.graph.trace import ModelTracer
+    from lifted_bregman.graph.tracer import ModelTracer
 
 UNKNOWN = object()
 """The value of a node whose value is not known, because no example was given."""
@@ -32,7 +32,7 @@ _PARTS = {"values": 0, "indices": 1}
 
 
 class Proxy(fx.Proxy):
-    """A tensor of the traced model; `value` is what it is for the example, or `UNKNOWN`."""
+    """A tensor of the traced model; `value` is its value for the example, or `UNKNOWN`."""
 
     tracer: ModelTracer
 
@@ -42,7 +42,7 @@ class Proxy(fx.Proxy):
 
     @property
     def __class__(self) -> type:
-        """`isinstance(x, Tensor)` holds for what is a tensor in the model."""
+        """Makes `isinstance(x, Tensor)` true for tensors of the model."""
         return Tensor if isinstance(self.value, Tensor) else Proxy
 
     @__class__.setter
@@ -178,7 +178,7 @@ def name_of_target(node: fx.Node) -> str:
 
 
 def value_of(node: fx.Node) -> Any:
-    """What `node` is for the example, or `UNKNOWN`."""
+    """The value of `node` for the example, or `UNKNOWN`."""
     return node.meta.get("value", UNKNOWN)
 
 

@@ -20,7 +20,15 @@ from lifted_bregman.maps.dense import Dense
 
 @dataclass(frozen=True)
 class PruneReport:
-    """What `prune` removed, and why not more."""
+    """What `prune` removed, and what kept other dead units.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+        >>> with torch.no_grad():
+        ...     model[0].weight[:2] = 0.0
+        >>> lb.prune(model).report.widths_after
+        (2,)
+    """
 
     widths_before: tuple[int, ...]
     """m_1 .. m_{L-1}, the hidden widths; of a model that was traced, the widths of all its prunable layers."""
@@ -31,7 +39,7 @@ class PruneReport:
     """The fraction of weights, biases not counted, that are exactly zero."""
     zeros_after: float
     held: Mapping[str, str] = field(default_factory=dict)
-    """Layers with dead units that stay, and what holds them; of a model that was traced."""
+    """{layer with dead units that were kept: what needs them}, of a model that was traced."""
 
     @property
     def message(self) -> str:
@@ -56,28 +64,43 @@ class PruneReport:
 
 
 class PrunedSequential(nn.Sequential):
-    """What `prune` returns: an `nn.Sequential` that carries the report of its pruning."""
+    """The result of `prune` for an `nn.Sequential`, with a report."""
 
     report: PruneReport
 
 
 @torch.no_grad()
 def prune(model: nn.Module, example: Tensor | tuple[Tensor, ...] | None = None) -> Any:
-    """The model without the hidden units that do not matter; it computes the same function.
+    """A smaller model without dead hidden units; it computes the same function.
 
-    A hidden unit goes when all its incoming weights are zero, for then its output is the constant σ(b), which is added
-    to the next layer's bias as W_{l+1}σ(b); or when all its outgoing weights are zero.  Removing units can expose
-    others, and goes on until there are none.  A layer keeps at least one unit.  The model itself stays as it is; the
-    result has memory of its own, and `result.report` says what was removed.
+    A hidden unit is dead if all its outgoing weights are zero, or all its incoming weights.  In the second case its
+    output is the constant σ(b), and W_{l+1}σ(b) is added to the next layer's bias.  Removing units can make others
+    dead; pruning is repeated until no unit is dead.  A layer keeps at least one unit.  The given model is not changed,
+    and the result shares no memory with it.  `result.report` lists what was removed.
 
     model    an `nn.Sequential` of `nn.Linear` and activations that `lift` knows.  Activations between the layers must
       act on each unit alone: a joint one (softmax, group soft threshold, ball) changes its other outputs when one of
-      its inputs goes.  The last layer's may be joint, for no output is ever removed.  With an example, any module that
-      `lift` can trace; the result is a smaller copy of it.
-    example  a few samples, or a tuple of those for several inputs.  Then the units of convolutions (channels) and
-      linear layers go, with their batch normalisation; the function is that of evaluation mode.  Units that meet in a
-      sum, as those of a residual stream, go together or stay.  A constant other than 0 does not pass zero padding, and
-      what mixes units (group norm, attention, grouped convolutions) keeps those that it reads: `report.held` says which
+      its inputs is removed.  The last activation may be joint, for no output is ever removed.  With an example, any
+      module that `lift` can trace; the result is a smaller copy of it.
+    example  a few samples, or a tuple of those for several inputs.  Then units of convolutions (channels) and linear
+      layers are removed, with their batch normalisation; both models agree in evaluation mode.  Units that a sum adds
+      up, as in a residual stream, are removed together or kept.  A unit with a constant output other than 0 is kept if
+      a layer with zero padding reads it.  Units that group norm, attention or grouped convolutions read are kept.
+      `report.held` names the layers with such units
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+        >>> with torch.no_grad():
+        ...     model[0].weight[:2] = 0.0
+        >>> smaller, x = lb.prune(model), torch.randn(5, 3)
+        >>> smaller
+        PrunedSequential(
+          (0): Linear(in_features=3, out_features=2, bias=True)
+          (1): ReLU()
+          (2): Linear(in_features=2, out_features=1, bias=True)
+        )
+        >>> torch.allclose(smaller(x), model(x))
+        True
     """
     if example is not None:
         return _pruned_graph(model, example)
@@ -86,12 +109,14 @@ def prune(model: nn.Module, example: Tensor | tuple[Tensor, ...] | None = None) 
             f"prune was given a {type(model).__name__}; it takes an nn.Sequential of nn.Linear and activations, or any "
             "model with an example of its input: use prune(model, X[:2])."
         )
+    # (W_l, b_l) of each linear layer, and the activations between two of them
     leaves = _leaves(model, "model")
     _require_prunable(model)
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, nn.Linear)]
     linears = [leaf for leaf in leaves if isinstance(leaf, nn.Linear)]
     between = [nn.Sequential(*leaves[low + 1 : high]) for low, high in pairwise(places)]
     stack = [(linear.weight.detach().clone(), _bias(linear)) for linear in linears]
+    # Remove dead units layer by layer, until a pass over the layers finds none
     changed = True
     while changed:
         changed = False
@@ -102,6 +127,7 @@ def prune(model: nn.Module, example: Tensor | tuple[Tensor, ...] | None = None) 
                 removed[0] = False  # a layer keeps one unit
             if not bool(removed.any()):
                 continue
+            # b_{l+1} ← b_{l+1} + W_{l+1} σ(b_l) over the removed units, then the rows of W_l and columns of W_{l+1} go
             outputs = activation((W.new_zeros(len(W)) if b is None else b)[None])[0]
             shift = W_up @ torch.where(removed, outputs, 0.0)  # unread units have zeros in W_up
             if b_up is not None or bool(shift.any()):
@@ -110,6 +136,7 @@ def prune(model: nn.Module, example: Tensor | tuple[Tensor, ...] | None = None) 
             stack[l] = W[kept], None if b is None else b[kept]
             stack[l + 1] = W_up[:, kept], b_up
             changed = True
+    # The smaller model and its report
     result = PrunedSequential(*_modules(leaves, dict(zip(places, stack, strict=True))))
     result.training = model.training  # each module has the mode of the one it stands for
     result.report = _report([linear.weight for linear in linears], [W for W, _ in stack], model, result)
@@ -139,6 +166,7 @@ def _weights(model: nn.Module) -> list[Tensor]:
 
 
 def _require_prunable(model: nn.Sequential) -> None:
+    # No shared parameters, dense maps only
     network = read_network(model)
     if network.shared:
         name, terms = next(iter(network.shared.items()))
@@ -152,6 +180,7 @@ def _require_prunable(model: nn.Sequential) -> None:
                 f"{layer.path} cannot be pruned: its map is not dense; without an example prune takes nn.Linear and "
                 "activations only: use prune(model, X[:2])."
             )
+    # Activations act on each unit alone, and each unit is one input of the next layer
     for layer, upper in pairwise(network.layers):
         if layer.activation.joint:
             raise UnsupportedModuleError(

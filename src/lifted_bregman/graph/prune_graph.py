@@ -1,4 +1,4 @@
-"""`prune` of any traced model: units of convolutions and linear layers go, with their batch normalisation."""
+"""`prune` of any traced model: removes units of convolutions and linear layers, with their batch normalisation."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from torch import Tensor, nn
 from lifted_bregman.errors import UnsupportedModuleError
 from lifted_bregman.graph.trace import trace
 from lifted_bregman.graph.units import CONVOLUTIONS, OUTPUT, Units, find_units
-from lifted_bregman.maps.determinism import _close, unchanged
+from lifted_bregman.maps.determinism import nearly_equal, unchanged
 
 
 @torch.no_grad()
 def prune_graph(model: nn.Module, example: tuple[Tensor, ...]) -> tuple[nn.Module, dict[str, str]]:
-    """A smaller copy of the model, and for each layer with dead units that stay what holds them.
+    """A smaller copy of the model, and {layer with dead units that were kept: what needs them}.
 
-    Units that meet in a sum go together or stay.  The same function is that of evaluation mode.
+    Units that meet in a sum are removed together or not at all.  Both models agree in evaluation mode.
     """
     smaller = copy.deepcopy(model)
     held: dict[str, str] = {}
     while _pass(smaller, example, held):
         pass
-    if not _close(_answer(model, example), _answer(smaller, example)):
+    if not nearly_equal(_answer(model, example), _answer(smaller, example)):
         raise UnsupportedModuleError(
             "the model cannot be pruned: without its dead units it computes something else, for its forward reads the "
             "widths of its layers; write that part with sizes of tensors."
@@ -33,7 +33,7 @@ def prune_graph(model: nn.Module, example: tuple[Tensor, ...]) -> tuple[nn.Modul
 
 
 def _pass(model: nn.Module, example: tuple[Tensor, ...], held: dict[str, str]) -> bool:
-    """Removes the units that are dead now; whether there were any."""
+    """Removes the units that are dead now; returns whether there were any."""
     graph, _, _ = trace(model, example)
     everything = model.named_modules(remove_duplicate=False)
     modules: dict[str, Any] = {f"model.{name}" if name else "model": module for name, module in everything}
@@ -61,7 +61,7 @@ def _pass(model: nn.Module, example: tuple[Tensor, ...], held: dict[str, str]) -
 def _why_not(
     own: int, members: dict[str, list[int]], units: Units, modules: dict[str, Any], constants: dict[str, Tensor]
 ) -> str | None:
-    """None for a class of dead units that may go; what holds it, or "" for one that is not dead."""
+    """None if a class of units can be removed, "" if it is not dead, else what needs its dead units."""
     constant = all(not modules[path].weight[places].any() for path, places in members.items())
     if own in units.held:
         return units.held[own] if constant and units.held[own] != OUTPUT else ""
@@ -81,11 +81,12 @@ def _why_not(
 
 
 def _places(labels: tuple[int, ...], own: int, units: Units) -> list[int]:
-    """Where units of a class stand."""
+    """The positions of the units of a class."""
     return [place for place, unit in enumerate(labels) if units.class_of(unit) == own]
 
 
 def _keeps_constants(module: Any) -> bool:
+    """Whether a constant input acts like a bias: not with zero padding, which differs at the edges."""
     if type(module) not in CONVOLUTIONS or module.padding_mode != "zeros" or module.padding == "valid":
         return True
     return module.padding != "same" and not any(module.padding)
@@ -127,7 +128,7 @@ def _answer(model: nn.Module, example: tuple[Tensor, ...]) -> Tensor:
 
 
 def _shift(gone: set[int], units: Units, modules: dict[str, Any], constants: dict[str, Tensor]) -> None:
-    """Adds W σ(b) of constant units to the biases of the layers that read them; unread ones have zeros in W."""
+    """Adds W σ(b) of the removed constant units to the biases of the layers that read them."""
     for path, labels in units.read.items():
         module = modules[path]
         removed = torch.tensor([units.class_of(u) in gone for u in labels.units], device=module.weight.device)
@@ -141,7 +142,7 @@ def _shift(gone: set[int], units: Units, modules: dict[str, Any], constants: dic
 
 
 def _shrink(gone: set[int], units: Units, modules: dict[str, Any]) -> None:
-    """Takes the rows, columns and statistics of units that are gone out of the modules."""
+    """Removes rows, columns and statistics of the removed units from the modules."""
 
     def kept(labels: tuple[int, ...], like: Tensor) -> Tensor:
         return torch.tensor([units.class_of(u) not in gone for u in labels], device=like.device)
@@ -164,7 +165,7 @@ def _shrink(gone: set[int], units: Units, modules: dict[str, Any]) -> None:
 
 
 def _replace(module: Any, names: tuple[str, ...], rows: Tensor) -> None:
-    """Parameters and buffers of a module with some of their rows."""
+    """Replaces parameters and buffers of a module, by name, by the given rows of them."""
     for name in names:
         value = getattr(module, name)
         if isinstance(value, nn.Parameter):

@@ -1,4 +1,4 @@
-"""Reads any model that can be traced into terms; what cannot be lifted is refused with path, reason and remedy."""
+"""Reads a model into terms; errors for models that cannot be lifted name path, reason and remedy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lifted_bregman.activations import Activation, Identity
 from lifted_bregman.errors import SettingError, TensorError, UnsupportedModuleError
 from lifted_bregman.graph.build import build_layer, mark_channels
 from lifted_bregman.graph.cut import Streams, Term, activate_last, cut, find_facts, parameter_names
-from lifted_bregman.graph.prepare import prepare
+from lifted_bregman.graph.prepare import rewrite
 from lifted_bregman.graph.refusals import require_unwrapped
 from lifted_bregman.graph.terms import Network
 from lifted_bregman.graph.trace import inputs_of, trace
@@ -31,22 +31,31 @@ def read_network(
       depend on settings and shapes, and not on the numbers in tensors
     example  a few samples, (samples, ...), or a tuple of those where the model takes several tensors.  With it, forward
       may read any shape.  Without it, only the number of samples, x.size(0).
-    streams  whether sums that several terms read are variables, or added up anew in each of these terms
+    streams  whether sums that several terms read are variables, or are added up in each of these terms
 
     An activation's output is a variable.  A value that two terms read is one too, with the identity as activation.
     Maps without parameters fold into the next map with parameters, or into the one before when an activation or the
     end comes first.  Dropout and noise that are the identity now are left out; `network.skipped` has them.
+
+    Example:
+        >>> from lifted_bregman.graph import read_network
+        >>> network = read_network(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
+        >>> [layer.path for layer in network.layers]
+        ['model.0 (Linear)', 'model.2 (Linear)']
     """
+    # Check the arguments
     _require_module(model)
     if not isinstance(streams, Streams):
         raise SettingError(f"streams is {streams!r}; it must be Streams.VARIABLES or Streams.DERIVED of lb.graph.")
     given = _as_tuple(example, model)
     _require_parameters(model)
+    # Trace: a graph of calls
     graph, constants, same_in_both_modes = trace(model, given)
     everything = model.named_modules(remove_duplicate=False)
     modules: dict[str, nn.Module] = {f"model.{name}" if name else "model": module for name, module in everything}
     _require_one_tensor(graph, model)
-    skipped = prepare(graph, modules)
+    # Rewrite and match: in-place calls, dropout and noise; which calls are activations
+    skipped = rewrite(graph, modules)
     facts = find_facts(graph, modules)
     activate_last(graph, facts)
     mark_channels(graph, modules)
@@ -55,11 +64,13 @@ def read_network(
         raise UnsupportedModuleError(
             "the model has no map with parameters, so there is nothing to train: add a layer such as nn.Linear."
         )
+    # Cut into terms, and build the map of each
     terms = cut(graph, facts, streams)
     numbers = {node: -place for place, node in enumerate(n for n in graph.nodes if n.op == "placeholder")}
     numbers |= {term.node: number for number, term in enumerate(terms, 1)}
     owners = _owners(model)
     layers = [build_layer(term, numbers, modules, owners, constants) for term in terms]
+    # The final activation belongs to the loss
     final = _final_activation(terms[-1])
     layers[-1] = replace(layers[-1], activation=Identity())
     shared, unused = _parameter_uses(model, graph, terms, modules)
@@ -100,7 +111,8 @@ def _require_module(model: nn.Module) -> None:
 
 
 def _require_parameters(model: nn.Module) -> None:
-    """An error for parameters without numbers, and for two parameters on one memory."""
+    """Raises for parameters without numbers, and for two parameters that share memory."""
+    # Parameters hold numbers
     places: dict[int, str] = {}
     for where, module in model.named_modules():
         path = f"model.{where}" if where else "model"
@@ -115,6 +127,7 @@ def _require_parameters(model: nn.Module) -> None:
                     f"its parameter {name} has shape {tuple(parameter.shape)}, which holds no numbers: give the layer "
                     "at least one input and one output, or leave it out",
                 )
+    # No two of them share memory
     for full, parameter in model.named_parameters():
         if is_lazy(parameter) or parameter.is_meta:
             continue
@@ -163,7 +176,7 @@ def _require_one_tensor(graph: fx.Graph, model: nn.Module) -> None:
 
 
 def _owners(model: nn.Module) -> dict[str, tuple[nn.Module, str]]:
-    """For every parameter and buffer by its name with "model." before it: the module that holds it, and its name."""
+    """{"model." + name of a parameter or buffer: (the module that holds it, its name there)}."""
     found: dict[str, tuple[nn.Module, str]] = {}
     for where, module in model.named_modules(remove_duplicate=False):
         prefix = f"model.{where}." if where else "model."
@@ -175,7 +188,7 @@ def _owners(model: nn.Module) -> dict[str, tuple[nn.Module, str]]:
 def _parameter_uses(
     model: nn.Module, graph: fx.Graph, terms: list[Term], modules: dict[str, nn.Module]
 ) -> tuple[dict[str, tuple[int, ...]], tuple[str, ...]]:
-    """Parameters that several terms use, and those that none does; an error if a use belongs to no term."""
+    """Parameters that several terms use, and parameters that no term uses; raises if a use belongs to no term."""
     uses: dict[int, list[int]] = {}
     for number, term in enumerate(terms, 1):
         for key in parameter_names(term.calls, modules):

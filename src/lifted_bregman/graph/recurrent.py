@@ -119,6 +119,7 @@ def _unroll(module: nn.RNNBase, input: Tensor, given: State | None, step: Step, 
             f"{type(module).__name__} was given a PackedSequence, whose number of samples changes from step to step; "
             "lifted training needs one length: pad the sequences, and mask the loss where they are padded."
         )
+    # The input as a list over time of (samples, features)
     time, samples = (1, 0) if module.batch_first else (0, 1)
     batched = input.dim() == 3
     if not batched:
@@ -126,6 +127,7 @@ def _unroll(module: nn.RNNBase, input: Tensor, given: State | None, step: Step, 
         given = None if given is None else tuple(s.unsqueeze(1) for s in given)
     sequence = [input.select(time, t) for t in range(input.size(time))]
 
+    # Layers one after another, each in one or two directions
     last: list[State] = []
     for layer in range(module.num_layers):
         outputs: list[list[Tensor]] = []
@@ -142,6 +144,7 @@ def _unroll(module: nn.RNNBase, input: Tensor, given: State | None, step: Step, 
         if module.dropout > 0.0 and layer < module.num_layers - 1:
             sequence = [F.dropout(x, p=module.dropout, training=module.training) for x in sequence]
 
+    # Outputs and last states as torch stacks them
     output = torch.stack(sequence, dim=time)
     states = tuple(torch.stack(parts, dim=0) for parts in zip(*last, strict=True))
     if not batched:

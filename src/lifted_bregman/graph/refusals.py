@@ -1,4 +1,4 @@
-"""Sentences for what cannot be lifted: which module, which line of its forward method, why, and what to do."""
+"""Errors for models that cannot be lifted: they name module, line of the forward method, reason and remedy."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torch import nn
 from lifted_bregman.errors import UnsupportedModuleError
 from lifted_bregman.maps.determinism import refuse
 
-_TRACER = str(Path(__file__).with_name("trace.py"))
+_TRACER = str(Path(__file__).with_name("tracer.py"))
 _LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
 
 def refuse_call(
     path: str, module: nn.Module, line: str | None, reason: str, remedy: str, error: Exception | None = None
 ) -> NoReturn:
-    """The error for a line of a forward method that cannot be lifted."""
+    """Raises the error for a line of a forward method that cannot be lifted."""
     where = f", at {line}" if line else ""
     raise UnsupportedModuleError(
         f"{path} ({type(module).__name__}) cannot be lifted{where}: {reason}: {remedy}."
@@ -29,7 +29,7 @@ def refuse_call(
 
 
 def require_unwrapped(path: str, module: nn.Module) -> None:
-    """An error for compiled and parallel modules, which names the module inside."""
+    """Raises an error for compiled and parallel modules; it names the module inside."""
     if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
         refuse(
             path,
@@ -47,7 +47,7 @@ def require_unwrapped(path: str, module: nn.Module) -> None:
 
 
 def require_no_hooks(path: str, module: nn.Module) -> None:
-    """An error for a module with forward hooks."""
+    """Raises an error for a module with forward hooks."""
     if module._forward_hooks or module._forward_pre_hooks:
         refuse(
             path,
@@ -57,28 +57,28 @@ def require_no_hooks(path: str, module: nn.Module) -> None:
         )
 
 
-def is_users(filename: str) -> bool:
-    """Whether a source file is neither torch's nor this library's."""
+def is_user_code(filename: str) -> bool:
+    """Whether a source file belongs neither to torch nor to this library."""
     return not filename.startswith(_LIBRARIES) and filename != "<string>"
 
 
 def current_line() -> str | None:
-    """The line of a forward method of the user that runs now; None where only torch's own run."""
+    """The line of the user's forward method that runs now; None if only code of torch runs."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not (frame.f_code.co_name == "run" and frame.f_code.co_filename == _TRACER):
-        if is_users(frame.f_code.co_filename):
+        if is_user_code(frame.f_code.co_filename):
             return _shown(frame.f_code.co_filename, frame.f_lineno)
         frame = frame.f_back
     return None
 
 
 def line_of(traceback: TracebackType | None) -> str | None:
-    """The last line of a forward method of the user in a traceback."""
+    """The last line of a user's forward method in a traceback; None if there is none."""
     found, tracing = None, False
     while traceback is not None:
         code = traceback.tb_frame.f_code
         tracing = tracing or (code.co_name == "run" and code.co_filename == _TRACER)
-        if tracing and is_users(code.co_filename):
+        if tracing and is_user_code(code.co_filename):
             found = _shown(code.co_filename, traceback.tb_lineno)
         traceback = traceback.tb_next
     return found

@@ -1,4 +1,4 @@
-"""A network as a table: each term with its map, activation, inputs and parameters, and what the reader noticed."""
+"""The summary of a network: a table of its terms, and notes on shared parameters, randomness and the like."""
 
 from __future__ import annotations
 
@@ -24,8 +24,15 @@ _SHORT = {
 }  # fmt: skip
 
 
-def summary(network: Network) -> str:
-    """The terms of a network, one in a line, and below them what is lifted, what is a map, and what to know."""
+def summarise(network: Network) -> str:
+    """The summary of a network as text: one line for each term, and notes below the table.
+
+    Example:
+        >>> from lifted_bregman.graph import read_network, summarise
+        >>> network = read_network(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
+        >>> print(summarise(network).splitlines()[2])
+        1  1     linear 3->4  ReLU()      input  16
+    """
     names = {0: "input"}
     if len(network.inputs) > 1:
         names = {-place: given.name for place, given in enumerate(network.inputs)}

@@ -1,4 +1,4 @@
-"""A layer is a term of the lifted energy: a map, an activation, and the variables that the map reads."""
+"""The terms of the lifted energy, each a `Layer`: a map, an activation, and the variables that the map reads."""
 
 from __future__ import annotations
 
@@ -20,16 +20,22 @@ from lifted_bregman.maps.sites import Site
 
 @dataclass(frozen=True)
 class Layer:
-    """One term: x_v = σ(f(x_u, x_w, ...; Θ)) (eq. 1), with the per-sample sums that the lifted energy is made of.
+    """One term: x_v = σ(f(x_u, x_w, ...; Θ)) (eq. 1), with the sums per sample that occur in the lifted energy.
 
     x and z are (samples, ...).  Separable activations act on any feature shape; joint ones act along `dim`: the last
     dimension of dense features, dimension 1 (the channels) of convolutional ones.  Sums run over all features.
+
+    Example:
+        >>> from lifted_bregman.graph import read_network
+        >>> layer = read_network(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))[1]
+        >>> layer.activation, layer.path, layer.inputs
+        (ReLU(), 'model.0 (Linear)', (0,))
     """
 
     map: LayerMap
     activation: Activation
     path: str
-    """Where the map stands in the user's model, e.g. "model.2.1 (Linear)"."""
+    """The place of the map in the user's model, e.g. "model.2.1 (Linear)"."""
     dim: int = -1
     inputs: tuple[int, ...] = ()
     """The terms whose variables f reads, 0 for the model's input; a chain has the term before.
@@ -37,10 +43,10 @@ class Layer:
     Of a model that takes several tensors, 0 is the first, -1 the second, -2 the third, and so on.
     """
     names: tuple[str, ...] = ()
-    """By which a user may call the term: paths of its modules in the model, and the name of its value."""
+    """Names of the term for users: paths of its modules in the model, and the name of its value."""
 
     def label(self, number: int) -> str:
-        """The name under which the summary shows the term, of which `number` is the place."""
+        """The name of the term in the summary; `number`, its position, if it has no name."""
         return self.names[-1] if self.names else str(number)
 
     def activate(self, z: Tensor) -> Tensor:
@@ -79,7 +85,7 @@ class Layer:
         return inside if inside.ndim == 1 else inside.flatten(1).all(1)
 
     def arrange(self, t: Tensor) -> Tensor:
-        """A view of t whose last dimension is `dim`: the form in which joint activations and penalties take it."""
+        """A view of t with `dim` as last dimension, as joint activations and penalties need it."""
         if t.ndim == 2 or self.dim == -1:
             return t
         return t.movedim(self.dim, -1)
@@ -100,12 +106,18 @@ class Layer:
 
 
 class Links:
-    """Which term reads which variable, without maps and numbers: inputs[l] and readers[v], 0 for the model's input.
+    """The graph of terms: inputs[l], the variables that term l reads, and readers[v], the terms that read x_v.
 
-    Further inputs of a model have the numbers -1, -2, .. in `inputs`, and no entry in `readers`.
+    0 is the model's input.  Further inputs have the numbers -1, -2, .. in `inputs`, and no entry in `readers`.
 
     reads  the variables that each term reads, from term 1 on
-    users  the terms in which each parameter block occurs, from block 1 on; by default that of its own number
+    users  the terms in which each parameter block occurs, from block 1 on; by default block l occurs in term l alone
+
+    Example:
+        >>> from lifted_bregman.graph import Links
+        >>> links = Links([(0,), (1,), (1, 2)])  # term 3 reads the variables 1 and 2, as after a skip connection
+        >>> links.readers[1]
+        (2, 3)
     """
 
     def __init__(self, reads: Sequence[tuple[int, ...]], users: Sequence[tuple[int, ...]] | None = None) -> None:
@@ -120,7 +132,7 @@ class Links:
 
     @classmethod
     def chain(cls, depth: int) -> Links:
-        """Term l reads x_{l-1}."""
+        """The links of a chain, in which term l reads x_{l-1}."""
         return cls([(before,) for before in range(depth)])
 
     @property
@@ -136,7 +148,7 @@ class Links:
 
     @cached_property
     def longest_path(self) -> int:
-        """The largest number of hidden variables on a way from the input to the output; of a chain L - 1."""
+        """The largest number of hidden variables on a path from the input to the output; L - 1 for a chain."""
         length = [0] * (self.depth + 1)
         for term in range(1, self.depth + 1):
             length[term] = 1 + max((length[v] for v in self.inputs[term] if v > 0), default=0)
@@ -144,7 +156,7 @@ class Links:
 
     @cached_property
     def colours(self) -> tuple[tuple[int, ...], ...]:
-        """The hidden variables in groups of which no two share a term; of a chain the odd and the even ones.
+        """The hidden variables in groups, no two of which share a term; for a chain the odd and the even ones.
 
         Each variable, in order, takes the first colour that none of its neighbours has.
         """
@@ -165,8 +177,14 @@ class Network:
     """The terms of a model in topological order, counted from 1: network[1] .. network[L].  0 is the model's input.
 
     A chain is the case in which term l reads term l - 1, as the paper has it; layers without `inputs` are one.  The
-    last term's activation is Identity here; `final_activation` is what the model itself ends with, if anything.  It
-    belongs to the loss.
+    last term's activation is Identity when the model is read: its `final_activation`, if there is one, belongs to the
+    loss.
+
+    Example:
+        >>> from lifted_bregman.graph import read_network
+        >>> network = read_network(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2), nn.Tanh()))
+        >>> len(network.layers), network[1].activation, network.final_activation
+        (2, ReLU(), Tanh())
     """
 
     model: nn.Module
@@ -177,11 +195,11 @@ class Network:
     unused: tuple[str, ...] = ()
     """Parameters of the model, by name, that its output does not depend on."""
     skipped: tuple[Any, ...] = ()
-    """Dropout and noise that were the identity when the model was read, and are no part of the terms."""
+    """Dropout and noise that were the identity when the model was read, and are left out of the terms."""
     inputs: tuple[Input, ...] = (Input(),)
     """The tensors that the model takes: number 0, -1, -2, .. in `Layer.inputs`."""
     modes: tuple[bool, ...] | None = None
-    """The modes of all modules when the model was read; None where its forward does the same in both modes."""
+    """`training` of all modules when the model was read; None if its forward method is the same in both modes."""
 
     def __post_init__(self) -> None:
         linked = tuple(
@@ -201,38 +219,38 @@ class Network:
 
     @property
     def skipped_active(self) -> str | None:
-        """Which of "dropout" and "noise" is in training mode now although the reader has left it out; None if none."""
+        """ "dropout" or "noise" if the reader left out one that is in training mode now; else None."""
         return next((left.kind for left in self.skipped if left.active), None)
 
     @property
     def in_other_mode(self) -> bool:
-        """Whether the forward method depends on the mode, and the mode is another than when the model was read."""
+        """Whether the forward method depends on the mode, and the mode has changed since the model was read."""
         return self.modes is not None and self.modes != tuple(module.training for module in self.model.modules())
 
     @property
     def has_sites(self) -> bool:
-        """Whether there is batch normalisation, dropout or noise in a term, in whatever mode."""
+        """Whether a term has batch normalisation, dropout or noise, in any mode."""
         return bool(self._sites)
 
     def takes_indices(self, place: int = 0) -> bool:
-        """Whether an input, counted from 0, holds whole numbers by which embeddings are looked up."""
+        """Whether an input, counted from 0, holds indices of embeddings."""
         return self.index_limit(place) is not None
 
     def index_limit(self, place: int = 0) -> int | None:
-        """The entries of the smallest table in which an input's whole numbers are looked up; None where none are."""
+        """The number of entries of the smallest table that an input indexes; None if it indexes none."""
         readers = ((layer.map, which) for layer in self.layers for which, v in enumerate(layer.inputs) if v == -place)
         found = [f.index_limit(which) for f, which in readers]
         return min((limit for limit in found if limit is not None), default=None)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Within this context batch normalisation, dropout and noise act as in evaluation mode, and change nothing."""
+        """A context in which batch normalisation, dropout and noise act as in evaluation mode, and update nothing."""
         with self._all_sites("evaluating"):
             yield
 
     @contextmanager
     def one_step(self) -> Iterator[None]:
-        """Within this context masks and noise are drawn, and batch statistics measured and recorded, at first use."""
+        """A context for one step: masks, noise and batch statistics are found at first use, and kept until its end."""
         for site in self._sites:
             site.begin()
         with self._all_sites("once"):
@@ -265,7 +283,7 @@ class Network:
 
     @property
     def readers(self) -> tuple[tuple[int, ...], ...]:
-        """For each variable x_v, at readers[v], the terms whose maps read it, in order; of a chain (v + 1,)."""
+        """readers[v]: the terms whose maps read x_v, in order; (v + 1,) in a chain."""
         return self.links.readers
 
     def forward(self, X: ModelInput, terms: Iterable[int] | None = None) -> list[Tensor]:
@@ -276,7 +294,7 @@ class Network:
         return x[1:]
 
     def read(self, x: Sequence[ModelInput] | Mapping[int, ModelInput], term: int) -> Inputs:
-        """What the map of a term reads of x_0, x_1, ..: a tensor, or a tuple where it reads several variables."""
+        """The argument of the map of a term, from x_0, x_1, ..: a tensor, or a tuple if it reads several variables."""
         inputs = self.links.inputs[term]
         return variable(x, inputs[0]) if len(inputs) == 1 else tuple([variable(x, v) for v in inputs])
 
@@ -297,7 +315,7 @@ class Network:
 
 
 def _with_owners(layers: Sequence[Layer]) -> tuple[Layer, ...]:
-    """The same terms, with every parameter that occurs in several of them owned by the first and borrowed by others."""
+    """The terms, where the first one that uses a shared parameter owns it and the others borrow it."""
     owners: dict[int, tuple[int, str]] = {}
     found = []
     for number, layer in enumerate(layers, 1):

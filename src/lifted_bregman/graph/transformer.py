@@ -1,6 +1,6 @@
 """`nn.Transformer` and its parts, as calls of their submodules in the published order; never torch's fast path.
 
-The submodules are called as modules, so that a tracer writes out the attention inside in turn.  The fast path, which
+The submodules are called as modules, so that a tracer decomposes the attention inside in turn.  The fast path, which
 torch takes in evaluation mode without gradients, sets the outputs at padded positions to 0; this does not.
 
 A mask is used as given, also where torch finds out that it is causal and uses a faster kernel for the same numbers.

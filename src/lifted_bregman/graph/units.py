@@ -1,7 +1,7 @@
-"""Which units of a model meet: those that one sum adds up are one class, and go or stay together.
+"""Classes of units that can only be removed together, because a sum adds them up.
 
-A unit is an output channel of a convolution or an output feature of a linear layer.  Its label follows it through
-whatever acts on each unit alone; what mixes units, or is not known, holds the units that it reads.
+A unit is an output channel of a convolution or an output feature of a linear layer.  Its label is passed on through
+calls that act on each unit alone.  Calls that mix units, and unknown ones, hold their units: these must stay.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ class Units:
     """The units of a model, and where they occur, by the paths of modules."""
 
     made: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """The units that each convolution or linear layer makes, in order."""
+    """The output units of each convolution or linear layer, in order."""
     read: dict[str, Labels] = field(default_factory=dict)
-    """Those that it reads."""
+    """The units that each layer reads."""
     normalised: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Those on which batch normalisation acts."""
+    """The units on which each batch normalisation acts."""
     held: dict[int, str] = field(default_factory=dict)
-    """Units that must stay, by class, with what holds them."""
+    """{class of units that must stay: the reason}."""
     _parent: dict[int, int] = field(default_factory=dict)
 
     def new(self, count: int) -> tuple[int, ...]:
-        """New units, each a class of its own."""
+        """The numbers of `count` new units, each alone in its class."""
         start = len(self._parent)
         self._parent |= {unit: unit for unit in range(start, start + count)}
         return tuple(range(start, start + count))
@@ -66,7 +66,7 @@ class Units:
         return unit
 
     def join(self, one: Labels, other: Labels) -> None:
-        """Units that stand in the same place go together from now on."""
+        """Merges the classes of units in equal places: from now on they are removed together or not at all."""
         for a, b in zip(one.units, other.units, strict=True):
             low, high = sorted((self.class_of(a), self.class_of(b)))
             self._parent[high] = low
@@ -74,13 +74,13 @@ class Units:
                 self.held.setdefault(low, self.held[high])
 
     def hold(self, labels: Labels | None, reason: str) -> None:
-        """The units stay."""
+        """Marks the classes of the units as held, for a reason that `prune` reports."""
         for unit in labels.units if labels is not None else ():
             self.held.setdefault(self.class_of(unit), reason)
 
 
 def find_units(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> Units:
-    """The units of a traced model; the values in the graph have shapes."""
+    """The units of a model traced with an example, so that values in the graph have shapes."""
     found = Units()
     labels: dict[fx.Node, Labels | None] = {}
     usable = _usable(graph, modules)
@@ -188,7 +188,7 @@ def _function(node: fx.Node, shape: Any, given: list[Labels | None], found: Unit
 
 
 def _concatenated(node: fx.Node, given: Mapping[fx.Node, Labels | None], found: Units) -> tuple[Labels | None, bool]:
-    """The units of all parts one after another; those of a part without labels, such as the model's input, stay."""
+    """The units of all parts in order; units of a part without labels, such as the model's input, are held."""
     whole, parts = node.meta.get("value"), node.args[0] if node.args else None
     dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
     if not isinstance(whole, Tensor) or not isinstance(parts, tuple | list) or not isinstance(dim, int):

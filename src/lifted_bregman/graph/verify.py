@@ -1,4 +1,4 @@
-"""After reading: the terms compute what the model computes, sample by sample."""
+"""Checks, after reading, that the terms compute what the model computes, each sample alone."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from torch import Tensor
 
 from lifted_bregman.errors import UnsupportedModuleError
 from lifted_bregman.graph.terms import Network
-from lifted_bregman.maps.determinism import _close, unchanged
+from lifted_bregman.maps.determinism import nearly_equal, unchanged
 
 
 @torch.no_grad()
-def evaluate(network: Network, inputs: tuple[Tensor, ...]) -> dict[int, Tensor]:
+def evaluate_terms(network: Network, inputs: tuple[Tensor, ...]) -> dict[int, Tensor]:
     """Every variable of the network for given inputs, by number; the last one is z_L, before the final activation."""
     x = {-place: value for place, value in enumerate(inputs)}
     for number, layer in enumerate(network, 1):
@@ -22,36 +22,39 @@ def evaluate(network: Network, inputs: tuple[Tensor, ...]) -> dict[int, Tensor]:
 
 @torch.no_grad()
 def require_same_function(network: Network, example: tuple[Tensor, ...], both_modes: bool) -> None:
-    """An error unless each variable of a sample depends on that sample alone, and the terms give the model's output.
+    """Raises unless each variable of a sample depends on that sample alone, and the terms give the model's output.
 
-    It runs in evaluation mode, on three samples that differ, and on the first of them alone.
+    The check runs in evaluation mode, on three different samples, and on the first of them alone.
     """
     model = network.model
     modes = {module: module.training for module in model.modules()}
     if not both_modes and any(modes.values()):
         return
+    # Variables of three samples, and of the first alone; the model's output
     generator = torch.Generator().manual_seed(0)
     inputs = tuple(_three(x, generator) for x in example)
     try:
         model.eval()
         with unchanged(model, inputs[0]):
-            together, alone = evaluate(network, inputs), evaluate(network, tuple(x[:1] for x in inputs))
+            together, alone = evaluate_terms(network, inputs), evaluate_terms(network, tuple(x[:1] for x in inputs))
             expected = model(*inputs)
     finally:
         for module, mode in modes.items():
             module.training = mode
+    # Samples do not depend on each other
     for number, layer in enumerate(network, 1):
-        if not _close(together[number][:1], alone[number]):
+        if not nearly_equal(together[number][:1], alone[number]):
             raise UnsupportedModuleError(
-                f"{layer.path} cannot be lifted: its answer to the first sample changes with the rest of the batch; a "
+                f"{layer.path} cannot be lifted: its output for the first sample changes with the rest of the batch; a "
                 "map must treat each sample alone: take out what couples the samples."
             )
+    # The last variable, activated, is the output
     z = together[len(network)]
     if network.final_activation is not None:
         from dataclasses import replace
 
         z = replace(network.layers[-1], activation=network.final_activation).activate(z)
-    if not _close(z, expected):
+    if not nearly_equal(z, expected):
         raise UnsupportedModuleError(
             "model cannot be lifted: the terms that were read do not give the model's output; its forward does "
             "something that tracing does not see, such as keeping state between calls: take that out, or wrap the "

@@ -1,4 +1,4 @@
-"""Losses made from activations: the Bregman loss, its special cases, and the quadratic penalty it replaces."""
+"""Losses defined by activations: the Bregman loss, its special cases, and the quadratic penalty that it replaces."""
 
 from lifted_bregman.losses.bregman import BregmanLoss, bregman_loss
 from lifted_bregman.losses.output import CrossEntropy, SquaredError

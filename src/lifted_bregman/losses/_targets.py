@@ -25,7 +25,7 @@ LABEL_DTYPES = (
 
 
 def require_reduction(reduction: str) -> Reduction:
-    """`reduction`, or an error unless it is one that torch losses know."""
+    """Returns `reduction`; raises `SettingError` unless it is "mean", "sum" or "none"."""
     if reduction not in ("mean", "sum", "none"):
         raise SettingError(f"reduction is {reduction!r}; it must be 'mean', 'sum' or 'none'.")
     return reduction  # type: ignore[return-value]
@@ -39,7 +39,7 @@ def reduce(values: Tensor, reduction: Reduction) -> Tensor:
 
 
 def require_predictions(z: Tensor) -> None:
-    """An error unless z is a non-empty batch of float32 or float64 predictions, (..., features)."""
+    """Raises unless z is a non-empty batch of float32 or float64 predictions, (..., features)."""
     if not isinstance(z, Tensor) or z.dtype not in (torch.float32, torch.float64):
         given = z.dtype if isinstance(z, Tensor) else type(z).__name__
         raise TensorError(f"the predictions are of type {given}; they must be a tensor of float32 or float64.")
@@ -58,6 +58,7 @@ def require_targets(target: Tensor, z: Tensor, activation: Activation, takes_lab
         raise TensorError(
             f"the targets are {type(target).__name__}; they must be a tensor: use torch.as_tensor(targets)."
         )
+    # Shape, device and type
     if target.shape != z.shape:
         raise TensorError(
             f"the targets are {target.dtype} of shape {tuple(target.shape)} and the predictions have shape "
@@ -70,6 +71,7 @@ def require_targets(target: Tensor, z: Tensor, activation: Activation, takes_lab
         )
     if target.dtype.is_complex:
         raise TensorError(f"the targets are of {target.dtype}; they must be real numbers.")
+    # Values: finite, and in the domain of Ψ
     x = target.detach().to(z.dtype)
     first = first_offender(x, lambda rows: ~rows.isfinite().all(-1))
     if first is not None:

@@ -24,6 +24,16 @@ def bregman_loss(x: Tensor, z: Tensor, activation: Activation) -> Tensor:
         x: the layer's output, (..., n).
         z: its pre-activation, same shape and dtype.
         activation: σ = prox_Ψ.
+
+    Example:
+        >>> act = lb.activations.ReLU()
+        >>> z = torch.tensor([[-2.0, 3.0]], requires_grad=True)
+        >>> loss = lb.bregman_loss(torch.tensor([[1.0, 3.0]]), z, act)
+        >>> loss.item()
+        2.5
+        >>> loss.sum().backward()
+        >>> z.grad
+        tensor([[-1.,  0.]])
     """
     _require_activation(activation)
     if isinstance(x, Tensor) and x.requires_grad and torch.is_grad_enabled():
@@ -42,7 +52,7 @@ def _require_activation(activation: object) -> None:
 
 
 class _BregmanFunction(torch.autograd.Function):
-    """∇_z B = σ(z) - x (Lemma 8), so that no activation is ever differentiated."""
+    """B_Ψ(x, z) with ∇_z B = σ(z) - x (Lemma 8), which contains no derivative of σ."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, z: Tensor, activation: Activation) -> Tensor:
@@ -66,6 +76,16 @@ class BregmanLoss(nn.Module):
     Args:
         activation: σ = prox_Ψ of the output.
         reduction: "mean" over samples, "sum", or "none" for one value per sample.
+
+    Example:
+        >>> loss = lb.BregmanLoss(lb.activations.ReLU())
+        >>> z = torch.tensor([[-2.0], [3.0]], requires_grad=True)
+        >>> loss(z, torch.tensor([[1.0], [3.0]]))
+        tensor(1.2500, grad_fn=<MeanBackward0>)
+        >>> loss(z, torch.tensor([[1.0], [3.0]])).backward()
+        >>> z.grad
+        tensor([[-0.5000],
+                [ 0.0000]])
     """
 
     def __init__(self, activation: Activation, reduction: str = "mean") -> None:

@@ -1,4 +1,4 @@
-"""The two output losses everyone knows, as Bregman losses: squared error (Ψ = 0) and cross-entropy (softmax)."""
+"""Squared error (Ψ = 0) and cross-entropy (softmax) as Bregman losses."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def one_hot(labels: Tensor, like: Tensor) -> Tensor:
 
 
 def _position(labels: Tensor, classes: int) -> str:
-    """Where in a sample with labels at several places the first one outside is."""
+    """For messages: the position of a sample's first label that is no class; empty for samples with one label."""
     if labels.ndim == 0:
         return ""
     first = ((labels < 0) | (labels >= classes)).nonzero()[0].tolist()
@@ -58,13 +58,18 @@ class SquaredError(BregmanLoss):
 
     Integer labels are taken as one-hot targets where there is more than one output.  torch's MSELoss, a mean over
     features too, is 2/features times this.
+
+    Example:
+        >>> loss = lb.SquaredError()
+        >>> loss(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), torch.zeros(2, 2))
+        tensor(6.2500)
     """
 
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__(Identity(), reduction)
 
     def encode(self, target: Tensor, like: Tensor) -> Tensor:
-        """Targets as float vectors; integer labels as one-hot rows."""
+        """The targets as float vectors, in the form of the predictions `like`; integer labels become one-hot rows."""
         if are_labels(target, like) and like.shape[-1] > 1:  # with one output they are numbers in the wrong shape
             target = one_hot(target, like)
         return require_targets(target, like, self.activation, takes_labels=True)
@@ -78,11 +83,18 @@ class CrossEntropy(BregmanLoss):
 
     With label smoothing ε an integer label of K classes stands for the soft target y = (1 - ε) onehot + ε/K.  The
     gradient softmax(z) - y is that of torch's CrossEntropyLoss(label_smoothing=ε); the value is smaller by the entropy
-    of y, which is the same for every label.  Targets that are vectors are taken as they are, and one-hot ones refused.
+    of y, which is the same for every label.  Targets that are vectors are not smoothed; one-hot vectors raise an error.
 
     Args:
         reduction: "mean" over samples, "sum", or "none" for one value per sample.
         label_smoothing: 0 <= ε < 1.
+
+    Example:
+        >>> loss = lb.CrossEntropy()
+        >>> loss(torch.zeros(3, 2), torch.tensor([0, 1, 1]))
+        tensor(0.6931)
+        >>> loss(torch.zeros(1, 2), torch.tensor([[0.5, 0.5]]))
+        tensor(0.)
     """
 
     def __init__(self, reduction: str = "mean", label_smoothing: float = 0.0) -> None:
@@ -95,7 +107,7 @@ class CrossEntropy(BregmanLoss):
     def encode(self, target: Tensor, like: Tensor) -> Tensor:
         """Targets as points of the simplex; integer labels as one-hot rows, smoothed.
 
-        What it returns it takes as it is, so that targets can be encoded again.
+        Targets that are encoded already are returned unchanged.
         """
         epsilon, labels = self.label_smoothing, are_labels(target, like)
         target = one_hot(target, like) if labels else target

@@ -1,4 +1,4 @@
-"""The quadratic penalty ½‖x - σ(z)‖² of MAC-QP (eq. 6): what the Bregman loss replaces."""
+"""The quadratic penalty ½‖x - σ(z)‖² of MAC-QP (eq. 6), which the Bregman loss replaces."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ from lifted_bregman.losses._targets import reduce, require_predictions, require_
 class QuadraticPenalty(nn.Module):
     """½‖x - σ(z)‖², summed over features, by default averaged over samples.
 
-    Unlike the Bregman loss it is not convex in z, vanishes in gradient where σ is flat, and its gradient in z is
-    σ'(z)(σ(z) - x): autograd differentiates the activation, so it raises under `forbid_activation_derivatives`.
+    Unlike the Bregman loss it is not convex in z.  Its gradient in z, σ'(z)(σ(z) - x), vanishes where σ is flat.
+    Autograd differentiates the activation, so that it raises under `forbid_activation_derivatives`.
+
+    Example:
+        >>> penalty = lb.QuadraticPenalty(lb.activations.ReLU())
+        >>> penalty(torch.tensor([[-2.0]]), torch.tensor([[1.0]]))
+        tensor(0.5000)
     """
 
     def __init__(self, activation: Activation, reduction: str = "mean") -> None:
@@ -22,15 +27,18 @@ class QuadraticPenalty(nn.Module):
 
     @property
     def activation(self) -> Activation:
-        """σ."""
+        """The activation σ."""
         return self.sigma.activation
 
     def forward(self, z: Tensor, x: Tensor) -> Tensor:
-        """The penalty of pre-activations z against outputs x; differentiable in both."""
+        """½‖x - σ(z)‖² for z and x (samples, ..., features), reduced over all but the features; differentiable in both.
+
+        Returns a number; with reduction="none" a tensor (samples, ...).
+        """
         require_predictions(z)
         return reduce(self.per_sample(z, x), self.reduction)
 
     def per_sample(self, z: Tensor, x: Tensor) -> Tensor:
-        """½‖x - σ(z)‖² of each sample."""
+        """½‖x - σ(z)‖² of each sample, (samples, ...)."""
         u: Tensor = self.sigma(z)
         return 0.5 * (x - u).square().sum(-1)

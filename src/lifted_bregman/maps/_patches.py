@@ -22,8 +22,12 @@ _GOLDEN = (5.0**0.5 - 1.0) / 2.0  # multiples of it, modulo 1, fill [0, 1) evenl
 class Axis:
     """One spatial dimension: output o reads the input at i = o·stride - left + k·dilation for the kernel's offset k.
 
-    Of a transposed convolution it is the other way round: the input at i adds to the output o = i·stride - left +
-    k·dilation, and output_padding appends outputs that only the bias reaches.
+    In a transposed convolution the input at i adds to the output o = i·stride - left + k·dilation, and output_padding
+    appends outputs that only the bias reaches.
+
+    kernel, stride, dilation  as in torch
+    left, right               padding on both sides, in inputs
+    mode                      of the padding: zeros, circular, replicate or reflect
     """
 
     kernel: int
@@ -56,7 +60,7 @@ class Axis:
         return i.masked_fill(place % self.stride != 0, -1)
 
     def padded(self, i: Tensor, size: int) -> Tensor:
-        """The input that stands at place i of the padded inputs, where 0 is the first input; -1 for a zero."""
+        """The input at place i of the padded inputs, counted from the first input; -1 for a zero."""
         if self.mode == "circular":
             return i % size
         if self.mode == "replicate":
@@ -73,7 +77,7 @@ class Patches:
     index: Tensor
     """(positions, kernel): the input, counted over all spatial dimensions, or their number for a zero."""
     inputs: int
-    """Spatial inputs of a channel."""
+    """The number of spatial inputs of a channel."""
     padded: bool
     """Whether some patches hold zeros."""
     _chosen: dict[tuple[int, ...], tuple[Tensor, Tensor]] = field(default_factory=dict)
@@ -94,7 +98,7 @@ class Patches:
 
     @cached_property
     def positions(self) -> int:
-        """Outputs of a channel."""
+        """The number of outputs of a channel."""
         return len(self.index)
 
     def all(self, x: Tensor, groups: int) -> Tensor:
@@ -108,9 +112,9 @@ class Patches:
     def some(self, x: Tensor, groups: int, rows: int, generator: torch.Generator | None) -> Tensor:
         """(groups, rows, channels/groups·kernel): one patch out of each of `rows` equal parts of all patches.
 
-        All patches stand in one line, sample after sample.  In part j the patch at the fraction u_j of the part is
-        taken: u_j = j·(√5 - 1)/2 modulo 1, which meets every column and row of the images equally often, or a uniform
-        random number where there is a generator, so that the mean over draws is that of all patches.
+        Patches are ordered by sample, then by position.  From part j comes the patch at the fraction u_j of the part:
+        u_j = j·(√5 - 1)/2 modulo 1, which meets every column and row of the images equally often; with a generator a
+        uniform random number, so that the expectation is that of all patches.
         """
         key = (len(x), x.shape[1], groups, rows)
         chosen = self._chosen.get(key) if generator is None else None
@@ -124,7 +128,7 @@ class Patches:
         return (patches.masked_fill_(zeros, 0.0) if self.padded else patches).flatten(2)
 
     def _choose(self, x: Tensor, groups: int, rows: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        """Where the chosen patches stand in x as one line of numbers, and which of their entries are zeros instead."""
+        """The indices of the chosen patches into x.flatten(), and which of their entries are zeros of the padding."""
         row = evenly_spread(len(x) * self.positions, rows, x.device, generator)
         places = self.index[row % self.positions][:, None, :]  # (rows, 1, kernel)
         zeros = places == self.inputs
@@ -171,13 +175,13 @@ def _transposed_axis(kernel: int, stride: int, dilation: int, padding: int, outp
 
 
 def pad_inputs(x: Tensor, axes: Sequence[Axis]) -> Tensor:
-    """x with its paddings written out."""
+    """x with its padding appended."""
     amounts = [amount for axis in reversed(axes) for amount in (axis.left, axis.right)]
     return pad(x, amounts, mode="constant" if axes[0].mode == "zeros" else axes[0].mode)
 
 
 def fold_padding(d: Tensor, axes: Sequence[Axis]) -> Tensor:
-    """The transpose of `pad_inputs`: what stands in the padding is added to the inputs it was copied from."""
+    """The transpose of `pad_inputs`: entries of the padding are added to the inputs from which they were copied."""
     for dim, axis in enumerate(axes, 2):
         left, right = axis.left, axis.right
         if left == right == 0:

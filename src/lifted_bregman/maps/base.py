@@ -1,4 +1,4 @@
-"""The map f of a layer, z = f(x, Θ), as everything above it sees it: apply it, pull back through it, bound it."""
+"""The interface of a map z = f(x, Θ): apply it, pull back through it, bound its Jacobian."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lifted_bregman.errors import CompatibilityError, UnsupportedModuleError
 from lifted_bregman.maps.sites import Site
 
 Inputs: TypeAlias = Any
-"""What a map is applied to: x of shape (samples, ...), or a tuple of those where the map reads several variables."""
+"""The argument x of a map: a tensor (samples, ...), or a tuple of those if the map reads several variables."""
 
 
 PullBack: TypeAlias = Callable[..., tuple[Any, dict[str, Tensor]]]
@@ -26,15 +26,15 @@ PullBack: TypeAlias = Callable[..., tuple[Any, dict[str, Tensor]]]
 class LayerMap(ABC):
     """f(x, Θ) of eq. 1 without its activation.
 
-    x is (samples, ...), or a tuple of such tensors where f reads several variables; Θ lives in the user's modules and
-    is shared with them, never copied.  Nothing here leaves an autograd graph behind.  `pull_back_*` are the transposed
+    x is (samples, ...), or a tuple of such tensors if f reads several variables.  Θ are the parameters of the user's
+    modules themselves, not copies.  Only `evaluate` records an autograd graph.  `pull_back_*` apply the transposed
     Jacobians of f at (x, Θ), summed over samples, without 1/s.
     """
 
     affine: bool
     """Whether f is affine in x and in Θ, so that its Jacobians' norms can be bounded with a guarantee."""
     couples_samples: bool = False
-    """Whether z of one sample depends on others of the batch, as with batch normalisation in training mode."""
+    """Whether z of a sample depends on the others of its batch, as with batch normalisation in training mode."""
     random: bool = False
     """Whether z is random, as with dropout and noise in training mode."""
     channels_first: bool = False
@@ -55,7 +55,7 @@ class LayerMap(ABC):
 
     @abstractmethod
     def apply(self, x: Inputs) -> Tensor:
-        """z = f(x, Θ)."""
+        """z = f(x, Θ), without an autograd graph."""
 
     @abstractmethod
     def pull_back_input(self, x: Inputs, d: Tensor) -> Inputs:
@@ -67,8 +67,8 @@ class LayerMap(ABC):
     ) -> None:
         """into ← decay·into + scale·J_Θᵀ d, in place.
 
-        With `into` the parameters themselves this is a gradient step that needs no tensor of their size besides them;
-        decay = 0 overwrites whatever `into` held.
+        With the parameters themselves as `into` this is a gradient step without a temporary tensor of their size.
+        decay = 0 overwrites `into`, also where it holds NaN.
         """
         for name, pulled in self.pull_back_parameters(x, d).items():
             if decay == 0.0:
@@ -83,8 +83,8 @@ class LayerMap(ABC):
     def linearise(self, x: Inputs) -> tuple[Tensor, PullBack]:
         """z = f(x, Θ), and its pull-back at this x and Θ, to be called once.
 
-        Maps for which a pull-back needs what the forward pass has computed keep it, so that both cost what a forward
-        and a backward pass cost.
+        A map keeps the results of the forward pass that its pull-back needs: both together cost one forward and one
+        backward pass.
         """
 
         def pull(d: Tensor, scale: float = 1.0, inputs: bool = True) -> tuple[Any, dict[str, Tensor]]:
@@ -93,23 +93,23 @@ class LayerMap(ABC):
         return self.apply(x), pull
 
     def index_limit(self, which: int = 0) -> int | None:
-        """n where x, or input number `which` of several, holds whole numbers 0 .. n-1 that are looked up; else None."""
+        """n if input number `which` holds indices 0 .. n-1 into a table, as of an embedding; None if it does not."""
         return None
 
     @property
     def sites(self) -> Sequence[Site]:
-        """Its places of batch normalisation, dropout and noise."""
+        """The places in f where batch normalisation, dropout or noise acts."""
         return ()
 
     def require_pure(self) -> None:  # noqa: B027
-        """An error that names a module in an `lb.Map` which is random or couples samples as it is set now."""
+        """Raises an error that names a module in an `lb.Map` which is random or couples samples in its present mode."""
 
     def frozen(self) -> AbstractContextManager[None]:
-        """A context in which masks, noise and batch statistics are those of the last call, and none is updated."""
+        """A context in which masks, noise and batch statistics of the last call are used, and none is updated."""
         return nullcontext()
 
     def evaluate(self, x: Inputs) -> Tensor:
-        """z = f(x, Θ) with autograd's graph, for back-propagation."""
+        """z = f(x, Θ) with an autograd graph, for back-propagation."""
         raise CompatibilityError(f"autograd does not know the map {type(self).__name__}.")
 
     @abstractmethod
@@ -128,7 +128,7 @@ class LayerMap(ABC):
 
 
 class Map(nn.Module):
-    """Says that `module` is a differentiable map f(x, Θ) without activation, for `lift` to take as it is.
+    """Declares `module` a differentiable map f(x, Θ) without activation, which `lift` takes as one map.
 
     `lift` refuses modules it does not know, because an activation may hide in them.  In `Map` any module is taken:
     its Jacobians come from `torch.func.vjp`.  A module that is not affine in its parameters makes its parameter block
@@ -138,6 +138,14 @@ class Map(nn.Module):
     mode only: call `model.eval()` before `lift`, and keep that mode until training has ended.  `lift`, `fit` and every
     use of the map raise `UnsupportedModuleError` otherwise.  For modules of other classes, `fit` tries the map on a
     few samples: a map that is random, couples samples or changes its buffers is refused.
+
+    Example:
+        >>> class Square(nn.Module):
+        ...     def forward(self, x):
+        ...         return x**2
+        >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), lb.Map(Square()), nn.Linear(4, 1))
+        >>> lb.lift(model, loss=lb.SquaredError()).network[2].map.affine
+        False
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -150,6 +158,6 @@ class Map(nn.Module):
         self.module = module
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """The module's own output."""
+        """The output of `module`."""
         z: Tensor = self.module(*inputs)
         return z

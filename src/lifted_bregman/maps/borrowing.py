@@ -13,13 +13,13 @@ from lifted_bregman.maps.sites import Site
 
 
 class Borrowing(LayerMap):
-    """`base` without the parameters that it shares with a term below, which owns them.
+    """`base` without the parameters that it borrows from a term below, their owner.
 
-    A parameter that occurs in several terms is moved once, as a part of the block of its owner; the gradient is the sum
-    over all of these terms.  Here `parameters` are those that are left.
+    A parameter that occurs in several terms is updated once, in the block of its owner, with the sum of the gradients
+    of all these terms.  `parameters` are those of `base` that are not borrowed.
 
     base     the map with all of its parameters
-    lenders  for each borrowed parameter of `base`, by its name there: the owner's term and the name it has there
+    lenders  {name in `base`: (term of the owner, name in the owner's map)} of each borrowed parameter
     """
 
     def __init__(self, base: LayerMap, lenders: Mapping[str, tuple[int, str]]) -> None:
@@ -28,12 +28,12 @@ class Borrowing(LayerMap):
 
     @property
     def couples_samples(self) -> bool:  # type: ignore[override]
-        """As `base`."""
+        """Whether `base` couples samples."""
         return self.base.couples_samples
 
     @property
     def random(self) -> bool:  # type: ignore[override]
-        """As `base`."""
+        """Whether `base` is random."""
         return self.base.random
 
     @property
@@ -47,7 +47,7 @@ class Borrowing(LayerMap):
         self.base.require_pure()
 
     def frozen(self) -> AbstractContextManager[None]:
-        """As `base`."""
+        """The context `frozen` of `base`."""
         return self.base.frozen()
 
     @property
@@ -64,7 +64,7 @@ class Borrowing(LayerMap):
         return self.base.apply(x)
 
     def linearise(self, x: Inputs) -> tuple[Tensor, PullBack]:
-        """As `base`, with borrowed parameters among the others."""
+        """z and the pull-back of `base`, which includes borrowed parameters."""
         return self.base.linearise(x)
 
     def evaluate(self, x: Inputs) -> Tensor:
@@ -80,7 +80,7 @@ class Borrowing(LayerMap):
         return {name: value for name, value in pulled.items() if name not in self.lenders}
 
     def pull_back_borrowed(self, x: Inputs, d: Tensor, owner: int, scale: float = 1.0) -> dict[str, Tensor]:
-        """scale·J_Θᵀ d for the parameters borrowed from term `owner`, by the names they have there."""
+        """scale·J_Θᵀ d for the parameters borrowed from term `owner`, by their names in the owner's map."""
         pulled = self.base.pull_back_parameters(x, d, scale)
         found: dict[str, Tensor] = {}
         for name, (lender, there) in self.lenders.items():
@@ -94,5 +94,5 @@ class Borrowing(LayerMap):
         return self.base.input_curvature(x, power, upper, which)
 
     def parameter_curvature(self, x: Inputs, power: PowerIteration | None = None, upper: bool = False) -> float:
-        """A bound: that of `base` with all of its parameters."""
+        """‖J_Θ‖₂² of `base` with all of its parameters, a bound of that without the borrowed ones."""
         return self.base.parameter_curvature(x, power, upper) if self.parameters else 0.0

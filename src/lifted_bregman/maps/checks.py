@@ -1,4 +1,4 @@
-"""A check that users run on their own map, and that our tests run on every one of ours."""
+"""A check of a map, for users' own and for those of the library."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lifted_bregman.maps.traced import trace_chain
 
 
 def check_map(layer_map: LayerMap | nn.Module, x: Tensor, tolerance: float = 1e-6) -> None:
-    """Checks that a map f(x, Θ) is what the lifted problem takes it for.
+    """Checks that a map f(x, Θ) has the properties on which the lifted problem relies.
 
     - It is deterministic, and treats each sample alone: f of a sample does not change with the rest of its batch.
     - Its pull-backs are the transposed Jacobians: <d, J v> = <Jᵀ d, v>, J v by central differences of `apply`, in the
@@ -23,15 +23,24 @@ def check_map(layer_map: LayerMap | nn.Module, x: Tensor, tolerance: float = 1e-
     Parameters are left as they were, bit for bit.
 
     Args:
-        layer_map: a `LayerMap`, or an `nn.Module`, checked as `Map` would take it.
+        layer_map: a `LayerMap`, or an `nn.Module`, which is checked as `Map(module)`.
         x: inputs of the map in float64, (samples, ...), with at least two samples; the map's parameters in float64 too.
         tolerance: allowed violation, relative to the size of the terms compared.
+
+    Example:
+        >>> x = torch.randn(5, 3, dtype=torch.float64)
+        >>> lb.check_map(nn.Linear(3, 2, dtype=torch.float64), x)
+        >>> lb.check_map(nn.Dropout(), x)
+        Traceback (most recent call last):
+            ...
+        lifted_bregman.errors.CheckError: f(x) differs between two calls; a map must be deterministic ...
     """
     if not isinstance(x, Tensor) or x.dtype != torch.float64 or x.ndim < 2 or x.shape[0] < 2:
         given = f"{tuple(x.shape)} of {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
         raise TensorError(f"x is {given}; check_map needs float64 inputs (samples, ...) with at least two samples.")
     if isinstance(layer_map, nn.Module):
         layer_map = trace_chain(layer_map)
+    # Deterministic, and each sample alone
     z = layer_map.apply(x)
     if not torch.equal(z, layer_map.apply(x)):
         raise CheckError("f(x) differs between two calls; a map must be deterministic and keep no running statistics.")
@@ -40,6 +49,7 @@ def check_map(layer_map: LayerMap | nn.Module, x: Tensor, tolerance: float = 1e-
         if not torch.allclose(among_copies, z[i], rtol=tolerance, atol=tolerance):
             raise CheckError(f"f of sample {i} depends on the other samples of its batch; a map must treat each alone.")
 
+    # In the input: <d, J v> = <Jᵀ d, v>, and ‖J v‖² <= bound·‖v‖²
     d, v = _directions(z, 1), _directions(x, 2)
     h = 1e-5
     pushed = (layer_map.apply(x + h * v) - layer_map.apply(x - h * v)) / (2.0 * h)
@@ -48,6 +58,7 @@ def check_map(layer_map: LayerMap | nn.Module, x: Tensor, tolerance: float = 1e-
         largest = float((pushed.flatten(1).square().sum(-1) / v.flatten(1).square().sum(-1)).max())
         _bounded(largest, layer_map.input_curvature(x, upper=True), "input")
 
+    # The same in each trained parameter
     gradients = layer_map.pull_back_parameters(x, d)
     if gradients.keys() != layer_map.parameters.keys():
         raise CheckError(

@@ -37,12 +37,19 @@ _aten: Any = torch.ops.aten
 class Convolution(LayerMap):
     """z = W * x + b of `nn.Conv1d`, 2d, 3d and `nn.ConvTranspose1d`, 2d, 3d, for x of shape (samples, channels, ...).
 
-    Both pull-backs are one call of torch's own backward convolution; no graph is recorded.  In matrix form, with the
-    patches of all samples and output positions as rows A (m, n), n = inputs of a group times kernel,
+    Both pull-backs are one call of torch's backward convolution; no graph is recorded.  In matrix form, with the
+    patches of all samples and output positions as rows of A (m, n), n = inputs of a group times kernel size,
 
         z = A Θᵀ + b        Θ = unit_rows(W), (units, n)
 
     With groups there is one A for each group.
+
+    Example:
+        >>> from lifted_bregman.maps import Convolution
+        >>> conv = nn.Conv2d(1, 4, 3)
+        >>> x = torch.randn(2, 1, 8, 8)
+        >>> Convolution(conv).apply(x).shape
+        torch.Size([2, 4, 6, 6])
     """
 
     affine = True
@@ -57,7 +64,7 @@ class Convolution(LayerMap):
         self.module = module
         self.transposed = isinstance(module, TRANSPOSED)
         self._axes = axes_of(module)
-        # Zeros on both sides alike are the backward convolution's own; other paddings are written out before it.
+        # torch's backward convolution knows equal zero paddings on both sides; others are applied to x before it.
         self._pads = any(axis.mode != "zeros" or axis.left != axis.right for axis in self._axes)
         padding = [0 if self._pads else axis.left for axis in self._axes]
         extra = [axis.output_padding for axis in self._axes]
@@ -84,7 +91,7 @@ class Convolution(LayerMap):
         return split.transpose(1, 2).flatten(0, 1)
 
     def packed(self, parts: Mapping[str, Tensor]) -> Tensor:
-        """Tensors of the trained parameters' shapes, by name, as one matrix (units, n): `unit_rows`, the bias last."""
+        """One matrix (units, n) from tensors with the shapes of the trained parameters: `unit_rows`, then the bias."""
         columns = [self.unit_rows(parts["weight"])] if "weight" in parts else []
         return torch.cat([*columns, *([parts["bias"][:, None]] if "bias" in parts else [])], 1)
 
@@ -149,9 +156,9 @@ class Convolution(LayerMap):
 
     @no_graph
     def some_rows(self, x: Tensor, rows: int, weights: Tensor | None = None) -> Tensor:
-        """(groups, r, n): r of the rows of [A 1], what is trained of them, spread evenly (`Patches.some`).
+        """(groups, r, n): r of the rows of [A 1], spread evenly (`Patches.some`); only columns of trained parameters.
 
-        rows     at least 1; all rows where there are less than twice as many
+        rows     r >= 1; all rows if there are fewer than 2r
         weights  w_i of the samples, (samples,), whose roots multiply the rows; None for all equal to 1
         """
         patches, groups = self._patches_of(x), self.module.groups
@@ -165,11 +172,11 @@ class Convolution(LayerMap):
 
     @no_graph
     def gram(self, x: Tensor, rows: int | None = None, generator: torch.Generator | None = None) -> Tensor:
-        """AᵀA/m (n, n), or (groups, n, n) where there are groups; with a last column of ones in A for a trained bias.
+        """The mean Gram matrix AᵀA/m (n, n), or (groups, n, n); A has a last column of ones for a trained bias.
 
-        rows       None: exact, from all m patches.  Otherwise at least 1: the mean over that many patches, where m is
-                   at least twice as large.  They are spread evenly over samples and positions (`Patches.some`).
-        generator  draws the patch out of each part at random; the mean over draws is the exact matrix
+        rows       None: exact, from all m patches.  A number r >= 1: the mean over r patches, spread evenly over
+                   samples and positions (`Patches.some`), if m is at least 2r.
+        generator  draws the patches at random; the expectation is the exact matrix
         """
         if rows is not None and rows < 1:
             raise SettingError(f"rows is {rows}; expected at least 1, or None for all patches.")
@@ -241,7 +248,7 @@ class Convolution(LayerMap):
         )
 
     def _backward(self, x: Tensor, d: Tensor, inputs: bool, trained: bool = True) -> tuple[Any, dict[str, Tensor]]:
-        """J_xᵀ d if it is asked for, and J_Θᵀ d in new tensors."""
+        """J_xᵀ d, or None unless `inputs`, and J_Θᵀ d by name in new tensors, empty unless `trained`."""
         names = self.parameters if trained else {}
         mask = [inputs, "weight" in names, "bias" in names]
         if not any(mask):
@@ -274,7 +281,7 @@ class Convolution(LayerMap):
         return self._patches[1]
 
     def _trained_columns(self, A: Tensor) -> Tensor:
-        """The columns of trained parameters: A (groups, m, n), and ones."""
+        """The columns of [A 1] that belong to trained parameters, for A (groups, m, n)."""
         trained = self.parameters
         parts = [A] if "weight" in trained else [A[..., :0]]
         if "bias" in trained:
@@ -282,7 +289,7 @@ class Convolution(LayerMap):
         return torch.cat(parts, 2) if len(parts) > 1 or "weight" not in trained else A
 
     def _sum_of_squares(self, x: Tensor) -> Tensor:
-        """[A 1]ᵀ[A 1] (groups, n, n) of what is trained, a few samples at a time."""
+        """[A 1]ᵀ[A 1] (groups, n, n), columns of trained parameters only, added up over parts of the samples."""
         patches = self._patches_of(x)
         each = patches.index.numel() * x.shape[1]
         K = x.new_zeros(())

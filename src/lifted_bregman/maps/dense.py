@@ -20,6 +20,15 @@ class Dense(LayerMap):
         J_xᵀ d = d W        J_Wᵀ d = dᵀ x        J_bᵀ d = Σ_i d_i
 
     flatten=True takes inputs of any feature shape, as `nn.Flatten` before the layer would.
+
+    Example:
+        >>> from lifted_bregman.maps import Dense
+        >>> linear = nn.Linear(3, 2)
+        >>> x, d = torch.randn(5, 3), torch.randn(5, 2)
+        >>> torch.equal(Dense(linear).apply(x), linear(x))
+        True
+        >>> torch.allclose(Dense(linear).pull_back_input(x, d), d @ linear.weight)
+        True
     """
 
     affine = True
@@ -30,8 +39,8 @@ class Dense(LayerMap):
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
-        named = (("weight", self.module.weight), ("bias", self.module.bias))
-        return {name: p for name, p in named if isinstance(p, nn.Parameter) and p.requires_grad}
+        # A module's own table is read much faster than its attributes; a computed weight is not in it.
+        return {name: p for name, p in self.module._parameters.items() if p is not None and p.requires_grad}
 
     @no_graph
     def apply(self, x: Tensor) -> Tensor:
@@ -63,7 +72,7 @@ class Dense(LayerMap):
         weight, bias = self.module.weight, self.module.bias
         pulled: dict[str, Tensor] = {}
         if weight.requires_grad:
-            # beta = 0: W gives the shape only
+            # with beta = 0, W only gives the shape
             pulled["weight"] = widened(torch.addmm(weight, d.t(), x, beta=0, alpha=scale))
         if bias is not None and bias.requires_grad:
             pulled["bias"] = d.sum(0).mul_(scale)

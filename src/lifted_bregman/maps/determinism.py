@@ -1,4 +1,4 @@
-"""Maps must be functions of each sample alone: which modules are not, as they are set now, and the checks for it."""
+"""Checks that a map is a deterministic function of each sample alone, and the modules of torch that are not."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 INSTANCE_NORM = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 
 _EVALUATE = "call model.eval() before lift, and keep that mode until training has ended"
-_APART = {torch.float32: 1e-3, torch.float64: 1e-6}  # rounding of another batch size is far below it
+_TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}  # far above the rounding by another batch size
 
 
 def obstacle(module: nn.Module) -> str | None:
-    """Why `module`, as it is set now, is no function of each sample alone, and the remedy; None if it is one."""
+    """Why `module` in its present mode is no deterministic function of each sample, and the remedy; None if it is."""
     if isinstance(module, RANDOM) and is_drawing(module):
         return (
             "it is random in training mode, so that the energy would have no fixed value. In evaluation mode it is the "
@@ -49,7 +49,7 @@ def obstacle(module: nn.Module) -> str | None:
 
 
 def is_drawing(module: nn.Module) -> bool:
-    """Whether one of `RANDOM` draws random numbers, as it is set now."""
+    """Whether one of `RANDOM` draws random numbers in its present mode."""
     strength = module.std if isinstance(module, GaussianNoise) else module.p
     return module.training and float(strength) > 0.0  # type: ignore[arg-type]
 
@@ -66,7 +66,7 @@ def submodules(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
 
 
 def require_pure(model: nn.Module, path: str = "model") -> None:
-    """An error that names the first module in `model` for which `obstacle` knows one."""
+    """Raises an error that names the first module in `model` with an `obstacle`."""
     for where, module in submodules(model, path):
         reason_and_remedy = obstacle(module)
         if reason_and_remedy is not None:
@@ -76,7 +76,7 @@ def require_pure(model: nn.Module, path: str = "model") -> None:
 @contextmanager
 @torch.no_grad()
 def unchanged(module: nn.Module, like: Tensor) -> Iterator[None]:
-    """Within this context the module may be called for a trial: buffers and random numbers are as before at its end."""
+    """A context for trial calls of the module: its buffers and torch's random state are restored at the end."""
     kept = [(buffer, buffer.clone()) for buffer in module.buffers()]
     try:
         with torch.random.fork_rng(devices=[like.device] if like.is_cuda else []):
@@ -88,9 +88,9 @@ def unchanged(module: nn.Module, like: Tensor) -> Iterator[None]:
 
 @torch.no_grad()
 def require_one_answer(module: nn.Module, path: str, *inputs: Tensor) -> None:
-    """Calls a module on the samples twice, and on the first of them alone: an error unless the answers agree.
+    """Calls a module on the samples twice, and on the first of them alone; raises unless the results agree.
 
-    It finds what `obstacle` cannot see, such as F.dropout(x, training=self.training) in a forward method.
+    This finds what `obstacle` cannot know, such as F.dropout(x, training=self.training) in a forward method.
     """
     with unchanged(module, inputs[0]):
         before = [buffer.clone() for buffer in module.buffers()]
@@ -98,24 +98,25 @@ def require_one_answer(module: nn.Module, path: str, *inputs: Tensor) -> None:
         changed = [not torch.equal(buffer, old) for buffer, old in zip(module.buffers(), before, strict=True)]
     if any(changed):
         refuse(path, module, f"each call changes one of its buffers; a map must keep no statistics: {_EVALUATE}")
-    if not _close(first, second):
+    if not nearly_equal(first, second):
         refuse(path, module, f"two calls with the same samples differ; a map must not be random: {_EVALUATE}")
-    if not _close(first[:1], alone):
+    if not nearly_equal(first[:1], alone):
         refuse(
             path,
             module,
-            f"its answer to the first sample changes with the rest of the batch; a map must treat each alone: "
+            f"its output for the first sample changes with the rest of the batch; a map must treat each alone: "
             f"{_EVALUATE}, or take out what couples the samples",
         )
 
 
-def _close(a: Tensor, b: Tensor) -> bool:
+def nearly_equal(a: Tensor, b: Tensor) -> bool:
+    """Whether a and b differ by no more than rounding that depends on the size of the batch."""
     if a.shape != b.shape:
         return False
     size = float(a.abs().nan_to_num(0.0, 0.0, 0.0).max()) if a.numel() else 0.0
-    return torch.allclose(a, b, rtol=0.0, atol=_APART[a.dtype] * size, equal_nan=True)
+    return torch.allclose(a, b, rtol=0.0, atol=_TOLERANCE[a.dtype] * size, equal_nan=True)
 
 
 def refuse(path: str, module: nn.Module, reason_and_remedy: str) -> NoReturn:
-    """The error for a module that cannot be lifted."""
+    """Raises the error for a module that cannot be lifted."""
     raise UnsupportedModuleError(f"{path} ({type(module).__name__}) cannot be lifted: {reason_and_remedy}.")

@@ -20,8 +20,15 @@ class EmbeddingMap(LayerMap):
 
         J_Wᵀ d = Σ_i e_{x_i} d_iᵀ        the rows A of z = A W are unit vectors, AᵀA = diag(counts)
 
-    It is the dense map without bias of one-hot inputs, whose weight is Wᵀ.  x is an index and no variable: there is no
-    Jacobian in x, so that the map can read data only.  The row of padding_idx is looked up and never trained.
+    It is the dense map with weight Wᵀ, without bias, of one-hot inputs.  x is an index: there is no Jacobian in x, so
+    that the map can read data, and no variable.  The row of padding_idx is looked up and never trained.
+
+    Example:
+        >>> from lifted_bregman.maps import EmbeddingMap
+        >>> embedding = nn.Embedding(10, 4)
+        >>> i = torch.tensor([[1, 2], [2, 3]])
+        >>> torch.equal(EmbeddingMap(embedding).apply(i), embedding(i))
+        True
     """
 
     affine = True
@@ -94,7 +101,7 @@ class EmbeddingMap(LayerMap):
     def gram(self, x: Tensor, rows: int | None = None, generator: torch.Generator | None = None) -> Tensor:
         """The diagonal of AᵀA/m, (entries,): how often each entry is looked up, divided by m = x.numel().
 
-        It is exact and costs less than the map itself, so that `rows` and `generator` change nothing.
+        It is exact and cheaper than the map itself: `rows` and `generator` are ignored.
         """
         return self._counts(x).div_(x.numel())
 

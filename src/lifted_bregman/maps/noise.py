@@ -1,4 +1,4 @@
-"""`GaussianNoise` adds random numbers in training mode, as `nn.Dropout` multiplies by them; dense layers with both."""
+"""`GaussianNoise`, the additive counterpart of `nn.Dropout`, and dense networks with both."""
 
 from __future__ import annotations
 
@@ -18,13 +18,19 @@ class GaussianNoise(nn.Module):
 
     As the first module of a model it is input noise.  `lift` reads it as it reads `nn.Dropout`: a step of a solver
     draws n once, from the seed of the run and the number of the step, and keeps it until the step has ended.  In a
-    loop of your own each call draws from torch's generator.
+    training loop that you write, each call draws from torch's default generator.
 
     For a dense layer with squared error the noise adds exactly (s²/2)‖W‖² to the expected loss: the ridge penalty
     `SquaredL2(s²)` on its weights.
 
     Args:
         std: s >= 0, the standard deviation, in the units of x; 0 for the identity.
+
+    Example:
+        >>> noise = lb.GaussianNoise(0.1)
+        >>> x = torch.zeros(10000)
+        >>> round(noise(x).std().item(), 2), noise.eval()(x).std().item()
+        (0.1, 0.0)
     """
 
     std: float
@@ -40,7 +46,7 @@ class GaussianNoise(nn.Module):
         return x + self.draw(x) if self.training and self.std > 0.0 else x
 
     def draw(self, x: Tensor) -> Tensor:
-        """s n in the shape, dtype and device of x, from torch's generator."""
+        """Draws the noise s n, n ~ N(0, I), in the shape, dtype and device of x, from torch's default generator."""
         if not x.is_floating_point():
             raise TensorError(
                 f"GaussianNoise was given numbers of type {x.dtype}, which are indices and no quantities: put it after "
@@ -52,7 +58,7 @@ class GaussianNoise(nn.Module):
         return f"std={self.std:g}"
 
 
-def with_noise(network: nn.Sequential, *, dropout: float = 0.0, input_noise: float = 0.0) -> nn.Sequential:
+def insert_noise(network: nn.Sequential, *, dropout: float = 0.0, input_noise: float = 0.0) -> nn.Sequential:
     """Dense layers with Gaussian noise on their input, and dropout of their hidden layers, in training mode.
 
     The modules are those of `network` under the names that they have there, so that both have the same parameters and
@@ -60,8 +66,8 @@ def with_noise(network: nn.Sequential, *, dropout: float = 0.0, input_noise: flo
 
     Args:
         network: nn.Linear and activations in turns.
-        dropout: the part of the units of each hidden layer that are 0 in a step, in [0, 1); the others are divided by
-            1 - dropout.
+        dropout: the fraction of the units of each hidden layer that are 0 in a step, in [0, 1); the others are divided
+            by 1 - dropout.
         input_noise: the standard deviation of the noise, >= 0.
     """
     dropout, input_noise = check_noise(dropout, input_noise)

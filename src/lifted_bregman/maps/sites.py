@@ -1,4 +1,4 @@
-"""Batch normalisation, dropout and noise inside a map: drawn or measured once per step, and kept while it lasts."""
+"""Batch normalisation, dropout and noise inside a map: drawn or measured once per step and kept until it ends."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ DROPOUT_FUNCTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
 
 
 class Site(nn.Module):
-    """One place of a map whose result depends on more than its input.
+    """A place in a map where batch normalisation, dropout or noise acts.
 
-    A call in training mode draws a mask or measures the batch, unless what the last call found is `held`.
+    A call in training mode draws random numbers or measures the batch; while `held`, it uses those of an earlier call.
     """
 
     frozen = False
-    """Whether every call holds what the last one found."""
+    """Whether every call uses the numbers of the last one."""
     once = False
-    """Whether calls hold what the first one found, from `begin` on: one step has one energy."""
+    """Whether all calls after `begin` use the numbers of the first one, so that a step has one energy."""
     evaluating = False
-    """Whether calls are those of evaluation mode, whatever the mode of the user's module."""
+    """Whether calls act as in evaluation mode, also if the user's module is in training mode."""
 
     def __init__(self, of: nn.Module) -> None:
         super().__init__()
-        self._of = [of]  # in a list: the user's module is no part of this one
+        self._of = [of]  # in a list, so that the user's module is not registered as a submodule
         self._found = False
 
     def begin(self) -> None:
-        """The next call finds anew: the beginning of a step."""
+        """Starts a step: the next call draws or measures anew."""
         self._found = False
 
     @property
     def held(self) -> bool:
-        """Whether a call holds what an earlier one found."""
+        """Whether a call uses the numbers of an earlier one."""
         return self.frozen or (self.once and self._found)
 
     @property
     def training_mode(self) -> bool:
-        """Whether calls are those of training mode."""
+        """Whether calls act as in training mode."""
         return bool(self.of.training) and not self.evaluating
 
     @property
     def of(self) -> nn.Module:
-        """The user's module whose settings and mode count."""
+        """The user's module, whose settings and mode apply."""
         return self._of[0]
 
     @property
@@ -70,10 +70,10 @@ class Site(nn.Module):
 
 
 class RandomSite(Site):
-    """A place where random numbers, drawn for x, act on x; the identity where none are drawn."""
+    """Dropout or noise: random numbers act on x in training mode; the identity in evaluation mode."""
 
     kind: ClassVar[str]
-    """What is drawn, in a word for readers."""
+    """The name of what is drawn, for messages: "dropout" or "noise"."""
 
     def __init__(self, of: nn.Module) -> None:
         super().__init__(of)
@@ -81,7 +81,7 @@ class RandomSite(Site):
         """The random numbers of the last draw, in the shape of x."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """What the random numbers of the step make of x."""
+        """x with the random numbers of the step applied."""
         if not self.random:
             return x
         if self.drawn is None or not self.held:
@@ -100,11 +100,11 @@ class RandomSite(Site):
 
     @abstractmethod
     def act(self, x: Tensor, drawn: Tensor) -> Tensor:
-        """What these random numbers make of x."""
+        """x with the random numbers `drawn` applied."""
 
 
 class NoiseSite(RandomSite):
-    """x ↦ x + s n, as `module` draws it."""
+    """x ↦ x + s n, with s n drawn by `module`."""
 
     kind = "noise"
 
@@ -114,7 +114,7 @@ class NoiseSite(RandomSite):
 
     @property
     def std(self) -> float:
-        """s."""
+        """s, the standard deviation of the noise."""
         return self._noise[0].std
 
     @property
@@ -134,7 +134,8 @@ class NoiseSite(RandomSite):
 class DropoutSite(RandomSite):
     """x ↦ m ⊙ x, with m drawn by `function` when `owner` is in training mode; the identity otherwise.
 
-    p  in [0, 1], the part of the numbers that become 0; None follows owner.p
+    p       in [0, 1], the fraction of the numbers that become 0; None takes owner.p
+    always  whether dropout acts in evaluation mode too, as a function called with training=True
     """
 
     kind = "dropout"
@@ -148,7 +149,7 @@ class DropoutSite(RandomSite):
 
     @property
     def p(self) -> float:
-        """The part of the numbers that become 0."""
+        """The fraction of the numbers that become 0."""
         return float(self.of.p) if self._given is None else self._given  # type: ignore[arg-type]
 
     @property
@@ -170,7 +171,7 @@ class NormSite(Site):
     """Batch normalisation (or instance normalisation with running statistics) of `module`, without its parameters.
 
     In training mode a call normalises by the mean and variance of the batch and updates the running statistics.  While
-    frozen it normalises by those of the last call, which are constants then, and updates nothing.
+    frozen it normalises by those of the last call, as constants, and updates nothing.
     """
 
     def __init__(self, module: Any) -> None:
@@ -235,7 +236,7 @@ def _update(module: Any, mean: Tensor, variance: Tensor) -> None:
 
 
 class Fetch(nn.Module):
-    """A buffer of the user's module, as it is now: `model.to(device)` replaces buffers."""
+    """Reads a buffer of the user's module at every call, because `model.to(device)` replaces buffers."""
 
     def __init__(self, module: nn.Module, name: str) -> None:
         super().__init__()

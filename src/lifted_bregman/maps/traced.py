@@ -1,4 +1,4 @@
-"""Any differentiable map: a part of the user's traced model, with Jacobians by autograd."""
+"""Any differentiable map: calls of the user's traced model, with Jacobians by autograd."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.func import functional_call, vjp
+from torch.func import functional_call
 from torch.nn.functional import embedding
 
 from lifted_bregman._autocast import widened
-from lifted_bregman._linalg import (
-    NormalOperator,
-    PowerIteration,
-    Vector,
-    certified_bound,
-    positive_bound,
-)
+from lifted_bregman._linalg import PowerIteration, certified_bound, positive_bound
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.activations.torch_modules import is_activation
 from lifted_bregman.errors import ActivationDerivativeError, CompatibilityError
+from lifted_bregman.maps._jacobians import (
+    as_tuple,
+    autograd_pull_back,
+    leaves_of,
+    normal_in_input,
+    normal_in_parameters,
+    of_one_input,
+)
 from lifted_bregman.maps.base import Inputs, LayerMap, Map, PullBack
 from lifted_bregman.maps.convolution import Convolution
 from lifted_bregman.maps.dense import Dense
@@ -39,12 +41,12 @@ class TracedMap(LayerMap):
     names           parameters of f: the name here, and the name within `graph`
     affine          whether f is affine in x and in Θ, with matrices whose entries have the signs of the weights
     channels_first  whether the features of z are (channels, ...)
-    holder          the one module that has parameters, None where there are several or none
+    holder          the module with parameters, if there is exactly one; else None
     paths           where the modules stand in the user's model, by their names within `graph`
 
-    Batch normalisation, dropout and noise follow the modes of the user's modules.  `apply` and `linearise` do what a
-    call of the model does: they draw new random numbers, and update running statistics once.  Within `frozen()`, and
-    in every other method, both are those of the last such call, so that f is one function.
+    Batch normalisation, dropout and noise follow the modes of the user's modules.  `apply` and `linearise` draw new
+    random numbers and update running statistics once, as a call of the model does.  Within `frozen()`, and in every
+    other method, random numbers and statistics are those of the last such call, so that f is one function.
     """
 
     def __init__(
@@ -108,7 +110,7 @@ class TracedMap(LayerMap):
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Within this context masks and batch statistics are those of the last call, and nothing is updated."""
+        """A context in which masks, noise and batch statistics of the last call are used, and nothing is updated."""
         before = [site.frozen for site in self._sites]
         for site in self._sites:
             site.frozen = True
@@ -119,7 +121,7 @@ class TracedMap(LayerMap):
                 site.frozen = old
 
     def index_limit(self, which: int = 0) -> int | None:
-        """The entries of the table, of an `nn.Embedding` or of torch's function, that is given this input as it is."""
+        """The number of entries of the table, of nn.Embedding or F.embedding, that this input indexes; else None."""
         place = self._placeholders[which]
         found = [entries for node in place.users if (entries := self._entries(node, place)) is not None]
         return min(found, default=None)
@@ -148,12 +150,12 @@ class TracedMap(LayerMap):
         return split.transpose(1, 2).flatten(0, 1)
 
     def require_pure(self) -> None:
-        """An error that names a module inside an `lb.Map` which is random, or couples samples, as it is set now."""
+        """Raises an error that names a module in an `lb.Map` which is random or couples samples in its present mode."""
         for path, module in self._changing:
             require_pure(module, path)
 
     def require_one_answer(self, x: Inputs) -> Tensor:
-        """z, with each `lb.Map` tried on what it is given: an error unless it is a function of each sample alone."""
+        """z; raises unless each `lb.Map`, tried on its inputs, is a deterministic function of each sample alone."""
         paths = {id(module): path for path, module in self.maps}
 
         class Trying(fx.Interpreter):
@@ -164,44 +166,47 @@ class TracedMap(LayerMap):
                 return super().call_module(target, args, kwargs)
 
         with torch.no_grad(), self.frozen():
-            z: Tensor = Trying(self.graph).run(*_several(x))
+            z: Tensor = Trying(self.graph).run(*as_tuple(x))
         return z
 
     def evaluate(self, x: Inputs) -> Tensor:
         self.require_pure()
-        z: Tensor = self.graph(*_several(x))
+        z: Tensor = self.graph(*as_tuple(x))
         return widened(z)
 
     @no_graph
     def apply(self, x: Inputs) -> Tensor:
         self.require_pure()
-        z: Tensor = self.graph(*_several(x))
+        z: Tensor = self.graph(*as_tuple(x))
         return widened(z)
 
     def linearise(self, x: Inputs) -> tuple[Tensor, PullBack]:
-        """z and its pull-back from one forward pass, whose autograd graph is kept as long as the pull-back is."""
-        leaves = _leaves(x)
+        """z and its pull-back from one forward pass; the pull-back keeps its autograd graph."""
+        leaves = leaves_of(x)
         trained = self.parameters
         with torch.enable_grad(), self._differentiating():
             z = widened(self.graph(*leaves))
 
         def pull(d: Tensor, scale: float = 1.0, inputs: bool = True) -> tuple[Any, dict[str, Tensor]]:
             with self._differentiating(check=False):
-                return _pull(z, leaves if inputs else (), trained, d, scale, isinstance(x, tuple), keep=True)
+                return autograd_pull_back(
+                    z, leaves if inputs else (), trained, d, scale, isinstance(x, tuple), keep=True
+                )
 
         return z.detach(), pull
 
     def pull_back_input(self, x: Inputs, d: Tensor) -> Inputs:
-        leaves = _leaves(x)
+        leaves = leaves_of(x)
         with self._still(), torch.enable_grad(), self._differentiating():
-            return _pull(widened(self.graph(*leaves)), leaves, {}, d, 1.0, isinstance(x, tuple))[0]
+            z = widened(self.graph(*leaves))
+            return autograd_pull_back(z, leaves, {}, d, 1.0, isinstance(x, tuple))[0]
 
     def pull_back_parameters(self, x: Inputs, d: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
         if not self._names:
             return {}
         with self._still(), torch.enable_grad(), self._differentiating():
-            z = widened(self.graph(*(t.detach() for t in _several(x))))
-            return _pull(z, (), self.parameters, d, scale, False)[1]
+            z = widened(self.graph(*(t.detach() for t in as_tuple(x))))
+            return autograd_pull_back(z, (), self.parameters, d, scale, False)[1]
 
     @no_graph
     def input_curvature(
@@ -212,17 +217,17 @@ class TracedMap(LayerMap):
         |J| is the map with the absolute values of its weights.  Small maps are also written out as a matrix, whose
         `certified_bound` is tighter; the smaller of the two is returned.
         """
-        given = tuple(t[:1].detach() if self.affine else t.detach() for t in _several(x))
+        given = tuple(t[:1].detach() if self.affine else t.detach() for t in as_tuple(x))
         if not upper:
             self._prime(given)
             with self._still(), self._differentiating():
-                function, base = _of_one(self.graph, given, which)
-                return (power or PowerIteration()).estimate(_normal_in_input(function, base), (base,))
+                function, base = of_one_input(self.graph, given, which)
+                return (power or PowerIteration()).estimate(normal_in_input(function, base), (base,))
         self._require_affine()
         given = tuple(t.double() for t in given)
-        function, base = _of_one(self._with(lambda p: p.detach().double().abs()), given, which)
-        bound = positive_bound(_normal_in_input(function, base), (base,))
-        exact, _ = _of_one(self._with(lambda p: p.detach().double()), given, which)
+        function, base = of_one_input(self._with(lambda p: p.detach().double().abs()), given, which)
+        bound = positive_bound(normal_in_input(function, base), (base,))
+        exact, _ = of_one_input(self._with(lambda p: p.detach().double()), given, which)
         offset = exact(torch.zeros_like(base))
         if base.numel() * offset.numel() <= _MATRIX_ENTRIES:
             units = torch.eye(base.numel(), dtype=base.dtype, device=base.device).view(-1, *base.shape[1:])
@@ -240,14 +245,14 @@ class TracedMap(LayerMap):
         values = {name: p.detach() for name, p in self.parameters.items()}
         if not values:
             return 0.0
-        given = tuple(t.detach() for t in _several(x))
+        given = tuple(t.detach() for t in as_tuple(x))
         if upper:
             self._require_affine()
             given = tuple(t.double().abs() for t in given)
             values = {name: p.double() for name, p in values.items()}
         self._prime(given)
         with self._still(), self._differentiating():
-            normal = _normal_in_parameters(self._as_function_of_parameters(given), values)
+            normal = normal_in_parameters(self._as_function_of_parameters(given), values)
             if upper:
                 return positive_bound(normal, tuple(values.values()))
             return (power or PowerIteration()).estimate(normal, tuple(values.values()))
@@ -256,14 +261,14 @@ class TracedMap(LayerMap):
         return self.frozen() if self._sites else nullcontext()
 
     def _prime(self, given: tuple[Tensor, ...]) -> None:
-        """Draws masks and measures statistics outside of `torch.func`, where none are known yet."""
+        """Draws masks and measures statistics if there are none yet: within `torch.func` that is not possible."""
         if self._sites:
             with self.frozen():
                 self.graph(*given)
 
     @contextmanager
     def _differentiating(self, check: bool = True) -> Iterator[None]:
-        """Around every Jacobian: modules are checked, and an `ActivationDerivativeError` names the `lb.Map`."""
+        """A context for Jacobians: it checks modules, and makes an `ActivationDerivativeError` name the `lb.Map`."""
         if check:
             self.require_pure()
         try:
@@ -294,7 +299,7 @@ class TracedMap(LayerMap):
         return function
 
     def _with(self, change: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
-        """The map with every parameter changed."""
+        """f with `change` applied to every parameter."""
         values = self._values(change)
 
         def function(*given: Tensor) -> Tensor:
@@ -317,12 +322,12 @@ class TracedMap(LayerMap):
 
 
 def core_of(f: LayerMap) -> tuple[TracedMap | None, LayerMap]:
-    """f = g ∘ h: the map h without parameters, None where there is none, and g, which is f itself there."""
+    """(h, g) of f = g ∘ h with a map h without parameters; (None, f) if f has no such form."""
     return f.core if isinstance(f, TracedMap) and f.core is not None else (None, f)
 
 
 def trace_chain(*modules: nn.Module, affine: bool = False, channels_first: bool = False) -> TracedMap:
-    """The composition of modules, at most one of which has parameters, as a map."""
+    """The composition of modules as a map; at most one of them may have parameters."""
     graph, root = fx.Graph(), {}
     node = graph.placeholder("x")
     holders = [(str(i), m) for i, m in enumerate(modules) if any(True for _ in m.parameters())]
@@ -339,14 +344,19 @@ def trace_chain(*modules: nn.Module, affine: bool = False, channels_first: bool 
 
 
 def samples_first(z: Tensor, dim: int, multiple: int, samples: int) -> Tensor:
-    """z with its samples in dimension 0: `dim` holds `multiple` rows of each sample, one sample after another."""
+    """Moves the samples of z from dimension `dim` to dimension 0.
+
+    Dimension `dim` has the size samples·multiple, with the `multiple` rows of one sample next to each other.  If
+    `multiple` > 1, these rows become a dimension: with dim=1, z (a, samples·multiple, b) gives a tensor
+    (samples, a, multiple, b).
+    """
     if multiple > 1:
         z = z.unflatten(dim, (samples, multiple))
     return z.movedim(dim, 0)
 
 
 def samples_back(x: Tensor, dim: int, multiple: int) -> Tensor:
-    """Undoes `samples_first`."""
+    """The inverse of `samples_first`: moves the samples of x from dimension 0 back to dimension `dim`."""
     x = x.movedim(0, dim)
     return x.flatten(dim, dim + 1) if multiple > 1 else x
 
@@ -354,72 +364,3 @@ def samples_back(x: Tensor, dim: int, multiple: int) -> Tensor:
 def _home(graph: nn.Module, within: str) -> tuple[nn.Module, str]:
     path, _, last = within.rpartition(".")
     return graph.get_submodule(path), last
-
-
-def _several(x: Inputs) -> tuple[Tensor, ...]:
-    return x if isinstance(x, tuple) else (x,)
-
-
-def _leaves(x: Inputs) -> tuple[Tensor, ...]:
-    """x as tensors with respect to which autograd differentiates; whole numbers carry no derivative."""
-    return tuple(t.detach().requires_grad_(t.is_floating_point()) for t in _several(x))
-
-
-def _pull(
-    z: Tensor,
-    leaves: tuple[Tensor, ...],
-    trained: Mapping[str, Tensor],
-    d: Tensor,
-    scale: float,
-    several: bool,
-    keep: bool = False,
-) -> tuple[Any, dict[str, Tensor]]:
-    """J_xᵀ d for the leaves (None where there are none) and scale·J_Θᵀ d; zeros where z does not depend on one."""
-    sources = [t for t in leaves if t.requires_grad] + list(trained.values())
-    pulled: Sequence[Tensor | None] = [None] * len(sources)
-    if z.requires_grad and sources:
-        pulled = torch.autograd.grad(z, sources, d.detach(), retain_graph=keep, allow_unused=True)
-    rest = iter(pulled)
-    back = tuple(_or_zeros(next(rest) if t.requires_grad else None, t) for t in leaves)
-    gradients = {name: _or_zeros(next(rest), p) for name, p in trained.items()}
-    if scale != 1.0:
-        gradients = {name: g * scale for name, g in gradients.items()}
-    return (back if several else back[0]) if leaves else None, gradients
-
-
-def _or_zeros(gradient: Tensor | None, like: Tensor) -> Tensor:
-    return torch.zeros_like(like, requires_grad=False).detach() if gradient is None else gradient
-
-
-def _of_one(
-    function: Callable[..., Tensor], given: tuple[Tensor, ...], which: int
-) -> tuple[Callable[[Tensor], Tensor], Tensor]:
-    """The map as a function of input number `which`; other inputs with one sample are repeated as needed."""
-
-    def of_one(x: Tensor) -> Tensor:
-        others = (t if len(t) == len(x) else t.expand(len(x), *t.shape[1:]) for t in given)
-        return function(*(x if i == which else t for i, t in enumerate(others)))
-
-    return of_one, given[which]
-
-
-def _normal_in_input(function: Callable[[Tensor], Tensor], x: Tensor) -> NormalOperator:
-    z, pull_back = vjp(function, x)[:2]
-    # u -> Jᵀu is linear, so that its own pull-back is v -> Jv, without forward-mode differentiation.
-    push = vjp(lambda u: vjp(function, x)[1](u)[0], z)[1]
-
-    def normal(v: Vector) -> Vector:
-        return (pull_back(push(*v)[0])[0],)
-
-    return normal
-
-
-def _normal_in_parameters(function: Callable[[dict[str, Tensor]], Tensor], values: dict[str, Tensor]) -> NormalOperator:
-    z, pull_back = vjp(function, values)[:2]
-    push = vjp(lambda u: vjp(function, values)[1](u)[0], z)[1]
-
-    def normal(v: Vector) -> Vector:
-        image = push(dict(zip(values, v, strict=True)))[0]
-        return tuple(pull_back(image)[0].values())
-
-    return normal

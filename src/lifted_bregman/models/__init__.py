@@ -1,4 +1,4 @@
-"""Networks that come from proximal algorithms, as ordinary modules that `lift` reads."""
+"""Networks derived from proximal algorithms, as ordinary modules that `lift` can read."""
 
 from lifted_bregman.models.unfolded import UnfoldedDenoiser
 

@@ -1,4 +1,4 @@
-"""Filters to begin with: orthonormal bases of the patches without mean."""
+"""Initial filters: orthonormal bases of the patches with mean 0."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 def smooth_filters(filters: int, channels: int, kernel: Sequence[int]) -> Tensor:
     """(filters, channels, height, width) with ‖L‖ <= 1 for the operator L that correlates an image with each filter.
 
-    An orthonormal basis of all patches, of n pixels, makes LᵀL = n·I: each pixel lies in n patches, and the basis keeps
-    the norm of every one.  B such bases make nB·I, and parts of them no more.
+    For an orthonormal basis of all patches, of n pixels each, LᵀL = n·I: each pixel lies in n patches, and the basis
+    preserves the norm of every patch.  B such bases give LᵀL = nB·I, and subsets of them LᵀL <= nB·I.
     """
     basis = _cosines(channels, kernel)
     size = len(basis)

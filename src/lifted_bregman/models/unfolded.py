@@ -34,8 +34,8 @@ class FilterBank(nn.Module):
         """θ, (filters, 1, 1)."""
         return self.log_threshold.exp()
 
-    # Products with the matrix of all patches: a training step takes 0.7 of its time with torch's convolutions on a CPU,
-    # and one is the transpose of the other by construction.
+    # Products with the matrix of all patches: on a CPU a training step takes 0.7 of the time of torch's convolutions,
+    # and the two methods are transposes of each other by construction.
 
     def analyse(self, x: Tensor) -> Tensor:
         """Lx, (samples, filters, height - kernel + 1, width - kernel + 1), for x (samples, channels, height, width)."""
@@ -54,9 +54,11 @@ class FilterBank(nn.Module):
 
 
 class DualStep(nn.Module):
-    """v - (τ/θ) L(Lᵀ(θv) - z): a gradient step on ½‖Lᵀu - z‖² from u = θv, over θ.  Without v it starts at 0.
+    """v - (τ/θ) L(Lᵀ(θv) - z): a gradient step on ½‖Lᵀu - z‖² from u = θv, divided by θ.  Without v it starts at 0.
 
-    z is the image, mirrored beyond its edges by `padding` pixels.
+    bank      the filters L and their thresholds θ
+    log_step  log τ, ()
+    padding   pixels (top, left) by which the image is mirrored beyond its edges to give z
     """
 
     def __init__(self, bank: FilterBank, log_step: nn.Parameter, padding: Sequence[int]) -> None:
@@ -75,14 +77,18 @@ class DualStep(nn.Module):
 
 
 class PrimalImage(nn.Module):
-    """z - Lᵀ(θv), without the mirrored pixels: the image that belongs to the dual variable u = θv."""
+    """The denoised image z - Lᵀ(θv), for the dual variable u = θv and the noisy image z.
+
+    bank     the filters L and their thresholds θ
+    padding  pixels (top, left) by which `DualStep` mirrors the image; Lᵀ(θv) is cropped by them to the size of z
+    """
 
     def __init__(self, bank: FilterBank, padding: Sequence[int]) -> None:
         super().__init__()
         self.bank, self.padding = bank, tuple(padding)
 
     def forward(self, image: Tensor, v: Tensor) -> Tensor:
-        """The denoised images."""
+        """The denoised images, in the shape of `image` (samples, channels, height, width), for v in [-1, 1]."""
         (top, left), (height, width) = self.padding, image.shape[2:]
         noise = self.bank.synthesise(self.bank.threshold * v)
         return image - noise[..., top : top + height, left : left + width]
@@ -100,8 +106,8 @@ class UnfoldedDenoiser(nn.Module):
     v = u/θ_k, and the projection is that to [-1, 1], `nn.Hardtanh`: thresholds are parameters of maps, and the
     potential of the activation has none.  Where θ_{k+1} is not θ_k, a layer starts from u = θ_{k+1}v.
 
-    An ordinary module.  `lb.lift` makes one term of each layer, `lb.lifted_backward` lifts the projections, and
-    autograd trains it as any other.  Images may have any height and width that a filter fits into.
+    It is an ordinary module: `lb.lift` reads each layer as one term, `lb.lifted_backward` lifts the projections, and
+    autograd can train it.  Images may have any height and width of at least the size of a filter.
 
     With `shared=True` all layers have the same filters, thresholds and step size.  For τ‖L‖² < 2 every layer is then
     nonexpansive, and the output converges to the minimiser x as layers are added; so it does at initialisation, where
@@ -119,6 +125,18 @@ class UnfoldedDenoiser(nn.Module):
 
     The filters start as an orthonormal basis of the filters without mean (a cosine transform, low frequencies first),
     filled up by random ones, scaled to ‖L‖ <= 1.
+
+    Example:
+        >>> model = lb.models.UnfoldedDenoiser(layers=3, filters=8, kernel_size=5)
+        >>> images = torch.rand(2, 1, 16, 20)
+        >>> model(images).shape
+        torch.Size([2, 1, 16, 20])
+        >>> print(lb.lift(model, loss=lb.SquaredError(), example=images))
+        LiftedProblem of 4 layers, 835 parameters of float32 on cpu
+          1: model.steps.0 (Map), 209 parameters, Box(low=-1.0, high=1.0), λ = 1
+          2: model.steps.1 (Map), 209 parameters, Box(low=-1.0, high=1.0), λ = 1
+          3: model.steps.2 (Map), 209 parameters, Box(low=-1.0, high=1.0), λ = 1
+          4: model.primal (Map), 208 parameters, loss SquaredError(Identity(), reduction='mean')
     """
 
     def __init__(
@@ -169,7 +187,7 @@ def _pair(size: int | tuple[int, int], name: str, least: int) -> tuple[int, int]
 
 
 def _require_images(image: Tensor, weight: Sequence[int], padding: Sequence[int]) -> None:
-    """An error unless the images have four dimensions, the channels of the filters, and room for a filter."""
+    """Raises unless the images have four dimensions, the channels of the filters, and room for a filter."""
     _, channels, *kernel = weight
     if image.ndim != 4:
         raise TensorError(

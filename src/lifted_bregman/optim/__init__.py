@@ -1,4 +1,4 @@
-"""Optimisers for a training loop of your own."""
+"""Optimisers for a training loop that you write."""
 
 from lifted_bregman.optim.gram import Gram
 

@@ -1,4 +1,4 @@
-"""The parameters of a model by the modules that have them, and which modules move in a metric."""
+"""The parameters of a model, grouped by module, and which modules have a metric."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Layer:
 
     @property
     def first(self) -> nn.Parameter:
-        """The parameter in whose state the optimiser keeps what it remembers of the layer."""
+        """The first parameter of the layer; the optimiser's `state` of the whole layer is stored under it."""
         return next(iter(self.parameters.values()))
 
     def gradient(self, scale: Any) -> dict[str, Tensor]:
-        """The gradients that there are, by name, times `scale`."""
+        """`p.grad` times `scale` by name, for the parameters that have a gradient."""
         found = {name: p.grad for name, p in self.parameters.items() if p.grad is not None}
         dense = {name: g.to_dense() if g.is_sparse else g for name, g in found.items()}
         return dense if scale is None else {name: g * scale for name, g in dense.items()}
@@ -64,7 +64,7 @@ def find_layers(model: nn.Module, given: list[nn.Parameter]) -> list[Layer]:
 
 
 def _map(module: nn.Module) -> Dense | Convolution | None:
-    """The map of a module that computes what its class does."""
+    """The dense or convolution map of a module; None for other modules, and for subclasses that redefine forward."""
     if isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward:
         return Dense(module)
     return Convolution(module) if type(module) in CONVOLUTIONS else None  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What the layers of a model see in a training loop: their inputs, and the gradients of the loss in their outputs."""
+"""Hooks that record the inputs of a model's layers and the gradients of the loss with respect to their outputs."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Recorder:
         """The modules whose calls are recorded."""
         self.last: nn.Module | None = None
         """The module with weights that ended last in a forward pass: the output layer."""
-        # Hooks know the recorder weakly: an optimiser that is no longer used records nothing.  A compiled model calls
-        # them between its parts.
+        # Hooks hold a weak reference to the recorder, so that an optimiser that was deleted records nothing.  A
+        # compiled model calls the hooks at its graph breaks.
         me = weakref.ref(self)
 
         def begin(module: nn.Module, args: tuple[Any, ...]) -> None:
@@ -63,7 +63,7 @@ class Recorder:
         return {layer: done for layer, calls in self.records.items() if (done := [c for c in calls if c.E is not None])}
 
     def clear(self, finished_only: bool = False) -> None:
-        """Forgets all calls, or those that a backward pass has reached."""
+        """Discards all calls, or with `finished_only` those that a backward pass has reached."""
         if not finished_only:
             self.records.clear()
         for calls in self.records.values():

@@ -1,4 +1,4 @@
-"""`lb.optim.Gram`: the moves of the default solver as a torch optimiser."""
+"""`lb.optim.Gram`: the update rule of the default solver, `GramSweep`, as a torch optimiser."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Calls = Mapping[nn.Module, list[Record]]
 
 @dataclass
 class _Run:
-    """What the first parameter group remembers of the run: the counters of `moves.Progress`."""
+    """The counters of the run (`moves.StepCounter`), which the first parameter group stores."""
 
     steps: int = 0
     updates: int = 0
@@ -34,12 +34,13 @@ class _Run:
 
 
 class Gram(torch.optim.Optimizer):
-    """The moves of the default solver in a training loop of your own.
+    """The update rule of the default solver, `GramSweep`, as an optimiser for a training loop that you write.
 
-    A dense layer or convolution moves in the metric of its inputs A and of the gradients E of the loss in its outputs,
-    which hooks on the model record; moments, lengths and schedule are those of `GramSweep`.  Other parameters
-    (normalisation, embeddings, parameters of several modules, modules that are called twice in a forward pass) move by
-    the same rule without a metric.
+    For each dense layer and convolution, hooks on the model record the inputs A and the gradients E of the loss with
+    respect to the outputs.  The gradient is preconditioned by the damped inverses of AᵀA/m and EᵀE/m, the metric of
+    `GramSweep`.  Moments, step sizes and schedule are those of `GramSweep` too.  Other parameters have no metric and
+    otherwise follow the same rule: those of normalisation and embeddings, parameters that several modules share, and
+    modules that are called twice in a forward pass.
 
         model = lb.lifted_backward(model)              # optional: signals by proximal maps
         optimizer = lb.optim.Gram(model, total_steps=epochs * len(loader), epochs=epochs)
@@ -49,25 +50,36 @@ class Gram(torch.optim.Optimizer):
                 F.cross_entropy(model(x), y).backward()
                 optimizer.step()
 
-    With `lb.lifted_backward` on a chain of dense layers these are the numbers of `lb.fit`; without it the same moves
-    with back-propagated signals.  A constant factor of the loss changes nothing: a sum over samples gives the moves
-    of a mean.
+    With `lb.lifted_backward`, on a chain of dense layers, the steps are those of `lb.fit`.  Without it, E is the
+    back-propagated gradient.  A constant factor of the loss changes nothing.  The sum of the samples' losses therefore
+    gives the same steps as their mean.
 
-    model        the model, or its DistributedDataParallel: then sums and rows of all ranks are joined in `step`
-    params       parameters or parameter groups as torch's optimisers take them; None for all that are trained.  A
-                 group may have its own lr and weight_decay.  Weight and bias of a layer belong to one group
-    lr           a factor of the rate, for LR schedulers; 1 is the default solver
-    total_steps  K, the steps of the whole run, in which the rate rises and falls to 0: no scheduler is needed.  None
-                 for a rate that decays like 1/√k
-    epochs       passes over the data in these steps, on which weight decay depends; None for no decay
-    step_size    as of `GramSweep`, and so are damping, trust and weight_decay
-    loss_scale   the torch.amp.GradScaler, where you call its `unscale_`; or a changing factor of the loss, as a
-                 function that returns it
+    model        the model, or its DistributedDataParallel.  `step` then all-reduces sums and gathers rows of all ranks
+    params       parameters or parameter groups as torch's optimisers take them; None for all with requires_grad.  A
+                 group may have its own lr and weight_decay.  Weight and bias of a layer belong to the same group
+    lr           a factor of the step size, for LR schedulers; 1 gives the steps of the default solver
+    total_steps  K, the steps of the whole run.  The step size rises and falls to 0 in them: no scheduler is needed.
+                 None for a step size that decays like 1/√k
+    epochs       passes over the data in K steps, on which weight decay depends; None for no decay
+    step_size    as of `GramSweep`, and so are damping and weight_decay
+    loss_scale   the torch.amp.GradScaler, if you call its `unscale_` before `step`; otherwise a factor of the loss that
+                 changes between steps, as a function that returns it
 
-    The model is called in training mode; nothing is recorded under torch.no_grad.  A model that torch.compile compiles
-    is cut at its layers.  Several backward passes before a step add up.  Clipping changes `p.grad`, from which all but
-    dense layers of more than 256 inputs move; these take A and E themselves.  `state_dict` has all that a resumed run
-    needs.
+    Call the model in training mode; under torch.no_grad the hooks record nothing.  With torch.compile, each layer with
+    weights causes a graph break.  The gradients of several backward passes before a step are added up.  Gradient
+    clipping changes `p.grad`.  It has no effect on dense layers of more than 256 inputs, whose steps are computed from
+    A and E.  `state_dict` has all that a resumed run needs.
+
+    Example:
+        >>> model = nn.Linear(1, 1)
+        >>> optimizer = lb.optim.Gram(model, total_steps=200)
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> for _ in range(200):
+        ...     optimizer.zero_grad()
+        ...     nn.functional.mse_loss(model(X), 2 * X + 1).backward()
+        ...     optimizer.step()
+        >>> round(model.weight.item(), 2), round(model.bias.item(), 2)
+        (2.0, 1.0)
     """
 
     def __init__(
@@ -78,10 +90,9 @@ class Gram(torch.optim.Optimizer):
         *,
         total_steps: float | None = None,
         epochs: float | None = None,
-        step_size: float = 0.4,
-        damping: float = 1.0,
-        trust: float = 0.3,
-        weight_decay: float = 0.25,
+        step_size: float = 0.6,
+        damping: float = 0.5,
+        weight_decay: float = 0.15,
         loss_scale: Any = 1.0,
     ) -> None:
         if not lr >= 0.0:
@@ -89,7 +100,6 @@ class Gram(torch.optim.Optimizer):
         self._settings = GramSweep(
             step_size=step_size,
             damping=damping,
-            trust=trust,
             weight_decay=weight_decay,
             total_steps=total_steps,
             epochs=epochs,
@@ -114,17 +124,23 @@ class Gram(torch.optim.Optimizer):
 
     @property
     def fallbacks(self) -> int:
-        """Metrics that a multiple of the identity replaced, because a matrix could not be factorised."""
+        """How many factorisations of a damped Gram matrix have failed so far.
+
+        A multiple of the identity then took the place of the inverse.
+        """
         return int(self.param_groups[0]["fallbacks"])
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds parameters of the model, with an lr of their own."""
+        """Adds parameters of the model: {"params": ..., "lr": ..., "weight_decay": ...}, both with defaults.
+
+        Weight and bias of a layer belong to the same group.
+        """
         super().add_param_group(param_group)
         if self._layers:
             self._arrange()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Sets the gradients to None or 0, and forgets what backward passes have recorded."""
+        """Sets the gradients to None or 0, and discards the A and E that backward passes have completed."""
         super().zero_grad(set_to_none)
         self._recorder.clear(finished_only=True)
 
@@ -139,7 +155,10 @@ class Gram(torch.optim.Optimizer):
     @torch.no_grad()
     @full_precision
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Moves the parameters once; a closure computes the loss and its gradients first, and is returned."""
+        """Takes one step; if a GradScaler has found infinities, the parameters stay as they are.
+
+        A `closure` is called first.  It computes the loss and its gradients, and `step` returns the loss.
+        """
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -176,7 +195,10 @@ class Gram(torch.optim.Optimizer):
         self._expect()
 
     def _expect(self) -> None:
-        """Tells the recorder which layers need A and E in the next step: in most steps only wide ones."""
+        """Sets the layers whose A and E the hooks record for the next step.
+
+        Every layer where the step updates the Gram matrices; otherwise only dense layers of more than 256 inputs.
+        """
         group = self.param_groups[0]
         everything = updates_metrics(group["steps"] + 1, group["inverted"])
         self._recorder.wanted = {
@@ -186,7 +208,10 @@ class Gram(torch.optim.Optimizer):
         }
 
     def _scales(self) -> tuple[Any, Any] | None:
-        """By what E and `p.grad` must be multiplied, None for 1; None where a GradScaler has found infinities."""
+        """(factor of E, factor of `p.grad`) that undo the loss scale, each None for 1.
+
+        Returns None if a GradScaler has found infinities.
+        """
         found, scale, given = getattr(self, "found_inf", None), getattr(self, "grad_scale", None), self._loss_scale
         if found is not None and bool(found):
             return None
@@ -202,6 +227,7 @@ class Gram(torch.optim.Optimizer):
         return 1.0 / factor, None if found is not None else 1.0 / factor
 
     def _move(self, calls: Calls, of_signals: Any, of_gradients: Any) -> None:
+        """Changes the parameters: Θ ← Θ - η M̂/√V̂ for every layer with a gradient (`GramSweep` has the formulas)."""
         group, ranks = self.param_groups[0], self._ranks
         active = [layer for layer in self._layers if any(p.grad is not None for p in layer.parameters.values())]
         self._require(active, calls)
@@ -218,16 +244,19 @@ class Gram(torch.optim.Optimizer):
             if where == ranks.ranks
         }
         for layer in active:
+            # ∇ of this layer by name, and the lr and weight decay of its parameter group
             gradient = layer.gradient(of_gradients)
             state, settings = self.state[layer.first], self.param_groups[self._groups[layer]]
             share, decay = settings["lr"], settings["weight_decay"]
             f, key = layer.map, "layer " + " ".join(gradient)
+            # Without a metric: M and V of each parameter
             whole = f is not None and set(gradient) == set(f.parameters)
             if not (whole and (layer in samples or (key in state and layer not in seen))):
                 _forget(state, gradient)
                 for name, g in gradient.items():
                     moves.plain(name, layer.parameters[name], state.setdefault(name, {}), g, share, decay)
                 continue
+            # With the metric: G = P_E (EᵀA/m) P_A, where x and E are None if this step keeps the Gram matrices
             _forget(state, (key,))
             memory = state.setdefault(key, {})
             x, E = (
@@ -241,6 +270,7 @@ class Gram(torch.optim.Optimizer):
                 moves.dense(f, memory, x, E, count, output=output, gradient=gradient, share=share, weight_decay=decay)
             elif isinstance(f, Convolution):
                 moves.convolution(f, memory, x, E, gradient, output=output, share=share, weight_decay=decay)
+        # Θ of all layers together, then the counters and the warning for a step after the last one of the schedule
         moves.finish()
         if moves.failed:
             run.fallbacks = run.fallbacks + torch.stack(moves.failed).sum()
@@ -269,7 +299,7 @@ def _is_wide(layer: Layer) -> bool:
 
 
 def _forget(state: dict[str, Any], names: Iterable[str]) -> None:
-    """Drops what a layer remembers from when it moved in another way."""
+    """Removes every entry of `state` except `names`: moments of an earlier step that used another rule."""
     for name in set(state) - set(names):
         del state[name]
 

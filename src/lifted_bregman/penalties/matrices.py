@@ -23,6 +23,14 @@ class Nuclear(Penalty):
     (units, rest).
 
     weight  >= 0
+
+    Example:
+        >>> penalty = lb.penalties.Nuclear(1.0)
+        >>> penalty.value(torch.diag(torch.tensor([3.0, 0.5])))
+        tensor(3.5000)
+        >>> penalty.prox(torch.diag(torch.tensor([3.0, 0.5])), 1.0)
+        tensor([[2., 0.],
+                [0., 0.]])
     """
 
     of_matrices: ClassVar[bool] = True

@@ -20,7 +20,7 @@ _RULES: dict[tuple[type[Activation], type[Penalty]], ProxRule] = {}
 
 
 def register_prox(activation_type: type[Activation], penalty_type: type[Penalty]) -> Callable[[ProxRule], ProxRule]:
-    """Registers the proximal map of a potential and a penalty together, so that the penalty can stand on hidden layers.
+    """Registers the proximal map of a potential and a penalty together, which a penalty on hidden layers needs.
 
         rule(activation, penalty, v, a, b) = prox_{aΨ + bR}(v) = argmin_u ½‖u - v‖² + a Ψ(u) + b R(u),   a, b > 0
 
@@ -35,17 +35,18 @@ def register_prox(activation_type: type[Activation], penalty_type: type[Penalty]
             below = activation.prox(v, a)
             return above.clamp(min=0.0) + below.clamp(max=0.0)
 
-    After `Identity` no rule is needed: there it is the penalty's own proximal map.  `lb.check_penalty(penalty, x,
-    activation)` tries a rule out.  A second rule for the same types takes the place of the first.  Where several fit,
-    the one for the penalty's nearest class is used, and among these the one for the activation's.  A registered rule
-    comes before those of the library.  Register where the classes are defined, so that worker processes, which import
-    that module, have the rule too.
+    `Identity` needs no rule: the penalty's own proximal map is used.  `lb.check_penalty(penalty, x, activation)` tests
+    a rule.  A second rule for the same types replaces the first.  If several rules fit, the one for the nearest class
+    of the penalty is used, and among these the one for the nearest class of the activation.  A registered rule takes
+    precedence over those of the library.  Register the rule in the module that defines the classes: worker processes
+    import that module, and then have the rule too.
 
     Args:
         activation_type: a class; the rule is used for its subclasses too: `Separable` for every activation that acts on
             each number alone, `Activation` for every one.
         penalty_type: a class, for which and for whose subclasses the rule is used.
     """
+    # Classes, at least one of them written by the user
     _require_class(activation_type, Activation, "activation_type", "lb.activations.Activation")
     _require_class(penalty_type, Penalty, "penalty_type", "lb.penalties.Penalty")
     kinds = f"{activation_type.__name__} and {penalty_type.__name__}"
@@ -60,6 +61,7 @@ def register_prox(activation_type: type[Activation], penalty_type: type[Penalty]
                 f"the rule for {kinds} is {rule!r}; it must be a function of (activation, penalty, v, a, b)."
             )
 
+        # The stored rule checks shape and dtype of what the user's rule returns
         @wraps(rule)
         def checked(activation: Activation, penalty: Penalty, v: Tensor, a: float, b: float) -> Tensor:
             u = rule(activation, penalty, v, a, b)
@@ -78,7 +80,10 @@ def register_prox(activation_type: type[Activation], penalty_type: type[Penalty]
 
 
 def registered_prox(activation: Activation, penalty: Penalty) -> ProxRule | None:
-    """The registered rule for the nearest classes of both, or None."""
+    """The registered rule for an activation and a penalty, or None.
+
+    Of several that fit, it is the one for the nearest class of the penalty, and then of the activation (by MRO).
+    """
     activations, penalties = type(activation).__mro__, type(penalty).__mro__
     fitting = [kinds for kinds in _RULES if kinds[0] in activations and kinds[1] in penalties]
     if not fitting:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from lifted_bregman.errors import CompatibilityError, SettingError
-from lifted_bregman.penalties._scalar import Scalar
+from lifted_bregman.penalties.scalar import Scalar
 from lifted_bregman.penalties.total_variation import TotalVariation
 from lifted_bregman.penalties.vectors import Penalty
 
@@ -17,16 +17,16 @@ class Parts(NamedTuple):
     """A penalty as R(u) + Σ_j g(u_j)."""
 
     base: Penalty | None
-    """R, the part that couples numbers or is not the library's; None where there is none."""
+    """R: the part that couples numbers, or a user's penalty; None if there is none."""
     scalar: Scalar
     """g, of each number alone."""
 
 
 @dataclass(frozen=True)
 class Sum(Penalty):
-    """R = R_1 + R_2 + ..., which `R_1 + R_2` makes too; a sum whose proximal map is not known is refused.
+    """The sum R_1 + R_2 + ... of penalties, also written with `+`; raises if its proximal map is not known.
 
-    With g the sum of `L1`, `SquaredL2`, `NonNegative` and `Box`, each a function of one number:
+    With g the sum of `L1`, `SquaredL2`, `NonNegative` and `Bounds`, each a function of one number:
 
         g alone                    prox_{tg}(x) = clip( soft(x, ta) / (1 + tb), low, high )
         g + TotalVariation, 1-D    prox_{tg}(prox_{tTV}(x))
@@ -36,6 +36,11 @@ class Sum(Penalty):
     The second line is due to Friedman, Hastie, Höfling and Tibshirani (2007) for `L1`.
 
     parts  two or more penalties; sums among them are taken apart
+
+    Example:
+        >>> penalty = lb.penalties.L1(0.5) + lb.penalties.Bounds(-1.0, 1.0)
+        >>> penalty.prox(torch.tensor([-2.0, 0.3, 1.0]), 1.0)
+        tensor([-1.0000,  0.0000,  0.5000])
     """
 
     parts: tuple[Penalty, ...]
@@ -93,15 +98,15 @@ def split(penalty: Penalty) -> Parts:
         else:
             raise CompatibilityError(
                 f"the proximal map of {base!r} + {part!r} is not known: keep one of the two, with L1, SquaredL2, "
-                "NonNegative or Box; of two alike add the weights."
+                "NonNegative or Bounds; of two alike add the weights."
             )
     if not scalar.low <= scalar.high:
-        raise SettingError(f"the constraints of {penalty!r} have no point in common: widen a Box.")
+        raise SettingError(f"the constraints of {penalty!r} have no point in common: widen one of the Bounds.")
     simple = scalar == Scalar(l2=scalar.l2)
     if base is not None and not simple and not isinstance(base, TotalVariation):
         raise CompatibilityError(
             f"the proximal map of {penalty!r} is not known: {type(base).__name__} can be added to SquaredL2, and "
-            "TotalVariation to L1, SquaredL2, NonNegative and Box."
+            "TotalVariation to L1, SquaredL2, NonNegative and Bounds."
         )
     return Parts(base, scalar)
 
@@ -109,7 +114,7 @@ def split(penalty: Penalty) -> Parts:
 def prox_from(
     penalty: Penalty, x: Tensor, scale: float, memory: Any = None, max_steps: int | None = None
 ) -> tuple[Tensor, Any]:
-    """prox_{scale·R}(x), and what the next call with a similar x starts from; arguments as for `TotalVariation`."""
+    """prox_{scale·R}(x), and a warm start for the next call with a similar x; arguments as for `TotalVariation`."""
     base, g = split(penalty)
     if base is None:
         return g.prox(x.clone(), scale), None

@@ -12,8 +12,8 @@ from torch import Tensor
 from lifted_bregman._arguments import positive
 from lifted_bregman.errors import SettingError, TensorError
 from lifted_bregman.penalties._chain import chain_prox
-from lifted_bregman.penalties._plane import Denoised, differences, magnitudes, plane_prox
-from lifted_bregman.penalties._scalar import Scalar
+from lifted_bregman.penalties.plane import Denoised, differences, magnitudes, plane_prox
+from lifted_bregman.penalties.scalar import Scalar
 from lifted_bregman.penalties.vectors import Penalty, require_weight
 
 _MAX_STEPS = 20_000
@@ -34,8 +34,16 @@ class TotalVariation(Penalty):
 
     weight     >= 0
     dims       1 or 2, the number of last dimensions over which differences are taken
-    isotropic  in two dimensions, whether edges cost their length in whatever direction they run
+    isotropic  in two dimensions: True for the Euclidean norm of the gradient, so that the cost of an edge is its length
+      in any direction; False for the sum of absolute values
     tolerance  > 0, the certified relative error of `prox` in two dimensions
+
+    Example:
+        >>> penalty = lb.penalties.TotalVariation(1.0, dims=1)
+        >>> penalty.value(torch.tensor([0.0, 0.0, 4.0, 4.0]))
+        tensor(4.)
+        >>> penalty.prox(torch.tensor([0.0, 0.0, 4.0, 4.0]), 1.0)
+        tensor([0.5000, 0.5000, 3.5000, 3.5000])
     """
 
     weight: float
@@ -66,13 +74,13 @@ class TotalVariation(Penalty):
     def _prox_with(
         self, x: Tensor, scale: float, g: Scalar, memory: Any = None, max_steps: int | None = None
     ) -> tuple[Tensor, Any]:
-        """argmin_u ½‖u - x‖² + scale·(R(u) + g(u)) for a function g of each number, and what a later call starts from.
+        """argmin_u ½‖u - x‖² + scale·(R(u) + g(u)) for a function g of each number, and a warm start.
 
         In one dimension it is prox_g after prox_R: prox_g is the same non-decreasing function of each number, so that
         every subgradient of R at prox_R(x) is one at the result.  Isotropic total variation has other subgradients
         there, and g enters the dual problem.
 
-        memory     what the last call returned, None at first
+        memory     the warm start that the last call returned, None at first
         max_steps  in two dimensions, where to stop without a warning; None for 20,000 steps and a warning
         """
         if self.weight == 0.0 or x.numel() == 0:

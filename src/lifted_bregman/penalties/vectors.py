@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lifted_bregman._arguments import positive
-from lifted_bregman.activations._base import SUPPORTED_DTYPES
+from lifted_bregman._device import SUPPORTED_DTYPES
 from lifted_bregman.errors import CompatibilityError, SettingError, TensorError
 
 
@@ -27,15 +27,20 @@ class Penalty(ABC):
     - `compute_value(x)`: R(x), one number per vector; infinity where a constraint is violated;
     - `compute_prox(x, scale)`: prox_{scale·R}(x) for every scale > 0, in the shape and dtype of x.
 
-    That is all for penalties on weights and on layers whose activation is `Identity`.  On other layers the proximal
-    map of Ψ + R is needed: `register_prox` takes it.  `lb.check_penalty` tries both out.
+    These two suffice on weights, and on variables whose activation is `Identity`.  Other activations need the proximal
+    map of Ψ + R, which `register_prox` takes.  `lb.check_penalty` tests both.
+
+    Example:
+        >>> penalty = lb.penalties.L1(0.1) + lb.penalties.NonNegative()
+        >>> penalty.prox(torch.tensor([-1.0, 0.05, 1.0]), 1.0)
+        tensor([0.0000, 0.0000, 0.9000])
     """
 
     constraint: ClassVar[bool] = False
-    """Whether R is 0 or infinity.  On variables it then holds for them, and not for what the network computes."""
+    """Whether R is 0 or infinity.  The variables satisfy such a constraint; the outputs of the network need not."""
 
     of_matrices: ClassVar[bool] = False
-    """Whether R is a function of a matrix, the last two dimensions; it can then stand on parameters only."""
+    """Whether R is a function of a matrix, the last two dimensions; such penalties are for parameters only."""
 
     def value(self, x: Tensor) -> Tensor:
         """R(x), one number per vector; infinity where a constraint is violated."""
@@ -44,12 +49,12 @@ class Penalty(ABC):
             return self.compute_value(x)
 
     tensor_scale: ClassVar[bool] = False
-    """Whether this class's own `compute_prox` takes a scale that is a tensor (), which no host has to wait for."""
+    """Whether the class itself defines a `compute_prox` that takes a tensor () as scale, without a device sync."""
 
     def prox(self, x: Tensor, scale: float | Tensor = 1.0) -> Tensor:
         """prox_{scale·R}(x) = argmin_u ½‖u - x‖² + scale·R(u), for scale > 0.
 
-        A scale that is a tensor () on the device of x is not checked, nor read by the host if `tensor_scale`.
+        A tensor () on the device of x as scale is not checked, and with `tensor_scale` not copied to the host.
         """
         self._require(x)
         if not (isinstance(scale, Tensor) and vars(type(self)).get("tensor_scale")):
@@ -84,7 +89,16 @@ class Penalty(ABC):
 
 @dataclass(frozen=True)
 class L1(Penalty):
-    """R(x) = weight ‖x‖₁; prox_{tR}(x) = sign(x) max(|x| - t·weight, 0)."""
+    """R(x) = weight ‖x‖₁; prox_{tR}(x) = sign(x) max(|x| - t·weight, 0).
+
+    Example:
+        >>> penalty = lb.penalties.L1(0.5)
+        >>> x = torch.tensor([-2.0, 0.3, 1.0])
+        >>> penalty.value(x)
+        tensor(1.6500)
+        >>> penalty.prox(x, 1.0)
+        tensor([-1.5000,  0.0000,  0.5000])
+    """
 
     tensor_scale: ClassVar[bool] = True
 
@@ -103,7 +117,15 @@ class L1(Penalty):
 
 @dataclass(frozen=True)
 class SquaredL2(Penalty):
-    """R(x) = ½ weight ‖x‖²; prox_{tR}(x) = x / (1 + t·weight)."""
+    """R(x) = ½ weight ‖x‖²; prox_{tR}(x) = x / (1 + t·weight).
+
+    Example:
+        >>> penalty = lb.penalties.SquaredL2(1.0)
+        >>> penalty.value(torch.tensor([3.0, 4.0]))
+        tensor(12.5000)
+        >>> penalty.prox(torch.tensor([3.0, 4.0]), 1.0)
+        tensor([1.5000, 2.0000])
+    """
 
     tensor_scale: ClassVar[bool] = True
 
@@ -123,8 +145,16 @@ class SquaredL2(Penalty):
 class GroupL2(Penalty):
     """R(x) = weight Σ_g ‖x_g‖₂ over contiguous groups of the last dimension; prox_{tR} shrinks each ‖x_g‖ by t·weight.
 
-    weight      >= 0; it is not multiplied by the square root of the group's size, as some authors do
+    weight      >= 0, not multiplied by the square root of the group's size
     group_size  the length of a group, a divisor of the last dimension; the whole dimension by default
+
+    Example:
+        >>> penalty = lb.penalties.GroupL2(1.0, group_size=2)
+        >>> x = torch.tensor([3.0, 4.0, 0.3, 0.4])
+        >>> penalty.value(x)
+        tensor(5.5000)
+        >>> penalty.prox(x, 1.0)
+        tensor([2.4000, 3.2000, 0.0000, 0.0000])
     """
 
     tensor_scale: ClassVar[bool] = True
@@ -164,10 +194,17 @@ class GroupL2(Penalty):
 
 
 @dataclass(frozen=True)
-class Box(Penalty):
+class Bounds(Penalty):
     """R(x) = 0 if low <= x <= high in every component, else infinity; prox is the projection min(max(x, low), high).
 
     low, high  numbers with low <= high; one may be infinite
+
+    Example:
+        >>> penalty = lb.penalties.Bounds(-1.0, 1.0)
+        >>> penalty.prox(torch.tensor([-2.0, 0.3, 1.0]), 1.0)
+        tensor([-1.0000,  0.3000,  1.0000])
+        >>> penalty.value(torch.tensor([2.0]))
+        tensor(inf)
     """
 
     constraint: ClassVar[bool] = True
@@ -192,7 +229,12 @@ class Box(Penalty):
 
 @dataclass(frozen=True)
 class NonNegative(Penalty):
-    """R(x) = 0 if x >= 0 in every component, else infinity; prox is max(x, 0)."""
+    """R(x) = 0 if x >= 0 in every component, else infinity; prox is max(x, 0).
+
+    Example:
+        >>> lb.penalties.NonNegative().prox(torch.tensor([-2.0, 1.0]), 1.0)
+        tensor([0., 1.])
+    """
 
     constraint: ClassVar[bool] = True
     tensor_scale: ClassVar[bool] = True
@@ -207,10 +249,10 @@ class NonNegative(Penalty):
 
 
 def split_product(weight: float, scale: float | Tensor, dtype: torch.dtype) -> tuple[Any, Any]:
-    """weight·scale as coarse + rest: coarse rounded to `dtype`, rest what that leaves of the exact product.
+    """weight·scale as coarse + rest: coarse is rounded to `dtype`, rest is the exact product less coarse.
 
     |x| - coarse is exact near the kink of a threshold, and subtracting the rest keeps every digit of a small result.
-    Of a scale that is a tensor (), the product is that of float64.
+    For a tensor () as scale the product is computed in float64.
     """
     if isinstance(scale, Tensor):
         whole = scale.double() * weight
@@ -225,7 +267,7 @@ def split_product(weight: float, scale: float | Tensor, dtype: torch.dtype) -> t
 
 
 def require_weight(weight: float) -> None:
-    """An error unless `weight` is a finite number >= 0."""
+    """Raises unless `weight` is a finite number >= 0."""
     try:
         valid = 0.0 <= float(weight) < math.inf
     except (TypeError, ValueError):

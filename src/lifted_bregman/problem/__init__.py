@@ -5,17 +5,17 @@ from lifted_bregman.problem.border import Border
 from lifted_bregman.problem.diagnostics import Certificates, LinearUnits
 from lifted_bregman.problem.gradient_agreement import GradientAgreement, gradient_agreement
 from lifted_bregman.problem.lift import lift
-from lifted_bregman.problem.lifted import Gradients, LiftedProblem
+from lifted_bregman.problem.lifted import BlockGradients, LiftedProblem
 from lifted_bregman.problem.point import Point
 from lifted_bregman.problem.shard import Shard
 from lifted_bregman.problem.state import LiftedState
 from lifted_bregman.problem.work import Work
 
 __all__ = [
+    "BlockGradients",
     "Border",
     "Certificates",
     "GradientAgreement",
-    "Gradients",
     "LiftedProblem",
     "LiftedState",
     "LinearUnits",

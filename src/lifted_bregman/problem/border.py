@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class Border:
-    """What the rank of a partition sends to others.  Here it holds all terms, and sends nothing.
+    """The messages of one rank of a partition.  This class is for one process, which holds all terms and sends none.
 
     The ranks of a layer-parallel run follow each other from the input to the output.  Rank r with the terms a .. b
     moves its own blocks, and has a copy of x_{a-1} from the rank below.  A simultaneous sweep from one point takes two
     messages at each border, whatever the depth:
 
-        down  J_xᵀ d_{b+1}, the pull-back that moves x_b, and where steps come from curvatures ‖J_x f_{b+1}‖², a number
+        down  J_xᵀ d_{b+1}, the pull-back that moves x_b, and ‖J_x f_{b+1}‖² if step sizes come from curvatures
         up    x_b after its move
 
     In a state, variables that a rank does not hold are empty tensors of shape (samples, 0).
@@ -35,7 +35,7 @@ class Border:
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
 
-    # Messages between neighbours, in the order in which both make them
+    # Messages between neighbours, in the order in which both ranks send and receive
 
     def send_above(self, rows: Tensor) -> None:
         """Sends x_b; the rows must not be changed in place afterwards."""
@@ -46,11 +46,11 @@ class Border:
         raise AssertionError("no rank is below")
 
     def send_below(self, rows: Tensor) -> None:
-        """Sends what moves x_{a-1}; the rows must not be changed in place afterwards."""
+        """Sends J_xᵀ d_a, which moves x_{a-1}; the rows must not be changed in place afterwards."""
         raise AssertionError("no rank is below")
 
     def from_above(self, like: Tensor) -> Tensor:
-        """What moves x_b, of the shape of `like`."""
+        """J_xᵀ d_{b+1}, which moves x_b, of the shape of `like`."""
         raise AssertionError("no rank is above")
 
     def settle(self) -> None:
@@ -67,11 +67,11 @@ class Border:
         return numbers
 
     def all_names(self, named: Mapping[str, float]) -> dict[str, float]:
-        """The named numbers of all ranks; of a name that several have, that of the lowest."""
+        """The named numbers of all ranks; if several ranks have a name, the number of the lowest."""
         return dict(named)
 
     def collect(self, value: Any) -> list[Any]:
-        """The values of all ranks on rank 0, in their order, and nothing on the others.
+        """Gathers the values of all ranks: a list in the order of ranks on rank 0, an empty one on the others.
 
         A value is a tensor, a number, a string, None, or a mapping or list of such.
         """
@@ -90,7 +90,7 @@ class Border:
 
 
 def enter(problem: LiftedProblem, point: Point) -> None:
-    """Takes a point to x_l = σ_l(z_l), as far as this rank holds its variables, and sends x_b up."""
+    """Sets x_l = σ_l(z_l) for the variables of this rank, and sends x_b to the rank above."""
     border, partition, X = problem.border, problem.partition, point.x[0]
     for layer in hidden_layers(problem.depth) if partition.count > 1 else ():
         point.set_variable(layer, absent(X))
@@ -103,7 +103,7 @@ def enter(problem: LiftedProblem, point: Point) -> None:
 
 
 def absent(rows: Tensor) -> Tensor:
-    """A variable that this rank does not hold: (samples, 0)."""
+    """An empty tensor (samples, 0), for a variable on another rank."""
     return rows.new_empty((len(rows), 0))
 
 
@@ -121,5 +121,5 @@ def borrow(problem: LiftedProblem, point: Point) -> None:
 
 
 def number(value: float) -> Tensor:
-    """A number as a message."""
+    """A number as a tensor, to be sent."""
     return torch.tensor([value], dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""A check that users run on their own penalty and its rules, and that our tests run on ours."""
+"""A check of a penalty and its rules, for users' own and for those of the library."""
 
 from __future__ import annotations
 
@@ -32,6 +32,11 @@ def check_penalty(
         activation: None for the penalty alone.
         scales: the values of b, and of a.
         tolerance: allowed violation, relative to the size of the terms compared.
+
+    Example:
+        >>> x = torch.randn(10, 3, dtype=torch.float64)
+        >>> lb.check_penalty(lb.penalties.L1(0.5), x)
+        >>> lb.check_penalty(lb.penalties.L1(0.5), x, activation=lb.activations.ReLU())
     """
     x = require_points(x, "x")
     if activation is None:

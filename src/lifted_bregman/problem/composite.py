@@ -15,10 +15,10 @@ P is prox_{aΨ}, α the weight of the penalty, θ the threshold of the activatio
     NonNegative  softmax, sparsemax                  P(v)
     NonNegative  radial                              P(max(v, 0))
     NonNegative  separable                           max(P(v), 0)
-    Box          separable                           min(max(P(v), low), high)
-    Box          softmax, sparsemax                  u_j(ν) limited to the box, with Σ u_j(ν) = 1
-    Box          ball                                κv limited to the box, the largest κ <= 1 with norm <= radius
-    Box          group soft threshold                v/(1 + aθ/t) limited to the box, with t its norm
+    Bounds       separable                           min(max(P(v), low), high)
+    Bounds       softmax, sparsemax                  u_j(ν) limited to the box, with Σ u_j(ν) = 1
+    Bounds       ball                                κv limited to the box, the largest κ <= 1 with norm <= radius
+    Bounds       group soft threshold                v/(1 + aθ/t) limited to the box, with t its norm
     GroupL2      radial                              P(prox_{bR}(v))
     GroupL2      positively homogeneous              prox_{bR}(P(v))
     GroupL2      any other                           x(bα/t), x(μ) = prox_{aΨ/(1+μ)}(v/(1+μ)), with t = ‖x(bα/t)‖
@@ -32,8 +32,8 @@ Why they hold:
 
 - L1, separable.  The minimiser of f(u) + β|u| in one dimension is that of f(u) + βu if it is positive, that of
   f(u) - βu if it is negative, and 0 otherwise.
-- Separable, NonNegative or Box.  A convex function of one number, limited to an interval, has its minimum at the point
-  of the interval that is nearest to the unlimited minimum.
+- Separable, NonNegative or Bounds.  A convex function of one number, limited to an interval, has its minimum at the
+  point of the interval that is nearest to the unlimited minimum.
 - Radial, L1, NonNegative or GroupL2.  R is positively homogeneous.  With y = prox_{bR}(v) and u = P(y) = κy, κ >= 0,
   the subgradient (v - y)/b of R at y is one at κy too.
 - Positively homogeneous, GroupL2.  The same with the roles of Ψ and R exchanged.
@@ -57,14 +57,22 @@ import torch
 from torch import Tensor
 
 from lifted_bregman._arguments import positive
-from lifted_bregman.activations._base import Activation, Separable
-from lifted_bregman.activations._root import increasing_root
+from lifted_bregman.activations import Activation, Separable
 from lifted_bregman.activations.piecewise import Identity, NonNegativeSoftThreshold, ReLU, SoftThreshold
 from lifted_bregman.activations.simplex import Softmax, Sparsemax
 from lifted_bregman.activations.vectors import BallProjection, GroupSoftThreshold
 from lifted_bregman.errors import CompatibilityError
-from lifted_bregman.penalties import L1, Box, GroupL2, NonNegative, Penalty, SquaredL2
+from lifted_bregman.penalties import L1, Bounds, GroupL2, NonNegative, Penalty, SquaredL2
 from lifted_bregman.penalties.registry import ProxRule, registered_prox
+from lifted_bregman.problem._composite_roots import (
+    as_rows,
+    box_in_ball_point,
+    damped_joint,
+    damped_separable,
+    finished,
+    simplex_point,
+    with_norm_penalty,
+)
 
 
 @torch.no_grad()
@@ -74,13 +82,18 @@ def composite_prox(
     """prox_{aΨ + bR}(v) = argmin_u ½‖u - v‖² + a Ψ(u) + b R(u), by the rules at the top of this module.
 
     activation_scale  a > 0
-    penalty_scale     b > 0; a tensor () on the device of v is read by the host for some rules only
+    penalty_scale     b > 0, a number or a tensor () on the device of v; some rules copy a tensor to the host
+
+    Example:
+        >>> v = torch.tensor([-2.0, 0.3, 1.0])
+        >>> lb.composite_prox(lb.activations.ReLU(), lb.penalties.L1(0.5), v, 1.0, 1.0)
+        tensor([0.0000, 0.0000, 0.5000])
     """
     a = positive(activation_scale, "activation_scale")
     if penalty is None:
         return activation.prox(v, a)
     activation._require(v, "v")
-    rule = _find_rule(activation, penalty)
+    rule = find_rule(activation, penalty)
     b: Any = penalty_scale
     if not (isinstance(b, Tensor) and rule in _ON_DEVICE):
         b = positive(float(b) if isinstance(b, Tensor) else b, "penalty_scale")
@@ -90,12 +103,20 @@ def composite_prox(
 
 @torch.no_grad()
 def require_composable(activation: Activation, penalty: Penalty | None, features: int | None = None) -> None:
-    """Raises `CompatibilityError` unless `composite_prox` can combine the two.
+    """Raises `CompatibilityError` unless `composite_prox` can combine activation and penalty.
 
-    features  the size of the last dimension, if known: some constraints can be met, and groups fit, for some sizes only
+    features  the size of the last dimension, if known, on which constraints and groups may depend
+
+    Example:
+        >>> from lifted_bregman.problem.composite import require_composable
+        >>> require_composable(lb.activations.Softmax(), lb.penalties.L1(0.1))
+        >>> require_composable(lb.activations.Softmax(), lb.penalties.TotalVariation(0.1))
+        Traceback (most recent call last):
+            ...
+        lifted_bregman.errors.CompatibilityError: TotalVariation(weight=0.1, dims=2, isotropic=True, ...
     """
     if penalty is not None:
-        _find_rule(activation, penalty)
+        find_rule(activation, penalty)
         _require_feasible(activation, penalty, features)
 
 
@@ -106,11 +127,13 @@ def _activation_alone(activation: Activation, penalty: Penalty, v: Tensor, a: fl
     return activation.prox(v, a)
 
 
-def _penalty_first(activation: Activation, penalty: Penalty, v: Tensor, a: float, b: float) -> Tensor:
+def penalty_first(activation: Activation, penalty: Penalty, v: Tensor, a: float, b: float) -> Tensor:
+    """prox_{aΨ}(prox_{bR}(v))."""
     return activation.prox(penalty.prox(v, b), a)
 
 
-def _penalty_last(activation: Activation, penalty: Penalty, v: Tensor, a: float, b: float) -> Tensor:
+def penalty_last(activation: Activation, penalty: Penalty, v: Tensor, a: float, b: float) -> Tensor:
+    """prox_{bR}(prox_{aΨ}(v))."""
     return penalty.prox(activation.prox(v, a), b)
 
 
@@ -122,52 +145,43 @@ def _rescaled(activation: Activation, penalty: SquaredL2, v: Tensor, a: float, b
 def _median(activation: Separable, penalty: L1, v: Tensor, a: float, b: float) -> Tensor:
     w, beta = v.double(), b * penalty.weight
     lower, upper = activation.prox(w - beta, a), activation.prox(w + beta, a)
-    return _finished(activation, lower.clamp(min=0.0) + upper.clamp(max=0.0), v)
+    return finished(activation, lower.clamp(min=0.0) + upper.clamp(max=0.0), v)
 
 
-def _box_on_simplex(activation: Softmax | Sparsemax, penalty: Box, v: Tensor, a: float, b: float) -> Tensor:
+def _box_on_simplex(activation: Softmax | Sparsemax, penalty: Bounds, v: Tensor, a: float, b: float) -> Tensor:
     low, high = max(penalty.low, 0.0), min(penalty.high, 1.0)
     if (low, high) == (0.0, 1.0):
         return activation.prox(v, a)
     entropy = a if isinstance(activation, Softmax) else 0.0
-    return _finished(activation, _simplex_point(_rows(v), entropy, low, high), v)
+    return finished(activation, simplex_point(as_rows(v), entropy, low, high), v)
 
 
-def _box_in_ball(activation: BallProjection, penalty: Box, v: Tensor, a: float, b: float) -> Tensor:
-    w = _rows(v)
-
-    def limited(factor: Tensor, rows: Tensor) -> Tensor:
-        return (factor[:, None] * w[rows]).clamp(penalty.low, penalty.high)
-
-    def beyond(factor: Tensor, rows: Tensor) -> Tensor:
-        return _norm(limited(factor, rows)) - activation.radius
-
-    factor, *_ = increasing_root(beyond, torch.zeros_like(w[:, 0]), torch.ones_like(w[:, 0]))
-    return _finished(activation, limited(factor, _all_rows(w)), v)
+def _box_in_ball(activation: BallProjection, penalty: Bounds, v: Tensor, a: float, b: float) -> Tensor:
+    return finished(activation, box_in_ball_point(as_rows(v), activation.radius, penalty.low, penalty.high), v)
 
 
-def _box_and_norm(activation: GroupSoftThreshold, penalty: Box, v: Tensor, a: float, b: float) -> Tensor:
-    w = _rows(v)
+def _box_and_norm(activation: GroupSoftThreshold, penalty: Bounds, v: Tensor, a: float, b: float) -> Tensor:
+    w = as_rows(v)
 
     def damped(mu: Tensor, rows: Tensor) -> Tensor:
         return (w[rows] / (1.0 + mu[:, None])).clamp(penalty.low, penalty.high)
 
-    return _finished(activation, _with_norm_penalty(damped, w, a * activation.threshold), v)
+    return finished(activation, with_norm_penalty(damped, w, a * activation.threshold), v)
 
 
 def _group(activation: Activation, penalty: GroupL2, v: Tensor, a: float, b: float) -> Tensor:
-    w = _rows(penalty.groups(v))
+    w = as_rows(penalty.groups(v))
 
     def damped(mu: Tensor, rows: Tensor) -> Tensor:
         if isinstance(activation, Separable):
-            return _damped_separable(activation, w[rows], mu[:, None], a)
-        return _damped_joint(activation, w[rows], mu[:, None], a)
+            return damped_separable(activation, w[rows], mu[:, None], a)
+        return damped_joint(activation, w[rows], mu[:, None], a)
 
-    return _finished(activation, _with_norm_penalty(damped, w, b * penalty.weight), v)
+    return finished(activation, with_norm_penalty(damped, w, b * penalty.weight), v)
 
 
 class _Kind(NamedTuple):
-    """A property of activations, as the table and the error messages name it."""
+    """A property of activations, with its name in messages."""
 
     name: str
     holds: Callable[[Activation], bool]
@@ -183,7 +197,7 @@ def _keeps_zero(activation: Activation) -> bool:
 
 
 def _cached(fact: Callable[..., bool], activation: Activation, *settings: float) -> bool:
-    """A fact about an activation, found once."""
+    """fact(activation, *settings), computed once for each activation."""
     try:
         return _known(fact, activation, *settings)
     except TypeError:  # a user's activation without a hash
@@ -200,7 +214,7 @@ def _maps_zero_to_zero(activation: Activation) -> bool:
 
 
 def _contains_nearest(activation: Activation, low: float, high: float) -> bool:
-    """Whether the point of [low, high] that is nearest to σ(0) is in the domain."""
+    """Whether the domain contains the point of [low, high] nearest to σ(0)."""
     return bool(activation.contains(activation(torch.zeros(1, dtype=torch.float64)).clamp(low, high)))
 
 
@@ -217,27 +231,31 @@ _HOMOGENEOUS = _Kind(_SEPARABLE.name, _is(Identity, ReLU, SoftThreshold, NonNega
 _RULES: tuple[tuple[type[Penalty], _Kind, ProxRule], ...] = (
     (SquaredL2, _ANY, _rescaled),
     (L1, _SIMPLEX, _activation_alone),
-    (L1, _KEEPS_ZERO, _penalty_first),
+    (L1, _KEEPS_ZERO, penalty_first),
     (L1, _SEPARABLE, _median),
     (NonNegative, _SIMPLEX, _activation_alone),
-    (NonNegative, _RADIAL, _penalty_first),
-    (NonNegative, _SEPARABLE, _penalty_last),
-    (Box, _SEPARABLE, _penalty_last),
-    (Box, _SIMPLEX, _box_on_simplex),
-    (Box, _BALL, _box_in_ball),
-    (Box, _GROUP, _box_and_norm),
-    (GroupL2, _RADIAL, _penalty_first),
-    (GroupL2, _HOMOGENEOUS, _penalty_last),
+    (NonNegative, _RADIAL, penalty_first),
+    (NonNegative, _SEPARABLE, penalty_last),
+    (Bounds, _SEPARABLE, penalty_last),
+    (Bounds, _SIMPLEX, _box_on_simplex),
+    (Bounds, _BALL, _box_in_ball),
+    (Bounds, _GROUP, _box_and_norm),
+    (GroupL2, _RADIAL, penalty_first),
+    (GroupL2, _HOMOGENEOUS, penalty_last),
     (GroupL2, _ANY, _group),
-    (Penalty, _IDENTITY, _penalty_last),
+    (Penalty, _IDENTITY, penalty_last),
 )
 
 
-_ON_DEVICE = (_activation_alone, _penalty_first, _penalty_last, _median)
+_ON_DEVICE = (_activation_alone, penalty_first, penalty_last, _median)
 """Rules whose b may be a tensor ()."""
 
 
-def _find_rule(activation: Activation, penalty: Penalty) -> ProxRule:
+def find_rule(activation: Activation, penalty: Penalty) -> ProxRule:
+    """The function that computes prox_{aΨ + bR}: a registered one, or the first of `_RULES` that fits both.
+
+    Raises `CompatibilityError` if there is none.
+    """
     if penalty.of_matrices:
         raise CompatibilityError(
             f"{penalty} is a function of matrices, and a variable is one vector for each sample: give it to "
@@ -261,7 +279,7 @@ def _find_rule(activation: Activation, penalty: Penalty) -> ProxRule:
 
 
 def _require_feasible(activation: Activation, penalty: Penalty, features: int | None) -> None:
-    """The domain of Ψ meets the constraint, and groups fit: what depends on the settings rather than on the types."""
+    """Raises unless the domain of Ψ meets the constraint, and groups fit the number of features."""
     if isinstance(penalty, GroupL2) and features is not None:
         if activation.joint and penalty.group_size not in (None, features):
             raise CompatibilityError(
@@ -269,7 +287,7 @@ def _require_feasible(activation: Activation, penalty: Penalty, features: int | 
                 "a joint activation the group must be the whole dimension: leave out group_size."
             )
         penalty.groups(torch.empty(features))
-    if isinstance(penalty, (Box, NonNegative)):
+    if isinstance(penalty, (Bounds, NonNegative)):
         low, high, n = penalty.low, penalty.high, features or 1
         nearest = min(max(0.0, low), high)
         if isinstance(activation, (Softmax, Sparsemax)):
@@ -285,123 +303,3 @@ def _require_feasible(activation: Activation, penalty: Penalty, features: int | 
                 f"No output of {activation}{f' with {n} features' if activation.joint else ''} satisfies {penalty}; "
                 "they must have a point in common: widen the constraint or choose another activation."
             )
-
-
-# Solves.  Samples, or their groups, are rows (m, n) of float64; `rows` are indices into them.
-
-
-def _rows(v: Tensor) -> Tensor:
-    return v.double().masked_fill(v.isnan(), 0.0).reshape(-1, v.shape[-1])
-
-
-def _finished(activation: Activation, x: Tensor, v: Tensor) -> Tensor:
-    """x with the dtype, shape and NaN of v; where rounding led out of an open domain, the next number inside it."""
-    u = x.to(v.dtype).view(v.shape)
-    if u.dtype != x.dtype and isinstance(activation, Separable):
-        u = torch.where(activation._inside(u), u, torch.nextafter(u, activation(torch.zeros_like(u))))
-    return torch.where(v.isnan(), v, u)
-
-
-def _all_rows(w: Tensor) -> Tensor:
-    return torch.arange(len(w), device=w.device)
-
-
-def _norm(x: Tensor) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(x, dim=-1)
-    return norm
-
-
-def _with_norm_penalty(damped: Callable[[Tensor, Tensor], Tensor], w: Tensor, beta: float) -> Tensor:
-    """argmin_u ½‖u - w‖² + aΨ(u) + β‖u‖ for each row of w, from damped(μ, rows) = argmin_u ½‖u - w‖² + aΨ(u) + ½μ‖u‖².
-
-    u = damped(β/t) with t = ‖u‖, at most the norm without penalty.  A norm below 2⁻⁸⁰ of that is taken as 0.
-    """
-    rows = _all_rows(w)
-    t_max = _norm(damped(torch.zeros_like(w[:, 0]), rows)).clamp(min=1e-280)
-    t_min = t_max * 2.0**-80
-
-    def missing(t: Tensor, rows: Tensor) -> Tensor:
-        return 1.0 - _norm(damped(beta / t, rows)) / t
-
-    _, t, _, _ = increasing_root(missing, t_min, t_max)
-    return torch.where((t > t_min)[:, None], damped(beta / t, rows), 0.0)
-
-
-def _damped_separable(activation: Separable, w: Tensor, mu: Tensor, a: float) -> Tensor:
-    """argmin_u ½‖u - w‖² + aΨ(u) + ½μ‖u‖² = σ(s) with (1 + μ)σ(s) + a(s - σ(s)) = w, for rows w and μ (m, 1).
-
-    The left side has slopes between a and 1 + μ.  Where they are far apart the equation itself, solved for u = σ(s),
-    gives more digits of a small u than σ at a rounded s; σ at the two ends of the bracket limits it.
-    """
-    target, k = w.flatten(), (1.0 + mu).expand_as(w).flatten()
-    from_zero = target - (k - a) * activation(torch.zeros_like(target[:1]))
-    ends = torch.stack([from_zero / k.clamp(min=a), from_zero / k.clamp(max=a)]).sort(0).values
-
-    def residual(s: Tensor, rows: Tensor) -> Tensor:
-        u = activation(s)
-        return k[rows] * u + a * (s - u) - target[rows]
-
-    low, high, below, above = increasing_root(residual, ends[0], ends[1])
-    lower, upper = activation(low), activation(high)
-    nearest = torch.where(below.abs() < above.abs(), lower, upper)
-    solved = ((target - a * high) / (k - a)).clamp(lower, upper)
-    return torch.where(k > 2.0 * a, solved, nearest).view_as(w)
-
-
-def _damped_joint(activation: Activation, w: Tensor, mu: Tensor, a: float) -> Tensor:
-    """argmin_u ½‖u - w‖² + aΨ(u) + ½μ‖u‖² = prox_{aΨ/(1+μ)}(w/(1+μ)), where μ (m, 1) differs from row to row."""
-    if isinstance(activation, Sparsemax):
-        return activation(w / (1.0 + mu))  # an indicator has no scale
-    factors = 1.0 / (1.0 + mu)
-    return torch.stack([activation.prox(row * k, a * float(k)) for row, k in zip(w, factors, strict=True)])
-
-
-def _simplex_point(w: Tensor, a: float, low: float, high: float) -> Tensor:
-    """argmin_u ½‖u - w‖² + a Σ (u_j log u_j - ½u_j²) over Σ u_j = 1, low <= u_j <= high, for each row of w.
-
-    u_j is the solution, limited to [low, high], of g(u_j) = u_j + a (log u_j - u_j + 1) = w_j - ν.  g increases up to
-    u_j = 1.  At ν = max w - g(1/n) no u_j is above 1/n, at ν = min w - g(1/n) none is below; between them Σ u_j = 1.  A
-    second search, relative to the ν that the first one found, restores the digits that a large spread of w takes away.
-    """
-    n, rows = w.shape[-1], _all_rows(w)
-    top, bottom = w.amax(-1), w.amin(-1)
-    g = 1.0 / n - a * (1.0 / n - 1.0 + math.log(n))
-
-    def search(base: Tensor, least: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:
-        def point(offset: Tensor, rows: Tensor) -> Tensor:
-            return _simplex_component((w[rows] - base[rows, None]) - offset[:, None], a).clamp(low, high)
-
-        below, above, short, over = increasing_root(lambda nu, rows: 1.0 - point(nu, rows).sum(-1), least, most)
-        offset = torch.where(short.abs() < over.abs(), below, above)
-        return point(offset, rows), base + offset
-
-    _, nu = search(top - g, bottom - top, torch.zeros_like(top))
-    margin = 2.0**-48 * (top.abs() + bottom.abs() + abs(g))
-    return search(nu - 2.0 * margin, margin, 3.0 * margin)[0]
-
-
-COMPONENT_LIMIT = 24
-"""Newton iterations on a component of softmax (tests count them)."""
-_ANCHORS = (0.0, 0.5, 1.5, 4.0, 10.0, 25.0, 750.0)
-
-
-def _simplex_component(r: Tensor, a: float) -> Tensor:
-    """u <= 1 with g(u) = u + a (log u - u + 1) = r, or 1 if g(1) = 1 is still below r, by Newton's method on y = log u.
-
-    g(e^y) is increasing for y <= 0, convex if a <= 1 and concave otherwise.  A Newton step from anywhere leads to an
-    upper, respectively lower, bound of the root, from which the iteration is monotone; the best of several starts it.
-    """
-    if a == 0.0:
-        return r.clone()
-
-    def newton(y: Tensor) -> Tensor:
-        u = y.exp()
-        return (y - (u - a * (y.expm1() - y) - r) / ((1.0 - a) * u + a)).clamp(-750.0, 0.0)
-
-    bounds = torch.stack([newton(torch.full_like(r, -anchor)) for anchor in _ANCHORS])
-    y = bounds.amin(0) if a <= 1.0 else bounds.amax(0)
-    for _ in range(COMPONENT_LIMIT):
-        last, y = y, newton(y)
-        if bool(((y - last).abs() <= 1e-11 * (1.0 + y.abs())).all()):
-            break
-    return y.exp()

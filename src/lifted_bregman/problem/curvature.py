@@ -1,9 +1,9 @@
-"""The curvature of blocks: Lipschitz constants of their gradients, also where samples have weights or ranks share them.
+"""The curvature of blocks: Lipschitz constants of their gradients, also with sample weights and several ranks.
 
     Θ_l:  (1/s) Σ_t λ_t ‖J_Θ f_t‖₂² over the terms t in which Θ_l occurs, in most networks the term l alone
     x_l:  Σ_t λ_t ‖J_x f_t‖₂² over the terms t that read x_l; in a chain λ_{l+1} ‖J_x f_{l+1}‖₂²
 
-σ is 1-Lipschitz, so that no other constant occurs.  The squared norms are guaranteed bounds if `upper`, else estimates
+No other constant occurs, because σ is 1-Lipschitz.  The squared norms are guaranteed bounds if `upper`, else estimates
 from below by power iterations.
 """
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from lifted_bregman.problem.lifted import LiftedProblem
 
 MARGIN = 0.01
-"""Added, relatively, to a power iteration's estimate, which comes from below."""
+"""The relative amount added to a power iteration's estimate, which is from below."""
 PowerMemory = dict[int, dict[str, list[Tensor]]]
 """By term t, the last vector of each power iteration on f_t: "Θ_l" for its parameters, "x_v" for an input.
 
-A solver saves it in its state, for a warm start makes a number depend on the past.
+A solver saves it in its state, because results of a warm start depend on earlier steps.
 """
 
 
@@ -92,7 +92,7 @@ def variable_curvature(
 ) -> float:
     """The Lipschitz constant of the gradient in x_l of a sample's smooth part, as for `parameter_curvature`.
 
-    Where the rank above has layer l + 1, it is the number that it sends by `lend_curvature`.
+    If the rank above holds layer l + 1, it sends the number by `lend_curvature`.
     """
     if layer in problem.partition.lent:
         return float(problem.border.from_above(number(0.0)))
@@ -105,13 +105,13 @@ def variable_curvature(
 
 
 def lend_curvature(problem: LiftedProblem, point: Point, memory: PowerMemory, upper: bool) -> None:
-    """Sends `variable_curvature` of the variable that is borrowed to the rank that moves it."""
+    """Sends `variable_curvature` of each borrowed variable to the rank that moves it."""
     for layer in problem.partition.borrowed:
         problem.border.send_below(number(variable_curvature(problem, point, layer, memory, upper)))
 
 
 def best_curvature(problem: LiftedProblem, point: Point, block: Block, memory: PowerMemory) -> float:
-    """A guaranteed bound where every map in question is affine; else twice the estimate, for its Jacobian changes."""
+    """The curvature of a block: a guaranteed bound if all its maps are affine; else twice an estimate, for safety."""
     of_parameters = isinstance(block, ParameterBlock)
     terms = problem.links.users[block.layer] if of_parameters else problem.links.readers[block.layer]
     upper = all(problem.network[term].map.affine for term in terms)
@@ -120,7 +120,7 @@ def best_curvature(problem: LiftedProblem, point: Point, block: Block, memory: P
 
 
 def weight_curvature(problem: LiftedProblem, point: Point, layer: int, columns: slice) -> float:
-    """λ_l ‖diag(√w) X_S‖₂²/s, not below: of the weights W_l[:, S] of a dense map that reads the units S, `columns`."""
+    """A bound λ_l ‖diag(√w) X_S‖₂²/s of the curvature in W_l[:, S], for a dense map and the units S = `columns`."""
     f = problem.network[layer].map
     assert isinstance(f, Dense)
     A = f.rows(point.read(layer))[:, columns]
@@ -130,7 +130,7 @@ def weight_curvature(problem: LiftedProblem, point: Point, layer: int, columns: 
 
 
 def unit_curvature(problem: LiftedProblem, layer: int, units: slice) -> float:
-    """Σ_t λ_t ‖W_t[:, S]‖₂² over the dense terms t that read x_l, not below: of the units S of one sample's x_l."""
+    """A bound Σ_t λ_t ‖W_t[:, S]‖₂² of the curvature in the units S of a sample's x_l, over dense readers t."""
     total = 0.0
     for term in problem.links.readers[layer]:
         f = problem.network[term].map
@@ -140,7 +140,7 @@ def unit_curvature(problem: LiftedProblem, layer: int, units: slice) -> float:
 
 
 def step_for(factor: float, bound: float, point: Point) -> float:
-    """factor / bound, kept finite and positive where there is no curvature at all, or where a run has diverged."""
+    """factor / bound, kept finite and positive if the curvature is 0, or if the run has diverged."""
     eps = torch.finfo(point.dtype).eps
     return factor / min(max(bound, eps), eps**-4) if math.isfinite(bound) else factor * eps**4
 
@@ -176,14 +176,13 @@ def _squared_parameter_norm(
 ) -> float:
     """‖diag(√w) J_Θ f‖₂² over all samples of the batch.
 
-    With weights it is exact for a dense map; for any other it is max_i w_i times the number without weights, which is
-    not below.
+    With weights it is exact for a dense map; for any other map it is the bound max_i w_i ‖J_Θ f‖₂².
     """
     x, weights, power = over_all_samples(x, weights, power, upper, shard)
     summed = isinstance(power, _SummedPower)
     if isinstance(f, Dense):
         norm = f.parameter_curvature(x, power, upper, weights)
-        # Of a bias alone the norm is Σ w_i over the rows here, without a power iteration that adds up those of all.
+        # For a bias alone the norm is Σ w_i over this rank's rows; without a power iteration ranks are summed here
         return sum_numbers(shard, norm)[0] if summed and f.parameters.keys() == {"bias"} else norm
     if weights is None:
         return f.parameter_curvature(x, power, upper)
@@ -195,7 +194,7 @@ def over_all_samples(
 ) -> tuple[Inputs, Tensor | None, PowerIteration]:
     """The arguments of a norm over all samples of the batch.
 
-    These are the rows of all ranks, for a bound from above and where that is cheap; else the rows of this rank, and a
+    These are the rows of all ranks if a bound is needed or gathering is cheap; otherwise the rows of this rank, and a
     power iteration that adds up the products of all ranks.
     """
     if shard.whole:

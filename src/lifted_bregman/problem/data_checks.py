@@ -1,4 +1,4 @@
-"""What X, Y and a state must be, said before any work starts."""
+"""Checks of X, Y, sample weights and states, made before any work starts."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ _TRIED_SAMPLES = 16
 
 
 class DataChecks:
-    """Checks data against a network and its loss; the shapes of all layers are found once per shape of sample."""
+    """Checks data against a network and its loss.  Shapes of layers are computed once for each shape of a sample."""
 
     def __init__(self, network: Network, loss: BregmanLoss) -> None:
         self._network = network
         self._loss = loss
         self._shapes: dict[tuple[torch.Size, ...], tuple[torch.Size, ...]] = {}
         self._tried: set[tuple[tuple[torch.Size, ...], tuple[bool, ...]]] = set()
-        """Shapes of samples, and modes of the modules in `lb.Map`, with which the maps were tried."""
+        """(shapes of samples, modes of the modules in `lb.Map`) for which the maps have been tried."""
 
     def pure(self) -> None:
-        """Every module must be a function of each sample alone, in the mode and the precision that it has now."""
+        """Raises unless every module, in its present mode, is a function of each sample alone, and autocast is off."""
         require_pure(self._network.model)
         _require_no_autocast(next(self._network.model.parameters()))
 
     def inputs(self, X: InputLike) -> ModelInput:
-        """X: a finite tensor (samples, ...) of the model's dtype, on its device, that fits every layer.
+        """X, checked: a finite tensor (samples, ...) of the model's dtype, on its device, that fits every layer.
 
-        A model that looks up embeddings takes whole numbers.  One of several inputs takes a tuple of tensors with as
-        many samples each, whose dtypes are those of lift's example; it is returned as `InputTensors`.
+        A model that looks up embeddings takes whole numbers.  One with several inputs takes a tuple of tensors with
+        the same number of samples and the dtypes of lift's example; it is returned as `InputTensors`.
         """
         given = require_all_inputs(self._network.inputs, X)
         like = next(self._network.model.parameters())
-        require_numbers(like, "the model's parameters are")
+        require_not_meta(like, "the model's parameters are")
         for place, x in enumerate(given):
             self._require_input(x, place, like)
         if len({len(x) for x in given}) > 1:
@@ -56,7 +56,8 @@ class DataChecks:
         return X
 
     def _require_input(self, x: Tensor, place: int, like: Tensor) -> None:
-        """The checks of one tensor that the model takes."""
+        """Checks dtype, device, shape and values of input number `place` of the model."""
+        # Dtype: bool, indices or the model's floating-point dtype
         own = self._network.inputs[place]
         name = own.name
         whole = own.dtype is not None and not (own.dtype.is_floating_point or own.dtype == torch.bool)
@@ -72,6 +73,7 @@ class DataChecks:
             raise TensorError(
                 f"{name} is {x.dtype} and the model's parameters are {like.dtype}: use {name}.to({like.dtype})."
             )
+        # Device, shape and values
         _require_device(x, name, like)
         least = 2 if len(self._network.inputs) == 1 else 1
         if x.ndim < least or x.numel() == 0:
@@ -89,7 +91,7 @@ class DataChecks:
         return next(self._network.model.parameters()).dtype
 
     def targets(self, X: ModelInput, Y: Tensor) -> Tensor:
-        """Y in the form of the network's outputs (labels become one-hot rows); X must have been checked before."""
+        """Y in the shape of the network's outputs (labels become one-hot rows); X must have been checked before."""
         require_plain(Y, "Y")
         _require_device(Y, "Y", input_tensors(X)[0])
         if Y.ndim == 0 or len(Y) != len(X):
@@ -103,7 +105,7 @@ class DataChecks:
         return top.restore(self._loss.encode(top.arrange(Y) if Y.ndim == like.ndim else Y, like))
 
     def state(self, state: LiftedState, X: ModelInput) -> None:
-        """A state of this network for the samples of X; X must have been checked before."""
+        """Raises unless `state` is one of this network for the samples of X; X must have been checked before."""
         hidden = hidden_layers(len(self._network))
         if not isinstance(state, LiftedState) or len(state) != len(hidden):
             given = f"{len(state)} variables" if isinstance(state, LiftedState) else f"a {type(state).__name__}"
@@ -121,7 +123,7 @@ class DataChecks:
                 )
 
     def feature_shapes(self, X: ModelInput) -> tuple[torch.Size, ...]:
-        """The shape of one sample at every layer."""
+        """The shape of one sample's variable at every layer."""
         features = _features(X)
         if features not in self._shapes:
             with unchanged(self._network.model, input_tensors(X)[0]), self._network.evaluating():
@@ -129,7 +131,10 @@ class DataChecks:
         return self._shapes[features]
 
     def _try_maps(self, X: ModelInput) -> None:
-        """Tries each `lb.Map` on a few samples, once for every shape of sample and every mode of its modules."""
+        """Raises unless each `lb.Map`, tried on a few samples, is deterministic and treats each sample alone.
+
+        They are tried once for every shape of a sample and every mode of their modules.
+        """
         maps = [f.base if isinstance(f, Borrowing) else f for f in (layer.map for layer in self._network)]
         taken = [number for number, f in enumerate(maps, 1) if isinstance(f, TracedMap) and f.maps]
         modules = [module for f in maps if isinstance(f, TracedMap) for _, module in f.maps]
@@ -152,6 +157,7 @@ class DataChecks:
         for number, layer in enumerate(self._network, 1):
             read = self._network.read(values, number)
             given = tuple(read.shape[1:]) if isinstance(read, Tensor) else [tuple(t.shape[1:]) for t in read]
+            # Apply the map to one sample of zeros
             try:
                 x = layer.map.apply(read)
             except (RuntimeError, ValueError, IndexError) as error:
@@ -166,6 +172,7 @@ class DataChecks:
                     f"{names}, so that {layer.path} is given {given}, which it cannot take{wants}: change the data or "
                     f"the layer. torch says: {error}"
                 ) from error
+            # Its result has one row, and the dimension along which a joint activation acts
             if x.ndim < 2 or len(x) != 1:
                 raise TensorError(
                     f"{layer.path} turns one sample into a tensor {tuple(x.shape)}; a map must keep samples apart, in "
@@ -183,7 +190,7 @@ class DataChecks:
 
 
 def require_all_inputs(inputs: Sequence[Input], X: Any) -> tuple[Any, ...]:
-    """The tensors of X, one for each input of the model; an error that names the input which is missing."""
+    """The tensors of X, one for each input of the model; an error names a missing input."""
     names = ", ".join(own.name for own in inputs)
     if len(inputs) == 1:
         if isinstance(X, InputTensors) or (isinstance(X, tuple) and all(isinstance(x, Tensor) for x in X)):
@@ -214,7 +221,7 @@ def _features(X: ModelInput) -> tuple[torch.Size, ...]:
 
 
 def sample_weights(weights: Tensor, Y: Tensor) -> Tensor:
-    """One finite number above 0 for each sample, in the dtype and on the device of the targets Y."""
+    """The weights, checked, in dtype and on the device of the targets Y: a finite number above 0 for each sample."""
     if isinstance(weights, Tensor):
         require_plain(weights, "sample_weights")
     if not isinstance(weights, Tensor) or weights.shape != (len(Y),):
@@ -232,7 +239,7 @@ def sample_weights(weights: Tensor, Y: Tensor) -> Tensor:
 
 
 def require_plain(tensor: Tensor, name: str) -> None:
-    """An error unless `tensor`, called `name` in the message, is a dense tensor that holds real numbers."""
+    """Raises unless `tensor`, called `name` in the message, is a dense tensor of real numbers."""
     variable = name.split()[0]
     if not isinstance(tensor, Tensor):
         raise TensorError(f"{name} is a {type(tensor).__name__}; expected a torch tensor: use torch.as_tensor({name}).")
@@ -248,15 +255,15 @@ def require_plain(tensor: Tensor, name: str) -> None:
             f"{name} is a masked tensor; expected a number in every place: leave such samples out, or choose a number "
             f"for them by {variable}.to_tensor(number)."
         )
-    require_numbers(tensor, f"{name} is")
+    require_not_meta(tensor, f"{name} is")
     if tensor.is_complex():
         raise TensorError(f"{name} is {tensor.dtype}; expected real numbers: use {variable}.real or {variable}.abs().")
     if tensor.is_quantized:
         raise TensorError(f"{name} is {tensor.dtype}; expected real numbers: use {variable}.dequantize().")
 
 
-def require_numbers(tensor: Tensor, which: str) -> None:
-    """An error if the tensor, with which the message begins ("X is"), is on torch's meta device."""
+def require_not_meta(tensor: Tensor, which: str) -> None:
+    """Raises if the tensor is on torch's meta device; the message begins with `which`, such as "X is"."""
     if tensor.is_meta:
         instead = "create it on another, such as device='cpu'"
         if isinstance(tensor, nn.Parameter):
@@ -265,7 +272,7 @@ def require_numbers(tensor: Tensor, which: str) -> None:
 
 
 def _require_no_autocast(like: Tensor) -> None:
-    """An error where autocast would change the dtype of what the model's layers return."""
+    """Raises if autocast would change the dtype of the layers' outputs."""
     kind, dtype = like.device.type, autocast_dtype(like)
     if dtype is not None:
         raise SettingError(

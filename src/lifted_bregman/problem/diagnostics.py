@@ -1,4 +1,4 @@
-"""What can be read off a point: how far it is from optimal, from consistent, from affine, from sparse."""
+"""Diagnostics of a point: certificates of optimality, consistency, linear units, sparsity."""
 
 from __future__ import annotations
 
@@ -25,7 +25,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Certificates:
-    """Prox-gradient residuals of the blocks: `parameters` of Θ_1 .. Θ_L, `variables` of x_1 .. x_{L-1}."""
+    """Prox-gradient residuals of the blocks: `parameters` of Θ_1 .. Θ_L, `variables` of x_1 .. x_{L-1}.
+
+    Example:
+        >>> problem = lb.lift(nn.Linear(1, 1), loss=lb.SquaredError())
+        >>> X = torch.tensor([[-1.0], [1.0]])
+        >>> result = lb.fit(problem, (X, X), solver=lb.CoordinateDescent(), epochs=1)
+        >>> problem.certificates(problem.forward_state(X), X, X).largest < 1e-6
+        True
+    """
 
     parameters: tuple[float, ...]
     variables: tuple[float, ...]
@@ -58,7 +66,7 @@ class LinearUnits:
 
 @no_graph
 def certificates(problem: LiftedProblem, point: Point, step: float = 1.0) -> Certificates:
-    """Prox-gradient residuals, as `LiftedProblem.certificates` states them, of the blocks of this process."""
+    """Prox-gradient residuals of the blocks of this rank, as `LiftedProblem.certificates`, without checks."""
     step = positive(step, "step")
     lend(problem, point)
     return Certificates(
@@ -70,7 +78,7 @@ def certificates(problem: LiftedProblem, point: Point, step: float = 1.0) -> Cer
 
 @no_graph
 def consistency(problem: LiftedProblem, state: LiftedState, X: ModelInput) -> tuple[float, ...]:
-    """Relative gaps, as `LiftedProblem.consistency` states them."""
+    """‖x_l - σ_l(z_l)‖ / ‖σ_l(z_l)‖ of each hidden layer, as `LiftedProblem.consistency`, without checks."""
     gaps = []
     network, values = problem.network, [X, *state]
     for layer in hidden_layers(len(network)):
@@ -83,7 +91,7 @@ def consistency(problem: LiftedProblem, state: LiftedState, X: ModelInput) -> tu
 
 @no_graph
 def linear_units(problem: LiftedProblem, X: ModelInput) -> tuple[LinearUnits, ...]:
-    """Units acting linearly, as `LiftedProblem.linear_units` states them."""
+    """The percentage of units with σ(z) = z in a forward pass, as `LiftedProblem.linear_units`, without checks."""
     found = []
     network = problem.network
     values: list[Any] = [X]

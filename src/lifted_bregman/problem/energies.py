@@ -1,12 +1,11 @@
-"""The lifted energy and its parts at an evaluated point, without checks; `LiftedProblem` has the checked methods.
+"""The lifted energy and its parts at a point, without checks; `LiftedProblem` has the checked methods.
 
 E(Θ, X) = (1/s) Σ_i [ ℓ(y, z_L) + Σ_{l<L} ( λ_l B_l(x_l, z_l) + R_l(x_l) ) ] + Σ_l P_l(Θ_l)          (eq. 13)
 
-plus (τ/2)‖Θ - Θ⁰‖² where the problem is that of an implicit step (`LiftedProblem.anchored`); `objective` has no such
-term.
+plus (τ/2)‖Θ - Θ⁰‖² in the problem of an implicit step (`LiftedProblem.anchored`); `objective` is without this term.
 
-Where the point has sample weights, every mean (1/s) Σ_i here is (1/s) Σ_i w_i, divided by s whatever the w_i add up to.
-`layer_energies` and `objective` work where layers are shared, too.
+With sample weights every mean (1/s) Σ_i becomes (1/s) Σ_i w_i, divided by s whatever the sum of the w_i.
+`layer_energies` and `objective` also serve layer-parallel runs.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ def layer_energies(problem: LiftedProblem, point: Point) -> Tensor:
 def layer_objectives(problem: LiftedProblem, point: Point) -> Tensor:
     """The parts of `objective` by layer, (L,): mean of R_l, or of the loss for l = L, plus P_l; their sum is its value.
 
-    For a point that is a forward pass they are the parts of E, since there B_l = 0.
+    At a forward pass they are the parts of E, because B_l = 0 there.
     """
     return problem.border.all_terms(torch.stack(_objective_parts(problem, point)))
 
 
 @no_graph
 def partial_energy(problem: LiftedProblem, point: Point, terms: Iterable[int]) -> Tensor:
-    """The sum of some layers' parts of E: all that a move of the blocks which touch only those can change."""
+    """The sum of the parts of E of some terms: all that changes when a block moves that occurs in no other term."""
     return torch.stack(_parts(problem, point, terms)).sum()
 
 
@@ -57,8 +56,8 @@ def sample_energies(problem: LiftedProblem, point: Point) -> Tensor:
 def objective(problem: LiftedProblem, point: Point) -> Tensor:
     """Mean loss plus penalties; at a forward pass, where every B_l vanishes, the value of the nested network.
 
-    Constraints on variables are left out: a forward pass need not satisfy them, and the value would be infinite.
-    Where layers are shared it is the part of this process: the sum of all is the value.
+    Constraints on variables are left out: where the forward pass violates one, the value would be infinite.  In a
+    layer-parallel run it is the part of this rank; the sum over ranks is the value.
     """
     return torch.stack(_objective_parts(problem, point)).sum()
 
@@ -112,9 +111,9 @@ def _parts(problem: LiftedProblem, point: Point, terms: Iterable[int]) -> list[T
 
 
 def _objective_parts(problem: LiftedProblem, point: Point) -> list[Tensor]:
-    """The mean of R_l, or of the loss for l = L, plus P_l, for each layer of this process; no R_l that is a constraint.
+    """The mean of R_l, or of the loss for l = L, plus P_l, for each layer of this rank; without constraints R_l.
 
-    Of the maps only f_L is needed.
+    The only map that is evaluated is f_L.
     """
     partition, depth = problem.partition, problem.depth
     counted = [l for l, penalty in problem.penalties.items() if l in partition.hidden and not penalty.constraint]
@@ -149,7 +148,7 @@ def _on_variables(problem: LiftedProblem, point: Point) -> Tensor:
 
 
 def _on_parameters(problem: LiftedProblem, layer: int) -> Tensor | float:
-    """P_l(Θ_l): of weights as (units, rest) matrices, not of biases."""
+    """P_l(Θ_l), applied to weights as (units, rest) matrices, and not to biases."""
     penalty = problem.parameter_penalties.get(layer)
     if penalty is None:
         return 0.0
@@ -159,7 +158,7 @@ def _on_parameters(problem: LiftedProblem, layer: int) -> Tensor | float:
 
 
 def quadratic_terms(problem: LiftedProblem) -> Tensor | float:
-    """Σ (τ/2)‖Θ - Θ⁰‖² of all layers here."""
+    """Σ (τ/2)‖Θ - Θ⁰‖² over the terms of this rank."""
     return sum((_to_anchors(problem, layer) for layer in problem.partition.terms), 0.0)
 
 

@@ -1,4 +1,4 @@
-"""How close the lifted gradient is to the back-propagated one: a diagnostic, per layer."""
+"""A diagnostic: how close the lifted gradient is to the back-propagated one, layer by layer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GradientAgreement:
-    """The lifted and the back-propagated gradient compared; entry l - 1 is of layer l, all its parameters together."""
+    """The lifted and the back-propagated gradient compared; entry l - 1 is for all parameters of layer l.
+
+    Example:
+        >>> problem = lb.lift(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), loss=lb.SquaredError())
+        >>> agreement = lb.gradient_agreement(problem, torch.randn(10, 3), torch.randn(10, 2), weight=1000.0)
+        >>> [round(cosine, 2) for cosine in agreement.cosines]
+        [1.0, 1.0]
+    """
 
     cosines: tuple[float, ...]
     """<g, b> / (‖g‖ ‖b‖) for the lifted gradient g and the back-propagated b; 1 where both vanish, 0 where one does."""
@@ -35,9 +42,9 @@ class GradientAgreement:
     variables: LiftedState
     """The x_1 .. x_{L-1} at which the lifted gradient was taken."""
     sweeps: int
-    """Sweeps over x_1 .. x_{L-1} that were made."""
+    """The number of sweeps over x_1 .. x_{L-1}."""
     change: float
-    """The largest ‖Δx_l‖ / ‖σ_l(z_l) - x_l‖ of the last sweep, by which the lifted signal may still be off."""
+    """The largest ‖Δx_l‖ / ‖σ_l(z_l) - x_l‖ of the last sweep, an estimate of the signal's relative error."""
 
 
 def gradient_agreement(
@@ -62,16 +69,25 @@ def gradient_agreement(
         X: inputs.
         Y: targets.
         weight: λ > 0 for all hidden layers in place of the problem's own.
-        sweeps: how many sweeps over x to make; None to go on until `change` is at most `tolerance`.
-        tolerance: where to stop if `sweeps` is None, by default 1e-10 for float64 and 1e-4 for float32; rounding limits
-            it to about λ times the precision of the dtype.
-        max_sweeps: where to stop in any case if `sweeps` is None.
+        sweeps: the number of sweeps over x; None to sweep until `change` is at most `tolerance`.
+        tolerance: bound of `change` if `sweeps` is None, by default 1e-10 for float64 and 1e-4 for float32; rounding
+            limits `change` to about λ times the precision of the dtype.
+        max_sweeps: the largest number of sweeps if `sweeps` is None.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+        >>> problem = lb.lift(model, loss=lb.SquaredError())
+        >>> X, Y = torch.randn(10, 3).double(), torch.randn(10, 2).double()
+        >>> agreements = [lb.gradient_agreement(problem, X, Y, weight=weight) for weight in (10.0, 1000.0)]
+        >>> agreements[1].relative_errors[0] < agreements[0].relative_errors[0] < 1
+        True
     """
     if sweeps is not None and not (isinstance(sweeps, int) and sweeps >= 1):
         raise SettingError(f"sweeps is {sweeps!r}; it must be a whole number of at least 1, or None to converge.")
     missing = not_differentiable(problem)
     if missing is not None:
         raise CompatibilityError(f"gradient_agreement needs a back-propagated gradient to compare with; {missing}.")
+    # x that minimises E for fixed Θ, by sweeps of proximal gradient steps
     X, Y = problem.prepare(X, Y)
     tolerance = (1e-10 if Y.dtype == torch.float64 else 1e-4) if tolerance is None else positive(tolerance, "tolerance")
     lifted = problem.with_weights(problem.weights if weight is None else weight)
@@ -81,6 +97,7 @@ def gradient_agreement(
     while made < (sweeps or max_sweeps) and (sweeps is not None or change > tolerance):
         change = _sweep(lifted, point, steps)
         made += 1
+    # Both gradients, layer by layer
     b = _backpropagated(problem, X, Y)
     g = [_flat(lifted.parameter_gradient(point, layer).values()) for layer in layers(problem.depth)]
     return GradientAgreement(tuple(map(_cosine, g, b)), tuple(map(_relative_error, g, b)), point.state, made, change)
@@ -88,7 +105,7 @@ def gradient_agreement(
 
 @no_graph
 def _step_sizes(problem: LiftedProblem, point: Point) -> dict[int, float]:
-    """1/L of each x_l; Θ stands still, so that they hold for all sweeps.  Maps without a bound get half an estimate."""
+    """1/L of each x_l, for all sweeps, because Θ is fixed; half that where L is an estimate."""
     steps = {}
     for layer in hidden_layers(problem.depth):
         affine = all(problem.network[term].map.affine for term in problem.links.readers[layer])

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
+from lifted_bregman._device import SUPPORTED_DTYPES
 from lifted_bregman.activations import Activation, Identity, Softmax
-from lifted_bregman.activations._base import SUPPORTED_DTYPES
 from lifted_bregman.errors import CompatibilityError, SettingError, TensorError
 from lifted_bregman.graph import Layer, Network, Streams, read_network
 from lifted_bregman.losses import BregmanLoss
@@ -15,7 +15,7 @@ from lifted_bregman.maps import Dense
 from lifted_bregman.penalties import Penalty
 from lifted_bregman.problem.blocks import hidden_layers, layers
 from lifted_bregman.problem.composite import require_composable
-from lifted_bregman.problem.data_checks import require_numbers
+from lifted_bregman.problem.data_checks import require_not_meta
 from lifted_bregman.problem.lifted import LiftedProblem
 from lifted_bregman.problem.settings import Penalties, Weights, check_penalties, check_weights
 
@@ -56,6 +56,13 @@ def lift(
         parameter_penalties: P_l on the weights (not the biases), {place: penalty} with layers from 1 to L.
         streams: whether a sum that several terms read, such as a residual stream, is a variable (`Streams.VARIABLES`)
             or is added up in each of these terms (`Streams.DERIVED`).
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+        >>> lb.lift(model, loss=lb.SquaredError(), penalties={1: lb.penalties.L1(0.1)})
+        LiftedProblem of 2 layers, 26 parameters of float32 on cpu
+          1: model.0 (Linear) 3 → 4, 16 parameters, ReLU(), λ = 1, L1(weight=0.1)
+          2: model.2 (Linear) 4 → 2, 10 parameters, loss SquaredError(Identity(), reduction='mean')
     """
     network = read_network(model, example, streams)
     for term in network:
@@ -90,7 +97,7 @@ def _require_parameters(network: Network) -> None:
     """One dtype, one device, no NaN."""
     named = list(network.model.named_parameters())
     for name, parameter in named:
-        require_numbers(parameter, f"parameter {name} is")
+        require_not_meta(parameter, f"parameter {name} is")
     first_name, first = named[0]
     if first.dtype not in SUPPORTED_DTYPES:
         raise TensorError(f"parameter {first_name} is {first.dtype}; use float32 or float64: model.to(torch.float32).")
@@ -105,7 +112,7 @@ def _require_parameters(network: Network) -> None:
 
 
 def _output_activation(network: Network, loss: BregmanLoss) -> Activation:
-    """σ_L: the loss's, which the model's final activation must equal if there is one."""
+    """The activation σ_L of the loss; raises if the model itself ends with another activation."""
     if not isinstance(loss, BregmanLoss):
         own = next((take for kind, take in _LOSSES.items() if isinstance(loss, kind)), None)
         hint = "" if own is None else f" For nn.{type(loss).__name__} take {own}."

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.errors import CompatibilityError
-from lifted_bregman.graph import ModelInput, Network, Partition, summary
-from lifted_bregman.graph.inputs import InputLike, joined
+from lifted_bregman.graph import ModelInput, Network, Partition, summarise
+from lifted_bregman.graph.inputs import InputLike, as_model_input
 from lifted_bregman.losses import BregmanLoss
 from lifted_bregman.maps import Borrowing, Dense
 from lifted_bregman.penalties import Penalty
@@ -38,7 +38,7 @@ Parameters = dict[int, dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
-class Gradients:
+class BlockGradients:
     """Gradients of all blocks, by layer (from 1)."""
 
     parameters: dict[int, dict[str, Tensor]]
@@ -51,20 +51,30 @@ class LiftedProblem:
         E(Θ, X) = (1/s) Σ_i [ ℓ(y, z_L) + Σ_{l<L} ( λ_l B_l(x_l, z_l) + R_l(x_l) ) ] + Σ_l P_l(Θ_l) + Σ (τ/2)‖Θ - Θ⁰‖²
 
     with z_l = f_l(x_u, x_w, ..; Θ_l), f_l(x_{l-1}, Θ_l) in a chain, and the loss ℓ(y, z_L) = B_L(y, z_L).  So term L
-    is a term like the others with x_L = y and λ_L = 1.  Terms ("layers") count from 1, in topological order.  The
-    parameters are those of the user's model.  Methods that take X and Y check them; inner loops check once with
-    `prepare`, and then use `evaluate(..., check=False)` and the methods that take the point it returns.
+    is like the others, with x_L = y and λ_L = 1.  Terms ("layers") count from 1, in topological order.  The
+    parameters are those of the user's model.  Methods that take X and Y check them.  Inner loops check once with
+    `prepare`, then call `evaluate(..., check=False)` or `point`, and methods that take a point.
 
-    Maps may couple the samples of a batch or be random, as batch normalisation and dropout in training mode.  A step of
-    a solver then has one energy: masks are drawn and statistics measured once.  Methods that take a state and check it
-    refuse such maps: call `model.eval()` first.
+    Maps may couple samples or be random, as batch normalisation and dropout in training mode.  A step of a solver then
+    draws masks and measures statistics once, so that it has one energy.  Methods that check a state refuse such maps:
+    call `model.eval()` first.
 
     Samples may have weights w_i > 0, not to be confused with the λ_l: every mean over samples is then (1/s) Σ_i w_i.
-    They change the energies and whatever is of Θ.  Given Θ, each sample's variables minimise an energy of their own,
-    in which w_i cancels: gradients, curvatures and proximal maps of x_l do not depend on weights.
+    They change energies, and gradients and curvatures in Θ.  For fixed Θ each sample's variables minimise the energy of
+    that sample, in which w_i cancels: gradients, curvatures and proximal maps of x_l do not depend on weights.
 
-    Other ranks may hold some of the terms: those that are here are in the `partition`, and what is sent to other ranks
-    goes through the `border`.
+    In a layer-parallel run `partition` has the terms of this rank, and `border` sends the messages to the others.
+
+    Example:
+        >>> problem = lb.lift(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), loss=lb.SquaredError())
+        >>> problem
+        LiftedProblem of 2 layers, 26 parameters of float32 on cpu
+          1: model.0 (Linear) 3 → 4, 16 parameters, ReLU(), λ = 1
+          2: model.2 (Linear) 4 → 2, 10 parameters, loss SquaredError(Identity(), reduction='mean')
+        >>> X, Y = torch.randn(10, 3), torch.randn(10, 2)
+        >>> state = problem.forward_state(X)  # there the energy is the loss of the network
+        >>> torch.equal(problem.energy(state, X, Y), problem.objective(X, Y))
+        True
     """
 
     def __init__(
@@ -86,26 +96,26 @@ class LiftedProblem:
         self.penalties = dict(penalties)
         """R_l by layer, on variables."""
         self.parameter_penalties = dict(parameter_penalties)
-        """P_l by layer, on weights (parameters of two or more dimensions); biases are free."""
+        """P_l by layer, on weights (parameters of two or more dimensions), and not on biases."""
         self.anchors: tuple[tuple[Parameters, float], ...] = ()
-        """Θ⁰ and τ > 0 of each quadratic term (τ/2)‖Θ - Θ⁰‖², as implicit steps have them; see `anchored`."""
+        """(Θ⁰, τ > 0) of each quadratic term (τ/2)‖Θ - Θ⁰‖²; see `anchored`."""
         self.is_subproblem = False
-        """Whether another solver made this problem by `anchored`, for one of its steps."""
+        """Whether a solver made this problem by `anchored`, for one of its steps."""
         self._weight = dict(zip(layers(self.depth), (*self.weights, 1.0), strict=True))
         self._checks = DataChecks(network, loss)
         self._power: PowerMemory = {}
         self.work = Work()
-        """Counters of what was done through this problem since the last run began, which set them to 0."""
+        """Counters of the operations on this problem since the last run began."""
         self.border = Border(Partition(self.links))
-        """The messages to ranks that hold other terms."""
+        """The messages to and from ranks that hold other terms."""
 
     def summary(self) -> str:
-        """The terms as a table: number, name, map, activation, inputs and parameters; what is lifted and what is a map.
+        """A table of the terms: number, name, map, activation, inputs and parameters.
 
-        Below it stands what to know of the model: parameters that are shared or never used, maps that couple samples
-        or are random, activations that are differentiated inside a map.
+        Notes below it name parameters that are shared or unused, maps that couple samples or are random, and
+        activations that are differentiated inside a map.
         """
-        return summary(self.network)
+        return summarise(self.network)
 
     def __repr__(self) -> str:
         parameters = list(self.model.parameters())
@@ -117,7 +127,7 @@ class LiftedProblem:
         return "\n".join([first, *(f"  {layer}: {self._shown(layer)}" for layer in layers(self.depth))])
 
     def _shown(self, layer: int) -> str:
-        """A layer in one line, for repr: map, trained parameters, activation or loss, weight and penalties."""
+        """One line of `repr` for a layer: map, trained parameters, activation or loss, weight and penalties."""
         own = self.network[layer]
         widths = f" {own.map.module.in_features} → {own.map.module.out_features}" if isinstance(own.map, Dense) else ""
         trained = f"{sum(p.numel() for p in own.map.parameters.values()):,} parameters"
@@ -134,19 +144,19 @@ class LiftedProblem:
         return self._weight[layer]
 
     def with_weights(self, weights: float | Sequence[float]) -> LiftedProblem:
-        """The same problem, on the same parameters, with other λ_1 .. λ_{L-1}."""
+        """The problem with other λ_1 .. λ_{L-1}, on the same parameters."""
         checked = check_weights(weights, self.network)
         other = LiftedProblem(self.network, self.loss, checked, self.penalties, self.parameter_penalties)
         other.border, other.anchors = self.border, self.anchors
         return other
 
     def anchored(self, centre: Parameters, weight: float) -> LiftedProblem:
-        """The same problem, with its settings, counters and parameters, plus (τ/2)‖Θ - Θ⁰‖²: that of an implicit step.
+        """The problem plus (τ/2)‖Θ - Θ⁰‖², as an implicit step has it; settings, counters and parameters are shared.
 
-        The energies have the term, and `parameter_prox` handles it with the penalties, so that gradients and curvatures
-        are those without.  Power iterations start afresh.
+        Energies include the term.  `parameter_prox` handles it together with the penalties, so that gradients and
+        curvatures do not include it.  Power iterations start without a stored vector.
 
-        centre  Θ⁰ by layer and name, not copied
+        centre  Θ⁰ by layer and name; not copied
         weight  τ >= 0
         """
         view = copy.copy(self)
@@ -156,7 +166,7 @@ class LiftedProblem:
 
     @property
     def anchor_weight(self) -> float:
-        """τ, added up over the quadratic terms."""
+        """The sum of τ over the quadratic terms."""
         return sum(tau for _, tau in self.anchors)
 
     def has_parameter_prox(self, layer: int) -> bool:
@@ -169,7 +179,7 @@ class LiftedProblem:
         return self.border.partition
 
     def with_border(self, border: Border) -> LiftedProblem:
-        """The same problem, with its settings, counters and parameters, of which this rank has some terms."""
+        """The problem on a rank that holds some of its terms; settings, counters and parameters are shared."""
         view = copy.copy(self)
         view.border, view._power = border, {}
         return view
@@ -181,9 +191,9 @@ class LiftedProblem:
     # Points
 
     def prepare(self, X: InputLike, Y: Tensor) -> tuple[ModelInput, Tensor]:
-        """X and Y checked, with Y as the loss wants it (labels become one-hot); rows of both need no more checks.
+        """X and Y, checked, with Y in the form that the loss takes (labels become one-hot).
 
-        Where the model takes several tensors, X is a tuple of those, and comes back as `InputTensors`.
+        Rows of both need no more checks.  A tuple X, for a model of several inputs, is returned as `InputTensors`.
         """
         X = self._checks.inputs(X)
         return X.detach(), self._checks.targets(X, Y).detach()
@@ -193,24 +203,24 @@ class LiftedProblem:
         if check:
             self._checks.pure()
             X = self._checks.inputs(X)
-        X = joined(X)
+        X = as_model_input(X)
         if self.partition.count > 1:
             return self.forward_point(X, X).state  # type: ignore[arg-type]  # a chain, whose X is a tensor
-        X = X.detach() if X.requires_grad else X  # the same tensor, whose rows on other ranks a shard knows
+        X = X.detach() if X.requires_grad else X  # else the same object, for which a shard has the rows of other ranks
         variables = self.network.forward(X, hidden_layers(self.depth))
         self.work.forward_maps += len(variables)
         self.work.prox_maps += len(variables)
         return LiftedState(variables)
 
     def shapes(self, X: InputLike) -> tuple[torch.Size, ...]:
-        """The shape of one sample's x_1 .. x_L."""
-        return self._checks.feature_shapes(joined(X))
+        """The shapes of one sample's x_1 .. x_L."""
+        return self._checks.feature_shapes(as_model_input(X))
 
     @no_graph
     def evaluate(
         self, state: LiftedState, X: InputLike, Y: Tensor, check: bool = True, weights: Tensor | None = None
     ) -> Point:
-        """All z_l and d_l at a point, each computed once; check=False takes X, Y and weights as they are."""
+        """The point (Θ, X) with all z_l, σ_l(z_l) and d_l; check=False skips the checks of X, Y, state and weights."""
         return self._point(state, X, Y, weights, check).complete()
 
     def _point(self, state: LiftedState, X: InputLike, Y: Tensor, weights: Tensor | None, check: bool = True) -> Point:
@@ -226,14 +236,14 @@ class LiftedProblem:
     ) -> Point:
         """A point whose z_l and d_l are computed when first read; X and Y come from `prepare` and are not checked.
 
-        Nor are the weights: w_i > 0, (s,), of the dtype and on the device of Y, or None for all equal to 1.  Where the
-        samples are part of a batch, `shard` says which.
+        weights  w_i > 0, (s,), in the dtype and on the device of Y; None for all equal to 1
+        shard    which part of the batch the samples are
         """
-        return Point(self.network, (joined(X), *state, Y), self.work, weights, shard)
+        return Point(self.network, (as_model_input(X), *state, Y), self.work, weights, shard)
 
     def forward_point(self, X: InputLike, Y: Tensor, weights: Tensor | None = None, shard: Shard = WHOLE) -> Point:
-        """The point of `forward_state`, with the z_l and σ_l(z_l) that led to it; arguments as for `point`."""
-        point = Point(self.network, (joined(X), *[Y] * self.depth), self.work, weights, shard)
+        """The point of `forward_state`, with its z_l and σ_l(z_l); arguments as for `point`."""
+        point = Point(self.network, (as_model_input(X), *[Y] * self.depth), self.work, weights, shard)
         enter(self, point)
         return point
 
@@ -242,13 +252,13 @@ class LiftedProblem:
     def energy(self, state: LiftedState, X: InputLike, Y: Tensor, *, weights: Tensor | None = None) -> Tensor:
         """E(Θ, X), a scalar: mean over samples, sum over features.
 
-        weights: w_i > 0, one for each sample, used as given: the samples' part is (1/s) Σ_i w_i (...).  For a weighted
-        mean divide them by their own mean first.
+        weights: w_i > 0, one for each sample: the mean becomes (1/s) Σ_i w_i (...).  For a weighted mean divide them
+        by their own mean first.
         """
         return self.energy_at(self._point(state, X, Y, weights))
 
     def energy_at(self, point: Point) -> Tensor:
-        """`energy` of a point that is evaluated already."""
+        """`energy` at a point."""
         return energies.layer_energies(self, point).sum()
 
     def layer_energies(self, state: LiftedState, X: InputLike, Y: Tensor, *, weights: Tensor | None = None) -> Tensor:
@@ -259,16 +269,14 @@ class LiftedProblem:
         return energies.layer_energies(self, self._point(state, X, Y, weights))
 
     def sample_energies(self, state: LiftedState, X: InputLike, Y: Tensor) -> Tensor:
-        """The parts of E by sample, (s,); their mean plus Σ_l P_l(Θ_l) is E.  With weights w_i: the mean of w_i times
-        them.
-        """
+        """The parts of E by sample, (s,); their mean, weighted if samples have weights, plus Σ_l P_l(Θ_l) is E."""
         return energies.sample_energies(self, self._point(state, X, Y, None))
 
     def objective(self, X: InputLike, Y: Tensor, *, weights: Tensor | None = None) -> Tensor:
         """The nested network's value: mean loss plus penalties at the forward pass.  Comparable across all methods.
 
-        Batch normalisation, dropout and noise act as in evaluation mode.  Constraints on variables (`Box`,
-        `NonNegative`) are left out, which the forward pass need not satisfy.  weights: as for `energy`.
+        Batch normalisation, dropout and noise act as in evaluation mode.  Constraints on variables (`Bounds`,
+        `NonNegative`) are left out, because a forward pass may violate them.  weights: as for `energy`.
         """
         X, Y = self.prepare(X, Y)
         weights = None if weights is None else sample_weights(weights, Y)
@@ -284,7 +292,7 @@ class LiftedProblem:
         *,
         weights: Tensor | None = None,
     ) -> Tensor:
-        """G of the split E = G + H: λ_l φ_l(x_l) + R_l(x_l) and P_l; smooth_quadratic leaves Ψ_l in place of φ_l."""
+        """G of the split E = G + H: λ_l φ_l(x_l) + R_l(x_l) and P_l; smooth_quadratic replaces φ_l by Ψ_l."""
         return energies.nonsmooth(self, self._point(state, X, Y, weights), smooth_quadratic)
 
     def smooth_energy(
@@ -305,13 +313,13 @@ class LiftedProblem:
     def parameter_gradient(self, point: Point, layer: int) -> dict[str, Tensor]:
         """∇_{Θ_l}(E - P_l) = (λ_l/s) J_Θᵀ d_l for each trained parameter.
 
-        Dense: (λ_l/s) d_lᵀ x_{l-1} for the weight (out, in), and λ_l mean(d_l) for the bias.  Where the point has
-        weights, the rows of d_l are multiplied by w_i.
+        Dense: (λ_l/s) d_lᵀ x_{l-1} for the weight (out, in), and λ_l mean(d_l) for the bias.  With sample weights the
+        rows of d_l are multiplied by w_i.
         """
         self.work.parameter_gradients += 1
         scale, d = self.weight(layer) / point.samples, point.weigh(point.residual(layer))
         if not point.shard.whole:
-            d = d.clone()  # which a map may return as it is, and sums change it
+            d = d.clone()  # a map may return d itself, and `all_sum` works in place
         gradient = self.network[layer].map.pull_back_parameters(point.read(layer), d, scale)
         for user in self.links.users[layer][1:]:
             self._add_shared(point, user, layer, gradient)
@@ -333,8 +341,8 @@ class LiftedProblem:
     ) -> None:
         """into ← decay·into + scale·∇_{Θ_l}(E - P_l), in place.
 
-        With `into = network[l].map.parameters` and scale = -t this is the gradient step of eq. 17 itself; tell the
-        point with `point.parameters_changed(l)`.
+        With `into = network[l].map.parameters` and scale = -t this is the gradient step of eq. 17; call
+        `point.parameters_changed(l)` afterwards.
         """
         if not point.shard.whole or len(self.links.users[layer]) > 1:
             for name, g in self.parameter_gradient(point, layer).items():
@@ -354,8 +362,8 @@ class LiftedProblem:
 
         Σ_{t reads x_l} λ_t J_xᵀ d_t - λ_l z_l        (+ λ_l x_l if smooth_quadratic)
 
-        In a chain the sum is λ_{l+1} J_xᵀ d_{l+1}.  It is the same with weights, where it is s/w_i times the gradient
-        of H.
+        In a chain the sum is λ_{l+1} J_xᵀ d_{l+1}.  With sample weights the result is unchanged, and s/w_i times the
+        gradient of H.
         """
         z = point.z(layer)
         if smooth_quadratic:
@@ -364,9 +372,9 @@ class LiftedProblem:
 
     @no_graph
     def pulled_back(self, point: Point, layer: int) -> Tensor:
-        """Σ_t λ_t J_xᵀ d_t over the terms t that read x_l; from the process above where that has the term of a chain.
+        """Σ_t λ_t J_xᵀ d_t over the terms t that read x_l; received from the rank above if that holds the reader.
 
-        It may share memory with a residual.
+        The result may share memory with a residual.
         """
         if layer in self.partition.lent:
             return self.border.from_above(point.x[layer])
@@ -390,9 +398,9 @@ class LiftedProblem:
         return point.pulled(term)[inputs.index(layer)]
 
     @no_graph
-    def gradients(self, point: Point, smooth_quadratic: bool = False) -> Gradients:
-        """`parameter_gradient` and `variable_gradient` of every layer at one point, for simultaneous updates."""
-        return Gradients(
+    def gradients(self, point: Point, smooth_quadratic: bool = False) -> BlockGradients:
+        """`parameter_gradient` and `variable_gradient` of every layer at one point, as for simultaneous updates."""
+        return BlockGradients(
             {layer: self.parameter_gradient(point, layer) for layer in layers(self.depth)},
             {layer: self.variable_gradient(point, layer, smooth_quadratic) for layer in hidden_layers(self.depth)},
         )
@@ -403,13 +411,13 @@ class LiftedProblem:
         """A Lipschitz constant of ∇_{Θ_l}(E - P_l): λ_l ‖J_Θ‖₂²/s; for a dense layer λ_l ‖[X_{l-1} 1]‖₂²/s.
 
         σ_l is 1-Lipschitz, so φ_l* has curvature at most 1.  By default the norm is an estimate from below, by a power
-        iteration that starts where the last one for this block ended.  upper=True gives a number guaranteed not to
-        be below it.  Dense layers: c such that c·I - AAᵀ, A = [X_{l-1} 1], has a Cholesky factor in float64, with room
-        for rounding.  Convolutions: the Collatz-Wielandt bound of the matrix with absolute values in place of its
-        entries.  Modules in `lb.Map` have no guaranteed bound and raise `CompatibilityError`.
+        iteration that starts where the last one for this block ended.  upper=True gives a guaranteed bound.  Dense
+        layers: c such that c·I - AAᵀ, A = [X_{l-1} 1], has a Cholesky factor in float64, with room for rounding.
+        Convolutions: the Collatz-Wielandt bound of the matrix of absolute values.  Modules in `lb.Map` have no
+        guaranteed bound and raise `CompatibilityError`.
 
-        Where the point has weights, a dense layer has √w_i times the rows of A; for other maps the number without
-        weights is multiplied by the largest w_i.
+        With sample weights the rows of A of a dense layer are multiplied by √w_i; for other maps the result is that
+        without weights times the largest w_i.
         """
         return parameter_curvature(self, point, layer, self._power, upper, margin=0.0)
 
@@ -419,7 +427,7 @@ class LiftedProblem:
         """A Lipschitz constant of `variable_gradient`: Σ_t λ_t ‖J_x f_t‖₂² (+ λ_l if smooth_quadratic), t reading x_l.
 
         For a dense layer above it is λ_{l+1} ‖W_{l+1}‖₂².  Estimates and guarantees are those of `parameter_curvature`,
-        with W_{l+1} for A; small convolutions are written out as a matrix for a tighter bound.  The same with weights.
+        with W_{l+1} for A; small convolutions are written as a matrix for a tighter bound.  Weights change nothing.
         """
         curvature = variable_curvature(self, point, layer, self._power, upper, margin=0.0)
         return curvature + (self.weight(layer) if smooth_quadratic else 0.0)
@@ -432,7 +440,7 @@ class LiftedProblem:
 
             prox_{(tλ_l Ψ_l + t R_l) / (1 + tλ_l)}( v / (1 + tλ_l) )
 
-        smooth_quadratic has Ψ_l in place of φ_l: prox_{tλ_l Ψ_l + t R_l}(v).
+        smooth_quadratic replaces φ_l by Ψ_l: prox_{tλ_l Ψ_l + t R_l}(v).
         """
         self.work.prox_maps += 1
         own, penalty = self.network[layer], self.penalties.get(layer)
@@ -446,11 +454,11 @@ class LiftedProblem:
 
     @no_graph
     def parameter_prox(self, layer: int, values: Mapping[str, Tensor], step: float | Tensor) -> dict[str, Tensor]:
-        """prox_{t(P_l + Σ (τ/2)‖· - Θ⁰‖²)}; P_l acts on the weights, as (units, rest) matrices, and not on biases.
+        """argmin_Θ (1/2t)‖Θ - v‖² + P_l(Θ) + Σ (τ_i/2)‖Θ - Θ⁰_i‖² for step t: the backward half of eq. 17.
 
-        prox_{tP_l/(1+tτ)}( (v + t Σ τ_i Θ⁰_i) / (1 + tτ) ),   τ = Σ τ_i
+            prox_{tP_l/(1+tτ)}( (v + t Σ τ_i Θ⁰_i) / (1 + tτ) ),   τ = Σ τ_i
 
-        A step that is a tensor () stays on the device.
+        P_l acts on weights, as (units, rest) matrices, and not on biases.  A tensor () as step stays on the device.
         """
         if self.anchors:
             if missing := set(self.anchors[0][0][layer]) - set(values):
@@ -508,7 +516,11 @@ class LiftedProblem:
         return diagnostics.consistency(self, state, X)
 
     def linear_units(self, X: InputLike) -> tuple[diagnostics.LinearUnits, ...]:
-        """The percentage of units acting linearly in a forward pass (Table 2), for each hidden layer."""
+        """How many units of each hidden layer act linearly in a forward pass, in per cent (Table 2).
+
+        A unit acts linearly for a sample if σ(z) = z.  `pairs` counts pairs (sample, unit); `units` counts units that
+        act linearly for every sample of X (samples, ...).
+        """
         self._checks.pure()
         return diagnostics.linear_units(self, self._checks.inputs(X))
 

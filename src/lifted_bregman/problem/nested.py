@@ -1,6 +1,7 @@
-"""The nested network as autograd sees it: what back-propagation minimises.
+"""The objective of the network with an autograd graph, for back-propagation.
 
-Nothing else in the library differentiates an activation; `forbid_activation_derivatives` raises for what is here.
+Back-propagation baselines differentiate activations by these functions; under `forbid_activation_derivatives` they
+raise.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ def nested_objective(
 
         (1/s) Σ_i w_i [ ℓ(y, z_L) + Σ_{l<L} R_l(x_l) ] + Σ_l P_l(Θ_l),   x_l = σ_l(f_l(x_{l-1}, Θ_l))
 
-    weights are the w_i, (s,), None for all equal to 1.  The mean is over the samples given, whoever has others.
-    Derivatives are those of autograd; at a kink of an activation the one that torch chooses, of a penalty the shortest.
-    `watch` is called with the objective and z_L, without their graphs.
+    weights are the w_i, (s,), None for all equal to 1.  The mean is over the samples given, without those of other
+    ranks.  Derivatives are autograd's; at a kink of an activation torch chooses one, and of a penalty the shortest
+    subgradient is taken.  `watch` is called with the objective and z_L, without their graphs.
     """
     network = problem.network
     values: list[Any] = [X]
@@ -56,7 +57,7 @@ def nested_objective(
             per_sample.append(sum_features(differentiable_penalty(problem.penalties[layer], own.arrange(x))))
     top, below = network[problem.depth], network.read(values, problem.depth)
     z = top.map.evaluate(below)
-    if weights is None and isinstance(top.activation, Identity):  # ½‖y - z_L‖² by one kernel, forth and back
+    if weights is None and isinstance(top.activation, Identity):  # ½‖y - z_L‖² in one kernel, forward and backward
         value = mse_loss(z, Y, reduction="sum") * (0.5 / len(X))
     else:
         loss = _output_loss(top, z, Y)
@@ -85,7 +86,7 @@ def nested_gradient(
 
     `watch` is called with the objective and z_L of the samples given.
     """
-    share = len(X) / max(1, shard.samples(len(X)))  # means over the rows here count by the number of rows
+    share = len(X) / max(1, shard.samples(len(X)))  # the weight of this rank's mean in that of the batch
     if share == 0.0:
         value, gradient = Y.new_zeros(()), [torch.zeros_like(p) for p in parameters]
     else:
@@ -100,7 +101,7 @@ def nested_gradient(
 
 
 def differentiable_activation(layer: Layer, z: Tensor) -> Tensor:
-    """σ(z); z itself where there is no activation to differentiate."""
+    """σ(z) with an autograd graph; z itself for the identity."""
     if isinstance(layer.activation, Identity):
         return z
     try:
@@ -162,7 +163,10 @@ def differentiable_parameter_penalty(problem: LiftedProblem) -> Tensor | float:
 
 
 def not_differentiable(problem: LiftedProblem, penalties: bool = True) -> str | None:
-    """What autograd cannot follow of the network, and of the penalties unless they are left out, in words; or None."""
+    """Why autograd cannot differentiate the objective, as part of a sentence; None if it can.
+
+    penalties  whether the objective includes penalties
+    """
     for layer in layers(problem.depth):
         layer_map = problem.network[layer].map
         base = layer_map.base if isinstance(layer_map, Borrowing) else layer_map
@@ -188,7 +192,7 @@ def trained_parameters(problem: LiftedProblem) -> list[Tensor]:
     found: list[Tensor] = []
     for layer in layers(problem.depth):
         layer_map = problem.network[layer].map
-        if isinstance(layer_map, Dense):  # as its `parameters`, in less time: steps of small networks feel it
+        if isinstance(layer_map, Dense):  # faster than `parameters`, which matters in steps of small networks
             own = layer_map.module._parameters.values()
             found += [p for p in own if p is not None and p.requires_grad]
         else:

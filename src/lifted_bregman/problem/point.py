@@ -1,4 +1,4 @@
-"""One point of the lifted problem with what every block update reads from it."""
+"""A point of the lifted problem, with the values that block updates read."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from lifted_bregman.problem.work import Work
 class Point:
     """x_0 .. x_L with z_l = f_l(x_u, x_w, ..; Θ_l), σ_l(z_l) and the residuals d_l = σ_l(z_l) - x_l, computed once.
 
-    Values belong to the parameters at the time they were computed.  A sweep that moves a block says so with
-    `set_variable` or `parameters_changed`; exactly what that block touches is computed again when next read.
+    Values belong to the parameters at the time they were computed.  After a block has moved, `set_variable` or
+    `parameters_changed` marks the values that depend on it; they are computed again when next read.
     """
 
     __slots__ = ("_network", "_pulled", "_residual", "_sigma", "_work", "_z", "shard", "weights", "x")
@@ -38,9 +38,9 @@ class Point:
         self.x: list[Any] = list(x)
         """x_0 (the input, `InputTensors` where there are several), x_1 .. x_{L-1} (the variables), x_L (the target)."""
         self.weights = weights
-        """w_i of the samples here, by which each sample's energy counts; None for all equal to 1."""
+        """w_i of this rank's samples, the weights of their energies; None for all equal to 1."""
         self.shard = shard
-        """Which rows of the batch are here, and the sums over all of them."""
+        """Which rows of the batch this rank holds, and the sums over all ranks."""
         self._z: list[Tensor | None] = [None] * len(self.x)
         self._sigma: list[Tensor | None] = [None] * len(self.x)
         self._residual: list[Tensor | None] = [None] * len(self.x)
@@ -53,7 +53,7 @@ class Point:
 
     @property
     def dtype(self) -> torch.dtype:
-        """That of the variables and targets; the input may hold whole numbers."""
+        """The dtype of variables and targets; the input may hold whole numbers."""
         target: Tensor = self.x[-1]
         return target.dtype
 
@@ -63,7 +63,7 @@ class Point:
         return LiftedState(self.x[l] for l in hidden_layers(len(self._network)))
 
     def read(self, layer: int) -> Inputs:
-        """What f_l reads: x_{l-1} in a chain, a tuple where f_l reads several variables."""
+        """The argument of f_l: x_{l-1} in a chain, a tuple if f_l reads several variables."""
         return self._network.read(self.x, layer)
 
     def z(self, layer: int) -> Tensor:
@@ -95,43 +95,43 @@ class Point:
         self._pulled.pop(layer, None)
 
     def pulled(self, layer: int) -> tuple[Tensor, ...]:
-        """J_xᵀ d_l in each of the several variables that f_l reads; f_l is pulled back through once for all of them."""
+        """J_xᵀ d_l for each of the several variables that f_l reads, from one pull-back."""
         if layer not in self._pulled:
             self._pulled[layer] = self._network[layer].map.pull_back_input(self.read(layer), self.residual(layer))
             self._work.adjoints += 1
         return self._pulled[layer]
 
     def weigh(self, rows: Tensor) -> Tensor:
-        """w_i v_i for rows v_i, one of each sample; the rows themselves where there are no weights."""
+        """w_i v_i for rows v_i, one for each sample; the rows themselves without weights."""
         if self.weights is None:
             return rows
         return rows * self.weights.view(-1, *[1] * (rows.ndim - 1))
 
     def means(self, terms: Iterable[Tensor]) -> list[Tensor]:
-        """(1/s) Σ_i w_i v_i over the samples of the whole batch, for each tensor v of a number for each sample here."""
+        """(1/s) Σ_i w_i v_i over the whole batch, for tensors v with one number for each of this rank's samples."""
         sums = [self.weigh(term).sum() for term in terms]
         self.shard.all_sum(*sums)
         return [total.div_(self.samples) for total in sums]
 
     def complete(self) -> Point:
-        """Computes whatever has not been computed yet."""
+        """Computes all z_l, σ_l(z_l) and d_l that have not been computed yet."""
         for layer in layers(len(self._network)):
             self.residual(layer)
         return self
 
     def set_variable(self, layer: int, value: Tensor) -> None:
-        """Replaces x_l: d_l and everything of the terms that read x_l become stale."""
+        """Replaces x_l; d_l, and all values of the terms that read x_l, are computed again when next read."""
         self.x[layer] = value
         self._residual[layer] = None
         self._pulled.pop(layer, None)
         for reader in self._network.links.readers[layer]:
-            self._stale(reader)
+            self._forget(reader)
 
     def parameters_changed(self, layer: int) -> None:
-        """Θ_l was changed in place: everything of the terms in which it occurs becomes stale."""
+        """Call this after Θ_l was changed in place: values of the terms in which it occurs are computed again."""
         for user in self._network.links.users[layer]:
-            self._stale(user)
+            self._forget(user)
 
-    def _stale(self, term: int) -> None:
+    def _forget(self, term: int) -> None:
         self._z[term] = self._sigma[term] = self._residual[term] = None
         self._pulled.pop(term, None)

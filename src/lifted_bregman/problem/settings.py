@@ -1,4 +1,4 @@
-"""The settings of a lifted problem: weights λ and penalties, checked before anything is built."""
+"""Checks of the settings of a lifted problem: weights λ and penalties."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def check_weights(weights: Weights | None, network: Network) -> tuple[float, ...
 def check_penalties(
     given: Penalties | None, network: Network, allowed: range, name: str, kind: str
 ) -> dict[int, Penalty]:
-    """{layer: penalty} with layers in `allowed`; `name` and `kind` are for the error messages."""
+    """{layer: penalty} with layers in `allowed`; `name` and `kind` are words of the error messages."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
@@ -57,7 +57,7 @@ def check_penalties(
 
 
 def find(network: Network, place: Place, allowed: range, name: str, kind: str) -> int:
-    """The term that is meant: by its number, or by the name of one of its modules or of its value."""
+    """The number of a term, which is given as a number or by the name of one of its modules or of its value."""
     span = f"count from {allowed[0]} to {allowed[-1]}" if allowed else "do not exist in this model"
     if isinstance(place, str):
         found = network.named(place)

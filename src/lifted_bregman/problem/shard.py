@@ -13,7 +13,7 @@ class Shard:
 
     In a data-parallel run every rank has the same parameters and a contiguous part of each batch, which may be empty.
     A sum over samples passes through `all_sum`, a tensor with a row for each sample through `all_rows`.  Both give the
-    same bits on every rank, so that all ranks compute the same step sizes and take the same decisions.  For one
+    same bits on every rank, so that all ranks compute the same step sizes and stop at the same time.  For one
     process both are the identity.  In a data-parallel run all ranks call them in the same order.
     """
 
@@ -49,7 +49,7 @@ class Shard:
         """The rows of all ranks, in the order of the batch.
 
         each  the number of rows of one sample
-        keep  promises that `rows` will not be changed in place: while they live, a second call sends no message
+        keep  a promise that `rows` will not be changed in place: as long as they exist, a second call sends no message
         """
         return rows
 
@@ -63,7 +63,7 @@ WHOLE = Shard()
 
 
 def sum_numbers(shard: Shard, *sums: float) -> tuple[float, ...]:
-    """`Shard.all_sum` for numbers, in float64."""
+    """Sums of Python numbers over the ranks that share the batch, in float64."""
     if shard.whole or not sums:
         return sums
     message = torch.tensor(sums, dtype=torch.float64)
@@ -80,7 +80,7 @@ def join_norms(shard: Shard, *norms: float) -> tuple[float, ...]:
     shard.all_sum(squares)
     if bool(squares.isfinite().all()):
         return tuple(squares.sqrt_().tolist())
-    # A square has overflowed: every rank learns the norms of all.
+    # A square has overflowed: gather the norms of all ranks
     table = own.new_zeros(shard.ranks, len(norms))
     table[shard.rank] = own
     shard.all_sum(table)

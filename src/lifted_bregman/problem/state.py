@@ -11,7 +11,14 @@ from lifted_bregman.errors import SettingError, TensorError
 
 
 class LiftedState:
-    """x_1 .. x_{L-1}, counted from 1: state[l] is (samples, ...).  Setting state[l] replaces the tensor."""
+    """x_1 .. x_{L-1}, counted from 1: state[l] is (samples, ...).  Setting state[l] replaces the tensor.
+
+    Example:
+        >>> from lifted_bregman.problem import LiftedState
+        >>> state = LiftedState([torch.zeros(10, 4), torch.zeros(10, 3)])
+        >>> state[1].shape
+        torch.Size([10, 4])
+    """
 
     def __init__(self, variables: Iterable[Tensor]) -> None:
         self._variables = list(variables)
@@ -37,7 +44,7 @@ class LiftedState:
         return f"LiftedState({', '.join(f'x_{l}: {tuple(x.shape)}' for l, x in enumerate(self, 1))})"
 
     def clone(self) -> LiftedState:
-        """A copy with memory of its own."""
+        """A copy that shares no memory."""
         return LiftedState(x.clone() for x in self)
 
     def to(self, target: torch.dtype | torch.device | str) -> LiftedState:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.errors import CompatibilityError
-from lifted_bregman.penalties import L1, Box, GroupL2, NonNegative, Nuclear, Penalty, SquaredL2
+from lifted_bregman.penalties import L1, Bounds, GroupL2, NonNegative, Nuclear, Penalty, SquaredL2
 
 
 @singledispatch
@@ -24,11 +24,16 @@ def minimal_subgradient(penalty: Penalty, x: Tensor) -> Tensor:
         GroupL2    weight x_g/‖x_g‖, and 0 at x_g = 0
         Nuclear    weight U Vᵀ over the singular vectors of positive singular values
 
-    For Box and NonNegative it is 0, the shortest element of the normal cone; x must satisfy the constraint.
+    For Bounds and NonNegative it is 0, the shortest element of the normal cone; x must satisfy the constraint.
+
+    Example:
+        >>> from lifted_bregman.problem.subgradients import minimal_subgradient
+        >>> minimal_subgradient(lb.penalties.L1(0.5), torch.tensor([-2.0, 0.0, 1.0]))
+        tensor([-0.5000,  0.0000,  0.5000])
     """
     raise CompatibilityError(
         f"no subgradient of {type(penalty).__name__} is known; Bregman iterations start from one: use L1, SquaredL2, "
-        "GroupL2, Nuclear, Box or NonNegative, or register a function with minimal_subgradient.register."
+        "GroupL2, Nuclear, Bounds or NonNegative, or register a function with minimal_subgradient.register."
     )
 
 
@@ -63,10 +68,10 @@ def _nuclear(penalty: Nuclear, x: Tensor) -> Tensor:
     return partial_isometry.mul_(penalty.weight).to(x.dtype)
 
 
-@minimal_subgradient.register(Box)
+@minimal_subgradient.register(Bounds)
 @minimal_subgradient.register(NonNegative)
 @no_graph
-def _constraint(penalty: Box | NonNegative, x: Tensor) -> Tensor:
+def _constraint(penalty: Bounds | NonNegative, x: Tensor) -> Tensor:
     if not bool(penalty.value(x).isfinite().all()):
         raise CompatibilityError(
             f"the start violates {penalty}, so that it has no subgradient there; project it first with penalty.prox."
@@ -76,13 +81,18 @@ def _constraint(penalty: Box | NonNegative, x: Tensor) -> Tensor:
 
 @singledispatch
 def critical_weights(penalty: Penalty, v: Tensor) -> Tensor:
-    """For each number that R can make zero, the weight from which on it is zero in prox_R(v), as a flat tensor.
+    """For each entry, group or singular value of v, the smallest weight at which prox_R(v) has a zero there; flat.
 
         L1       |v_i| for each entry
         GroupL2  ‖v_g‖ for each group
         Nuclear  σ_i(v) for each singular value
 
-    The fraction of zeros of prox_R(v) is that of critical weights not above R's own: it grows with the weight.
+    The fraction of zeros of prox_R(v) is the fraction of critical weights up to R's own.
+
+    Example:
+        >>> from lifted_bregman.problem.subgradients import critical_weights
+        >>> critical_weights(lb.penalties.GroupL2(1.0, group_size=2), torch.tensor([[3.0, 4.0, 0.0, 1.0]]))
+        tensor([5., 1.])
     """
     raise CompatibilityError(
         f"{type(penalty).__name__} has no weight that decides how much is zero; a target sparsity needs L1 (entries), "

@@ -1,4 +1,4 @@
-"""Counters of work: what a method did, in units that do not depend on the machine."""
+"""Counters of work: the operations of a method, independent of the machine."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import asdict, dataclass
 
 @dataclass
 class Work:
-    """How often each kind of operation was done on a layer, for all samples of a batch at once."""
+    """The number of operations of each kind; one operation is on one layer, for all samples of a batch."""
 
     forward_maps: int = 0
-    """z_l = f_l(x_{l-1}, Θ_l)."""
+    """Evaluations z_l = f_l(x_{l-1}, Θ_l)."""
     adjoints: int = 0
-    """J_xᵀ d, the pull-back to a layer's input."""
+    """Pull-backs J_xᵀ d to a layer's input."""
     parameter_gradients: int = 0
-    """J_Θᵀ d, the pull-back to a layer's parameters."""
+    """Pull-backs J_Θᵀ d to a layer's parameters."""
     prox_maps: int = 0
-    """σ_l, or a proximal map with another scale."""
+    """Evaluations of σ_l, or of a scaled proximal map."""
 
     def as_dict(self) -> dict[str, float]:
         """The counts by name."""

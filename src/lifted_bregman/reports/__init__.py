@@ -1,7 +1,7 @@
-"""Reports: self-contained HTML pages made of text, figures and tables.  Needs the extra `plot`."""
+"""Reports: self-contained HTML pages of text, figures and tables.  Needs the extra `plot`."""
 
 from lifted_bregman.reports.charts import Chart, Charts, Curve
-from lifted_bregman.reports.page import Figure, Finding, Heading, Listing, Page, Section, Table, Text
+from lifted_bregman.reports.page import Figure, Finding, Heading, Listing, Page, PageTable, Section, Text
 from lifted_bregman.reports.strips import Strip, Strips
 
 __all__ = [
@@ -13,9 +13,9 @@ __all__ = [
     "Heading",
     "Listing",
     "Page",
+    "PageTable",
     "Section",
     "Strip",
     "Strips",
-    "Table",
     "Text",
 ]

@@ -14,14 +14,20 @@ from lifted_bregman.reports.palette import LIGHT
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_DASHES: dict[str, tuple[float, ...]] = {"solid": (), "dashed": (4.5, 1.8), "dotted": (1.1, 1.6)}
-_LARGEST = 1e300  # an axis needs room beyond its largest number
-_SIZE = (4.7, 3.1)  # inches: what is 10.5 points in them is 11 pixels on a telephone
+DASHES: dict[str, tuple[float, ...]] = {"solid": (), "dashed": (4.5, 1.8), "dotted": (1.1, 1.6)}
+_LARGEST = 1e300  # the largest number drawn, so that the limits of its axis stay finite
+CHART_SIZE = (4.7, 3.1)  # inches, at which 10.5 points are 11 pixels on a telephone
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Points joined by a line; those that are not finite, or beyond 1e300, are left out.  `name` is for the legend."""
+    """Points (x, y) joined by a line; `name` is its entry in the legend.  Numbers beyond 1e300 and NaN are left out.
+
+    Example:
+        >>> from lifted_bregman.reports import Curve
+        >>> Curve("lifted", [1, 2, 3], [1.0, float("nan"), 0.5]).points
+        ((1, 1.0), (3, 0.5))
+    """
 
     name: str
     x: Sequence[float]
@@ -29,15 +35,13 @@ class Curve:
 
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y):
-            raise SettingError(
-                f"the curve '{self.name}' has {len(self.x)} x and {len(self.y)} y: give as many of both."
-            )
+            raise SettingError(f"the curve '{self.name}' has {len(self.x)} x and {len(self.y)} y: give as many y as x.")
 
     @property
     def points(self) -> tuple[tuple[float, float], ...]:
         """(x, y) of the points that are drawn."""
         pairs = zip(self.x, self.y, strict=True)
-        return tuple((x, y) for x, y in pairs if abs(x) <= _LARGEST and abs(y) <= _LARGEST)  # NaN is not
+        return tuple((x, y) for x, y in pairs if abs(x) <= _LARGEST and abs(y) <= _LARGEST)  # False for NaN
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,12 @@ class Chart:
     alt       the chart in a sentence, for those who cannot see it
     log       a logarithmic y axis, where all values allow it
     fraction  y is shown in per cent
+
+    Example:
+        >>> from lifted_bregman.reports import Chart, Curve
+        >>> curve = Curve("lifted", [1, 2, 3], [1.0, 0.1, 0.01])
+        >>> Chart("objective", [curve], "epoch", "a falling curve", log=True).logarithmic
+        True
     """
 
     title: str
@@ -72,7 +82,7 @@ class Chart:
 
     def legend(self) -> list[tuple[str, int, str]]:
         """(name, number of the colour, kind of line) of each curve."""
-        kinds = list(_DASHES)
+        kinds = list(DASHES)
         return [
             (curve.name, 1 + place % len(LIGHT.curves), kinds[place % len(kinds)])
             for place, curve in enumerate(self.curves)
@@ -80,23 +90,29 @@ class Chart:
 
     def svg(self) -> str:
         """The chart as an <svg> element, without title and legend."""
-        figure = new_figure(*_SIZE)
+        figure = new_figure(*CHART_SIZE)
         axes = figure.add_axes((0.115, 0.15, 0.86, 0.815))
         style(axes, LIGHT)
         axes.tick_params(labelsize=10.5, left=False, bottom=False, which="both")
         axes.set_xlabel(self.x_label, fontsize=10.5, parse_math=False)
         for curve, (_, colour, kind) in reversed(list(zip(self.curves, self.legend(), strict=True))):
-            _draw(axes, curve, LIGHT.curves[colour - 1], _DASHES[kind])  # the first lies on top
-        _scale(axes, self)
+            draw_lines(axes, curve, LIGHT.curves[colour - 1], DASHES[kind])  # the first lies on top
+        set_scales(axes, self)
         return inline_svg(figure, f"{self.title} {self.x_label}")
 
 
 @dataclass(frozen=True)
 class Charts:
-    """Charts that stand together.  They have one legend if their curves have the same names, and else one each.
+    """Charts of one group.  They share a legend if their curves have the same names.
 
     charts   at least one, with different titles
     caption  the sentences below them; none if empty
+
+    Example:
+        >>> from lifted_bregman.reports import Chart, Charts, Curve
+        >>> curve = Curve("lifted", [1, 2], [1.0, 0.5])
+        >>> Charts([Chart(title, [curve], "epoch", "a falling curve") for title in ("train", "test")]).shared
+        True
     """
 
     charts: Sequence[Chart]
@@ -105,15 +121,18 @@ class Charts:
     def __post_init__(self) -> None:
         titles = [chart.title for chart in self.charts]
         if not titles or len(set(titles)) < len(titles):
-            raise SettingError(f"the charts {titles} need titles that differ: give at least one, each its own.")
+            raise SettingError(
+                f"the charts {titles} need at least one chart, and titles that differ: rename or add charts."
+            )
 
     @property
     def shared(self) -> bool:
-        """Whether one legend serves all."""
+        """Whether all charts have the same curves, and one legend."""
         return len({tuple(curve.name for curve in chart.curves) for chart in self.charts}) == 1
 
 
-def _draw(axes: Axes, curve: Curve, colour: str, dashes: tuple[float, ...]) -> None:
+def draw_lines(axes: Axes, curve: Curve, colour: str, dashes: tuple[float, ...]) -> None:
+    """Draw a curve as a line, its single points as dots."""
     if not curve.points:
         return
     x, y = zip(*curve.points, strict=True)
@@ -123,7 +142,7 @@ def _draw(axes: Axes, curve: Curve, colour: str, dashes: tuple[float, ...]) -> N
         axes.plot(x, y, "o", color=colour, markersize=5, clip_on=False)
 
 
-def _scale(axes: Axes, chart: Chart) -> None:
+def set_scales(axes: Axes, chart: Chart) -> None:
     """Limits just around the data, and ticks at round numbers in plain notation."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 

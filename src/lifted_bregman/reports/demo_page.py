@@ -1,4 +1,4 @@
-"""The page of `lifted demo`, from what is stored; nothing is trained for it."""
+"""The page of `lifted demo`, made from the stored rows without training."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 
 from lifted_bregman.experiments.demo_folder import NOT_TUNED, Demo, MethodRecord
 from lifted_bregman.reports.charts import Chart, Charts, Curve
-from lifted_bregman.reports.page import Listing, Page, Section, Table, Text
+from lifted_bregman.reports.page import Listing, Page, PageTable, Section, Text
 from lifted_bregman.reports.strips import Strip, Strips
 
-_LINE = 60  # characters of a command
+_LINE = 60  # most characters in a line of a command
 HEADER = ("method", "epochs", "seconds", "objective", "validation error", "lowest of all", "zeros in the code")
 
 
 def final_rows(demo: Demo) -> list[tuple[str, ...]]:
-    """What each method reached, one row for each, under `HEADER`."""
+    """Return the final metrics of each method, in the columns of `HEADER`."""
     table: list[tuple[str, ...]] = []
     for method in demo.methods:
         last = demo.rows[method.key][-1]
@@ -34,7 +34,7 @@ def final_rows(demo: Demo) -> list[tuple[str, ...]]:
 
 
 def demo_page(demo: Demo) -> Page:
-    """The page with the table, the curves, the digits and the codes."""
+    """Return the page with the table, the curves, the digits and the codes."""
     record = demo.record
     return Page(
         title="A sparse autoencoder of digits: lifted training, SGD and Adam",
@@ -54,7 +54,7 @@ def demo_page(demo: Demo) -> Page:
     )
 
 
-def _table(demo: Demo) -> Table:
+def _table(demo: Demo) -> PageTable:
     objective = "½‖x\u00a0−\u00a0x̂‖²\u00a0+\u00a0α‖code‖₁"  # never broken across lines
     caption = (
         f"What each method reached. Objective: {objective}, mean over the training digits. Validation error: mean "
@@ -62,12 +62,12 @@ def _table(demo: Demo) -> Table:
         "and where it was lowest. Zeros: fraction of exact zeros in the codes of the training digits. Seconds: in "
         "training steps; evaluation is not counted."
     )
-    rows = final_rows(demo)  # turned, for telephones are narrow
-    return Table(("", *(row[0] for row in rows)), list(zip(HEADER, *rows, strict=True))[1:], caption)
+    rows = final_rows(demo)  # transposed below: one column for each method fits on a telephone
+    return PageTable(("", *(row[0] for row in rows)), list(zip(HEADER, *rows, strict=True))[1:], caption)
 
 
 def _verdict(demo: Demo) -> str:
-    """Which method is best in which column: found from the rows, whoever it is."""
+    """Return sentences that name the best method of each column, as the rows have it."""
     ends = {method.name: demo.rows[method.key][-1] for method in demo.methods}
     objective = min(ends, key=lambda name: ends[name]["objective"])
     error = min(ends, key=lambda name: ends[name]["validation_error"])
@@ -95,7 +95,7 @@ def _histories(demo: Demo) -> list[tuple[str, list[dict[str, float]]]]:
 
 
 def _lowest(rows: Sequence[dict[str, float]]) -> dict[str, float]:
-    """The row with the lowest validation error."""
+    """Return the row with the lowest validation error."""
     return min(rows, key=lambda row: row["validation_error"])
 
 
@@ -167,7 +167,7 @@ def _codes(demo: Demo) -> Strips:
     return Strips(strips, caption, "codes of ten digits, mostly zeros")
 
 
-def _settings(demo: Demo) -> list[Text | Table]:
+def _settings(demo: Demo) -> list[Text | PageTable]:
     record = demo.record
     text = (
         f"The network has 784 units in each of its layers: ReLU, a soft-threshold code with α = {record.alpha:g}, "
@@ -183,16 +183,16 @@ def _settings(demo: Demo) -> list[Text | Table]:
         "beforehand: 40 epochs, on average over four seeds, rates that diverged for one of them left out. All other "
         f"settings are the library's defaults{_untuned(demo)}."
     )
-    return [Text(text), Table(("method", "settings", "grid"), rows, caption)]
+    return [Text(text), PageTable(("method", "settings", "grid"), rows, caption)]
 
 
 def _untuned(demo: Demo) -> str:
-    """Who had nothing tuned."""
+    """Return the clause that names the methods without a tuned setting."""
     names = [method.name for method in demo.methods if method.grid == NOT_TUNED]
     return f"; for {_listed(names)} nothing was tuned" if names else ""
 
 
-def _machine(demo: Demo) -> Table:
+def _machine(demo: Demo) -> PageTable:
     record = demo.record
     rows = [*record.environment.items(), ("digits", record.source)]
     rows += [(f"load while {method.name} ran", f"{method.load:.2f}") for method in demo.methods]
@@ -201,7 +201,7 @@ def _machine(demo: Demo) -> Table:
         "Where it ran. Load: processes that wanted to run in the last minute, on average; above the number of threads "
         "the machine was not idle, and times are longer than they need to be."
     )
-    return Table(("what", "value"), rows, caption)
+    return PageTable(("what", "value"), rows, caption)
 
 
 def _commands(demo: Demo) -> list[Text | Listing]:
@@ -217,7 +217,7 @@ def _commands(demo: Demo) -> list[Text | Listing]:
 
 
 def _wrapped(method: MethodRecord) -> str:
-    """The command in lines that fit the page, broken before options."""
+    """Return the command in lines of at most `_LINE` characters, broken before options."""
     first, *options = method.command.split(" --")
     lines = [first]
     for option in options:

@@ -1,4 +1,4 @@
-"""Matplotlib figures in the page's colours: made without pyplot, saved so that the same numbers give the same bytes."""
+"""Matplotlib figures in the page's colours.  The same numbers give the same file, byte for byte."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def new_figure(width: float, height: float, palette: Palette = LIGHT) -> Drawing:
-    """An empty figure of `width` x `height` inches.  Needs the extra `plot`."""
-    # No pyplot: nothing global, and no display needed.
+    """Return an empty figure of `width` x `height` inches.  Needs the extra `plot`."""
+    # Without pyplot there is no global state, and no display is needed.
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure as Drawing
@@ -29,7 +29,7 @@ def new_figure(width: float, height: float, palette: Palette = LIGHT) -> Drawing
 
 
 def style(axes: Axes, palette: Palette, title: str = "") -> None:
-    """A title at the left, a faint grid, and two quiet axes."""
+    """Give the axes a title on the left, a faint grid, and thin left and bottom lines."""
     axes.set_facecolor(palette.paper)
     axes.set_title(title, fontsize=11, color=palette.ink, loc="left", pad=7)
     axes.grid(color=palette.rule, linewidth=0.6)
@@ -43,20 +43,21 @@ def style(axes: Axes, palette: Palette, title: str = "") -> None:
 
 
 def save_png(figure: Drawing, path: Path) -> Path:
-    """Writes the figure as a PNG file."""
+    """Write the figure to a PNG file."""
     # Without the date and version that matplotlib adds, the same numbers give the same file.
     figure.savefig(path, dpi=160, facecolor=figure.get_facecolor(), metadata={"Software": None})
     return path
 
 
 def inline_svg(figure: Drawing, name: str) -> str:
-    """The figure as an <svg> element of a page, whose colours and font it follows: draw it in the colours of `LIGHT`.
+    """Return the figure as an <svg> element that uses the colours and the font of the page.
 
-    It has no width, so that it fills its place.  Text stays text.  Nothing is clipped: what is drawn must lie inside.
+    Draw the figure in the colours of `LIGHT`.  The element has no width, so that it fills its container.  Text stays
+    text.  Clip paths are removed: everything drawn must lie inside the figure.
 
     Args:
         figure: without pictures.
-        name: unlike that of any other figure on the page; what the element refers to inside itself is named after it.
+        name: unique on the page, because identifiers inside the element are derived from it.
     """
     import matplotlib
 
@@ -64,19 +65,19 @@ def inline_svg(figure: Drawing, name: str) -> str:
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": f"lifted-bregman {name}"}):
         figure.savefig(target, format="svg", transparent=True, metadata=nothing)
-    root = ElementTree.fromstring(target.getvalue())  # what matplotlib has just written, and nobody else
+    root = ElementTree.fromstring(target.getvalue())  # trusted: matplotlib has written it
     attributes = {"viewBox": root.attrib["viewBox"], "aria-hidden": "true", "focusable": "false"}
     svg = ElementTree.Element("svg", attributes)
-    svg.extend(_tidied(root, defined=False))
+    svg.extend(_tidy(root, defined=False))
     return ElementTree.tostring(svg, encoding="unicode")
 
 
-def _tidied(element: ElementTree.Element, defined: bool) -> list[ElementTree.Element]:
-    """The children without what a page has no use for: namespaces, clipping, identifiers, layout, empty groups."""
+def _tidy(element: ElementTree.Element, defined: bool) -> list[ElementTree.Element]:
+    """Return the children without namespaces, clip paths, unused identifiers, metadata and empty groups."""
     kept = []
     for child in element:
         tag = child.tag.rpartition("}")[2]
-        inside = _tidied(child, defined or tag == "defs")
+        inside = _tidy(child, defined or tag == "defs")
         if tag in ("style", "clipPath", "metadata") or (tag in ("g", "defs") and not inside):
             continue
         attributes = {name.rpartition("}")[2]: value for name, value in child.attrib.items()}
@@ -96,7 +97,7 @@ def _tidied(element: ElementTree.Element, defined: bool) -> list[ElementTree.Ele
 
 
 def _page_style(text: str) -> str:
-    """Colours by the page's names; the font's family is the page's too."""
+    """Replace colours by the page's CSS variables, and remove the font family."""
     for name, colour in LIGHT.variables().items():
         text = text.replace(colour, f"var(--{name})")
     entries = [entry.strip() for entry in text.split(";")]

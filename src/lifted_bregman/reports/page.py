@@ -1,8 +1,7 @@
-"""One HTML file that shows text, figures and tables, and needs nothing else: no network, no script, no other file.
+"""Pages: one HTML file with text, figures and tables, without scripts, network access or other files.
 
 Pictures are embedded as data, charts as SVG.  The page follows the reader's light or dark setting, and a figure may
-bring a version of itself for each.  Everything a caller passes is escaped: a page never contains markup it did not
-write itself.
+have a version for each.  All text of a caller is escaped, so that it cannot add markup.
 """
 
 from __future__ import annotations
@@ -25,14 +24,26 @@ _NUMBER = re.compile(r"[-−+]?(\d[\d,]*(\.\d+)?(e[-+]?\d+)?|inf|nan)( %| s)?")
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph."""
+    """A paragraph.
+
+    Example:
+        >>> from lifted_bregman.reports import Page, Section, Text
+        >>> "a &lt; b" in Page("A run", "", [Section("Result", [Text("a < b")])]).html()
+        True
+    """
 
     text: str
 
 
 @dataclass(frozen=True)
 class Heading:
-    """A heading inside a section."""
+    """A heading inside a section.
+
+    Example:
+        >>> from lifted_bregman.reports import Heading, Page, Section
+        >>> "In short" in Page("A run", "", [Section("Result", [Heading("In short")])]).html()
+        True
+    """
 
     text: str
 
@@ -42,12 +53,18 @@ class Finding:
     """A statement with a verdict and a bar in its colour.
 
     Args:
-        verdict: in a word or two.
-        statement: what is judged.
+        verdict: one or two words.
+        statement: the sentence that the verdict is about.
         colour: of the bar, by its name in the palette.
-        lines: what is said of it, below.
-        code: names and commands, below those.
-        more: a line, and those that it opens.
+        lines: sentences below the statement.
+        code: names and commands below the sentences.
+        more: the summary and the lines of a part that opens on a click.
+
+    Example:
+        >>> from lifted_bregman.reports import Finding, Page, Section
+        >>> finding = Finding("held", "The loss fell.", "first", ["From 1.0 to 0.1."])
+        >>> "The loss fell." in Page("A run", "", [Section("Findings", [finding])]).html()
+        True
     """
 
     verdict: str
@@ -65,8 +82,8 @@ class Figure:
     Args:
         path: a PNG or SVG file.
         caption: the sentences below the picture.
-        alt: what the picture shows, for those who cannot see it.
-        dark: the same picture for readers who prefer a dark page; without it the first one is shown on white.
+        alt: what the picture shows, for readers who cannot see it.
+        dark: the same picture for a dark page; without it the light one is shown on white.
     """
 
     path: Path
@@ -83,13 +100,19 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """A table with a caption.  Columns of numbers are aligned to the right.
 
     Args:
         header: the name of each column.
         rows: one sequence of cells for each row, as long as the header; a float is written as `{:.4g}`.
         caption: the sentence above the table.
+
+    Example:
+        >>> from lifted_bregman.reports import PageTable
+        >>> table = PageTable(["solver", "error"], [["lifted", 0.0625]], "Errors.")
+        >>> table.is_numeric(0), table.is_numeric(1)
+        (False, True)
     """
 
     header: Sequence[str]
@@ -105,23 +128,36 @@ class Table:
                 )
 
     def is_numeric(self, column: int) -> bool:
-        """Whether every cell of the column is a number, or text that is one, such as 12.50, 1,000 or 57.2 %."""
+        """Whether every cell of the column is a number or the text of one, such as 12.50, 1,000 or 57.2 %."""
         return bool(self.rows) and all(_NUMBER.fullmatch(_cell(row[column])) for row in self.rows)
 
 
 @dataclass(frozen=True)
 class Listing:
-    """Lines as they stand, such as commands."""
+    """Preformatted lines, such as commands.
+
+    Example:
+        >>> from lifted_bregman.reports import Listing, Page, Section
+        >>> "lifted demo" in Page("A run", "", [Section("Commands", [Listing("lifted demo")])]).html()
+        True
+    """
 
     text: str
 
 
-Block = Text | Heading | Finding | Figure | Table | Charts | Strips | Listing
+Block = Text | Heading | Finding | Figure | PageTable | Charts | Strips | Listing
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands below it, in order."""
+    """A heading and the blocks below it, in order.
+
+    Example:
+        >>> from lifted_bregman.reports import Heading, Page, Section, Text
+        >>> section = Section("Result", [Heading("In short"), Text("It converged.")])
+        >>> "In short" in Page("A run", "What it found.", [section]).html()
+        True
+    """
 
     title: str
     blocks: Sequence[Block]
@@ -129,21 +165,29 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A title, a sentence or two that say what the page shows, and sections.  `write` makes the file."""
+    """A page: title, a summary of one or two sentences, and sections.  `write` makes the file.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from lifted_bregman.reports import Page, Section, Text
+        >>> page = Page("A run", "What it found.", [Section("Result", [Text("It converged.")])])
+        >>> "It converged." in page.write(Path("page.html")).read_text()
+        True
+    """
 
     title: str
     summary: str
     sections: Sequence[Section]
 
     def write(self, path: Path) -> Path:
-        """Writes the page to `path`, whose folder is made if it is missing, and returns it."""
+        """Write the page to `path`, whose folder is made if it is missing, and return the path."""
         html = self.html()
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(html, encoding="utf-8")
         return path
 
     def html(self) -> str:
-        """The page as one string, with every picture inside it."""
+        """Return the page as one string, pictures included."""
         try:
             import jinja2
             from markupsafe import Markup
@@ -157,10 +201,10 @@ class Page:
             cell=_cell,
             strip_uri=_strip_uri,
             colours=lambda palette: Markup(_colours(palette)),
-            # Our own drawing of a chart: matplotlib has escaped the labels in it.
+            # Trusted markup: matplotlib has escaped the labels of the chart.
             drawing=lambda chart: Markup(chart.svg()),
         )
-        kinds: dict[str, type] = {"figure": Figure, "table": Table, "charts": Charts, "strips": Strips}
+        kinds: dict[str, type] = {"figure": Figure, "table": PageTable, "charts": Charts, "strips": Strips}
         kinds |= {"listing": Listing, "heading": Heading, "finding": Finding}
         for name, kind in kinds.items():
             environment.tests[name] = lambda value, kind=kind: isinstance(value, kind)

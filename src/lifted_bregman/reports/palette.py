@@ -1,4 +1,4 @@
-"""The colours of pages and figures, for light and for dark readers.  They stand here and nowhere else."""
+"""The colours of pages and figures, for light and dark pages."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Palette:
-    """Colours of a page and its figures.  Those of curves can be told apart by colour-blind readers (Okabe and Ito).
+    """Colours of a page and its figures.  Colour-blind readers can tell the curves apart (Okabe and Ito).
 
-    suffix  what a picture file in these colours has at the end of its name
+    suffix  ends the names of picture files in these colours
     paper   the background
     ink     text
-    soft    text that may step back
+    soft    less important text
     rule    lines of tables and grids
     link    links
     curves  one colour for each curve, in the order of use
@@ -37,7 +37,7 @@ class Palette:
         return self.curves[1]
 
     def variables(self) -> dict[str, str]:
-        """Name and value of each colour, as CSS variables name them."""
+        """Return the value of each colour by the name of its CSS variable."""
         named = {"ink": self.ink, "soft": self.soft, "paper": self.paper, "rule": self.rule, "link": self.link}
         return named | {f"curve-{number}": colour for number, colour in enumerate(self.curves, start=1)}
 

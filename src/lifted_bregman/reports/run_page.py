@@ -1,4 +1,4 @@
-"""The page of one run, from the folder that `fit(..., out=...)` and `lifted train` leave; nothing is trained for it."""
+"""The page of one run, made from the folder that `fit(..., out=...)` or `lifted train` wrote, without training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lifted_bregman.errors import CheckpointError
 from lifted_bregman.experiments import read_entries
 from lifted_bregman.experiments.runs import SETTINGS
 from lifted_bregman.reports.charts import Chart, Charts, Curve
-from lifted_bregman.reports.page import Block, Listing, Page, Section, Table, Text
+from lifted_bregman.reports.page import Block, Listing, Page, PageTable, Section, Text
 from lifted_bregman.training import RunFolder
 
 Rows = Sequence[Mapping[str, float]]
@@ -30,7 +30,7 @@ _NAMES = {
 }
 _LAYER = re.compile("energy_([1-9][0-9]{0,5})")
 _FRACTIONS = {"accuracy", "validation_accuracy", "sparsity"}
-# title, entries of the rows that it shows, whether it has a logarithmic axis
+# title of a chart, entries of the rows that it shows, whether its axis is logarithmic
 _CHARTS = (
     ("Objective", ("objective", "validation"), True),
     ("Accuracy", ("accuracy", "validation_accuracy"), False),
@@ -40,7 +40,7 @@ _CHARTS = (
 
 
 def run_page(folder: Path) -> Page:
-    """Curves, outcome and settings of the run in `folder`."""
+    """Return the page with curves, outcome and settings of the run in `folder`."""
     rows = _rows(folder)
     ending = RunFolder(folder).result() if (folder / "result.json").is_file() else None
     outcome = "The run has not ended." if ending is None else str(ending.get("message"))
@@ -51,14 +51,14 @@ def run_page(folder: Path) -> Page:
     ]
     settings = folder / SETTINGS
     if settings.is_file():
-        read_entries(settings)  # a file that is none of settings is refused
+        read_entries(settings)  # raises an error unless the file holds settings
         sections.append(Section("Settings", [Listing(settings.read_text(encoding="utf-8").rstrip())]))
     last = rows[-1]
     return Page(
         title=f"Run {folder.resolve().name}",
         summary=(
-            f"{int(last['epoch'])} epochs, {int(last['step'])} steps, {last['seconds']:.1f} seconds in steps. What "
-            "follows is read from the rows of its history."
+            f"{int(last['epoch'])} epochs, {int(last['step'])} steps, {last['seconds']:.1f} seconds in steps. All "
+            "numbers below come from the rows of its history."
         ),
         sections=sections,
     )
@@ -81,14 +81,14 @@ def _rows(folder: Path) -> Rows:
     return rows
 
 
-def _table(rows: Rows) -> Table:
-    """The last row, and the best one by validation where there is a validation set."""
+def _table(rows: Rows) -> PageTable:
+    """Return a table of the last row, and with a validation set of the row with the lowest validation objective."""
     columns = [("last row", rows[-1])]
     if all("validation" in row for row in rows):
         columns.append(("lowest validation", min(rows, key=lambda row: row["validation"])))
     shown = [name for name in _NAMES if name in rows[-1]]
     table = [(_NAMES[name], *(_written(name, row.get(name, math.nan)) for _, row in columns)) for name in shown]
-    return Table(("", *(title for title, _ in columns)), table, "Rows of the history.")
+    return PageTable(("", *(title for title, _ in columns)), table, "Rows of the history.")
 
 
 def _written(name: str, value: float) -> str:

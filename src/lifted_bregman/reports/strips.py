@@ -1,4 +1,4 @@
-"""Strips: rows of small images, such as digits and what an autoencoder makes of them.  Needs the extra `plot`."""
+"""Strips: rows of small images, such as digits and their reconstructions.  Needs the extra `plot`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,22 @@ from numpy.typing import NDArray
 from lifted_bregman.errors import SettingError
 
 _GAP = 2  # transparent pixels between two images
-_POSITIVE, _NEGATIVE = (30, 136, 208), (224, 108, 20)  # to be seen on light and on dark paper
+_POSITIVE, _NEGATIVE = (30, 136, 208), (224, 108, 20)  # visible on light and on dark pages
 
 
 @dataclass(frozen=True, eq=False)
 class Strip:
     """Images side by side, of shape (count, height, width).
 
-    label   what the row is
+    label   the name of the row
     images  grey values, 0 for black and 1 for white; with `signed`, numbers around 0
-    signed  positive numbers are blue and negative ones orange, the stronger the larger; zero is a faint grey
+    signed  whether to draw positive numbers blue, negative ones orange, and zeros in a faint grey; the opacity grows
+      with the absolute value
+
+    Example:
+        >>> from lifted_bregman.reports import Strip
+        >>> Strip("inputs", np.zeros((5, 8, 8))).images.shape
+        (5, 8, 8)
     """
 
     label: str
@@ -36,7 +42,7 @@ class Strip:
             )
 
     def png(self) -> bytes:
-        """The row as a PNG file with one pixel for each number."""
+        """Return the row as a PNG file with one pixel for each number."""
         try:
             from PIL import Image
         except ImportError as error:
@@ -57,7 +63,13 @@ class Strips:
 
     strips   at least one
     caption  the sentences below them
-    alt      what they show, for those who cannot see it
+    alt      what they show, for readers who cannot see it
+
+    Example:
+        >>> from lifted_bregman.reports import Page, Section, Strip, Strips
+        >>> strips = Strips([Strip("inputs", np.zeros((5, 8, 8)))], "Five black images.", "five black squares")
+        >>> "five black squares" in Page("A run", "", [Section("Images", [strips])]).html()
+        True
     """
 
     strips: Sequence[Strip]
@@ -72,13 +84,13 @@ class Strips:
 
 
 def _grey(images: NDArray[np.floating[Any]]) -> NDArray[np.uint8]:
-    """(count, height, width, 2): grey value and opacity."""
+    """Return grey values and opacity, (count, height, width, 2)."""
     grey = np.rint(255 * np.nan_to_num(images).clip(0.0, 1.0)).astype(np.uint8)
     return np.stack([grey, np.full_like(grey, 255)], axis=-1)
 
 
 def _signed(images: NDArray[np.floating[Any]]) -> NDArray[np.uint8]:
-    """(count, height, width, 4): colour by sign, opacity by the root of the size; zeros are a faint grey."""
+    """Return colours by sign and opacity by √|value|, (count, height, width, 4); zeros are a faint grey."""
     values = np.nan_to_num(images)
     largest = np.abs(values).max() or 1.0
     opacity = np.where(values == 0.0, 28, 80 + np.rint(175 * np.sqrt(np.abs(values) / largest)))

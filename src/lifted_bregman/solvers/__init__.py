@@ -2,10 +2,7 @@
 
 from lifted_bregman.solvers import baselines
 from lifted_bregman.solvers._admm_blocks import ResidualBalancing
-from lifted_bregman.solvers._batches import Source
 from lifted_bregman.solvers._callbacks import Callback
-from lifted_bregman.solvers._interface import Batch, Solver, SolverState
-from lifted_bregman.solvers._loop import Run, run
 from lifted_bregman.solvers._meter import Meter
 from lifted_bregman.solvers.acceleration import Acceleration, Anderson, HeavyBall, Nesterov, NoAcceleration
 from lifted_bregman.solvers.adabreg import AdaBreg
@@ -13,6 +10,7 @@ from lifted_bregman.solvers.admm import ADMM
 from lifted_bregman.solvers.agreement import Agreement, Stop
 from lifted_bregman.solvers.asynchronous_piag import AsynchronousPIAG, AsynchronousState
 from lifted_bregman.solvers.asynchronous_teams import AsynchronousTeam, AtRandom, InTurn, Recorded, SimulatedTeam
+from lifted_bregman.solvers.batches import Source
 from lifted_bregman.solvers.block_solvers import BlockSolution, minimise_block
 from lifted_bregman.solvers.bregman_iterations import BregmanIterations
 from lifted_bregman.solvers.constrained import Constrained
@@ -21,7 +19,10 @@ from lifted_bregman.solvers.data_ranks import DataRanks
 from lifted_bregman.solvers.directions import Direction, LiftedDirection
 from lifted_bregman.solvers.gram import GramSweep
 from lifted_bregman.solvers.implicit_sgd import Coupling, ImplicitSGD, ParameterUpdate, Space
+from lifted_bregman.solvers.inner_steps import Corrected, InnerStep, LayerByLayer, Literal, LoopOrder, Majorised, Sweeps
+from lifted_bregman.solvers.interface import Batch, Solver, SolverState
 from lifted_bregman.solvers.linbreg import LinBreg
+from lifted_bregman.solvers.loop import Run, run
 from lifted_bregman.solvers.model_averaging import ImplicitParallel, ModelAveraging, OneProcess, Team
 from lifted_bregman.solvers.outcome import Outcome, Result
 from lifted_bregman.solvers.piag import PIAG
@@ -29,7 +30,6 @@ from lifted_bregman.solvers.pipelined_sweep import PipelinedSweep
 from lifted_bregman.solvers.primal_dual import DualityGap, PrimalDual
 from lifted_bregman.solvers.proximal_gradient import ProximalGradient
 from lifted_bregman.solvers.random_coordinate_descent import RandomCoordinateDescent
-from lifted_bregman.solvers.readings import Corrected, LayerByLayer, Literal, LoopOrder, Majorised, Reading, Sweeps
 from lifted_bregman.solvers.saga import SAG, SAGA
 from lifted_bregman.solvers.schedules import (
     Constant,
@@ -91,6 +91,7 @@ __all__ = [
     "ImplicitParallel",
     "ImplicitSGD",
     "InTurn",
+    "InnerStep",
     "Jacobi",
     "LayerByLayer",
     "LiftedDirection",
@@ -113,7 +114,6 @@ __all__ = [
     "PrimalDual",
     "ProximalGradient",
     "RandomCoordinateDescent",
-    "Reading",
     "Recorded",
     "ResidualBalancing",
     "Result",

@@ -4,10 +4,10 @@ Both sub-problems have a smooth term of an affine image and a rest, min_v h(Kv) 
 
     min h(z) + g(u)  subject to  z = Kv,  u = v
 
-with multipliers μ of the first and ν of the second constraint.  One iteration has v by a ridge solve, (z, u) by
-proximal maps, then μ and ν.  z and u do not touch each other, so that this is ADMM with two blocks, which converges in
-either order of the two.  It starts with z = Kv, u = v and the multipliers that make z and v optimal there: at a
-minimiser nothing moves.
+with multipliers μ of the first and ν of the second constraint.  One iteration computes v by a ridge solve, (z, u) by
+proximal maps, then μ and ν.  z and u are not coupled.  This is therefore ADMM with two blocks, and converges in either
+order of the two.  It starts with z = Kv, u = v and the multipliers that make z and v optimal there, so that a minimiser
+is a fixed point.
 """
 
 from __future__ import annotations
@@ -35,13 +35,21 @@ class ResidualBalancing:
 
         δ ← factor·δ  if primal > ratio·dual,     δ ← δ/factor  if dual > ratio·primal
 
-    every `every` iterations of a block, during its first `until` ones: convergence needs a δ that ends up constant.
-    The multipliers are not scaled by δ, so that they stay as they are.  (Boyd et al. 2011, Section 3.4.1.)
+    after every `every` iterations of a block, up to iteration `until`: convergence needs a δ that is constant in the
+    end.  The multipliers are not scaled by δ, and need no change.  (Boyd et al. 2011, Section 3.4.1.)
 
     ratio   > 1
     factor  > 1
     every   at least 1
     until   at least 0
+
+    Example:
+        >>> from lifted_bregman.solvers import ResidualBalancing
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> problem = lb.lift(nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1)), loss=lb.SquaredError())
+        >>> result = lb.fit(problem, (X, X.abs()), solver=lb.ADMM(balancing=ResidualBalancing(ratio=5.0)), epochs=5)
+        >>> result.history[-1]["energy"] < result.history[0]["energy"]
+        True
     """
 
     ratio: float = 10.0
@@ -69,7 +77,7 @@ class ResidualBalancing:
 
 @dataclass(frozen=True)
 class InnerSettings:
-    """What both blocks need to know."""
+    """The settings of `ADMM` that both block iterations use."""
 
     iterations: int
     tolerance: float
@@ -79,12 +87,16 @@ class InnerSettings:
 
 @dataclass(frozen=True)
 class InnerResult:
-    """Residuals of the last iteration and the δ to go on with."""
+    """How the iterations on one block ended."""
 
     primal: float
+    """The primal residual of the last iteration."""
     dual: float
+    """The dual residual of the last iteration."""
     coupling: float
+    """δ for the next visit of the block."""
     iterations: int
+    """The number of iterations done."""
 
 
 def conjugate_prox(layer: Layer, r: Tensor, delta: float) -> tuple[Tensor, Tensor]:
@@ -107,6 +119,7 @@ def parameter_block(
     ν exist only where P_l is neither absent nor SquaredL2; otherwise P_l goes into the ridge solve.  The order is that
     of the appendix: Θ, then (z, V), then the multipliers.  Correction of the print: (W, b) are one solve over [X 1].
     """
+    # A = [X_{l-1} 1], Θ and views of it by name, c = λ_l/s
     own, x, c = problem.network[layer], point.x[layer], problem.weight(layer) / point.samples
     f = own.map
     assert isinstance(f, Dense)
@@ -114,6 +127,7 @@ def parameter_block(
     A = design(f, inputs)
     on_weight, theta = weight_columns(f, A), packed(f)
     views = unpacked(f, theta)
+    # Where P_l is treated: α of SquaredL2 in the ridge solve, any other P_l in the copy V; a = mean_j ‖A_j‖²
     alpha = float(penalty.weight) if isinstance(penalty, SquaredL2) and not problem.anchors else 0.0
     copied = problem.has_parameter_prox(layer) and (problem.anchors or not isinstance(penalty, SquaredL2))
     a = float(A.square().sum(0).mul_(on_weight).sum() / on_weight.sum().clamp(min=1.0)) or 1.0
@@ -122,6 +136,7 @@ def parameter_block(
         shared = a * on_weight if copied else torch.zeros_like(on_weight)
         return Ridge(A, c, c * shared + (alpha * on_weight + settings.prox_weight) / delta)
 
+    # Start: z = AΘ, V = W, and the multipliers for which z and Θ are optimal there
     z, mu, slope = point.z(layer), -point.residual(layer), torch.empty_like(theta)
     into = unpacked(f, slope)
     V = views["weight"].clone() if copied else theta
@@ -131,6 +146,7 @@ def parameter_block(
 
     def iterate(delta: float) -> tuple[float, float]:
         nonlocal z, mu, V
+        # Θ ← Θ - (Hessian of L in Θ)⁻¹ ∂L/∂Θ, the exact minimiser of L over Θ
         f.accumulate_parameters(inputs, torch.add(mu, z - point.z(layer), alpha=delta), into, scale=-c, decay=0.0)
         problem.work.parameter_gradients += 1
         if alpha:
@@ -139,15 +155,18 @@ def parameter_block(
             torch.sub(V, views["weight"], out=gap)
             into["weight"].sub_(nu, alpha=c * a).sub_(gap, alpha=c * a * delta)
         size = norm(x) + norm(x - mu) + delta * (norm(z) + norm(point.z(layer)))
-        if norm(slope) > eps * c * norm(A) * size:  # else it is rounding, which adds up where A sees nothing
+        if norm(slope) > eps * c * norm(A) * size:  # a smaller slope is rounding, which would add up in the kernel of A
             theta.sub_(ridge.solve(slope).div_(delta))
             write_parameters(f, views)
             point.parameters_changed(layer)
+        # z ← prox_{φ*/δ}( AΘ + (x - μ)/δ ),  μ ← μ + δ(z - AΘ)
         image, last = point.z(layer), z
         z, p = conjugate_prox(own, torch.add(x - mu, image, alpha=delta), delta)
         problem.work.prox_maps += 1
-        mu = x - p  # μ + δ(z - AΘ)
+        mu = x - p  # by Moreau's identity
+        # Residuals: primal ‖z - AΘ‖², dual ‖z - z_last‖²
         primal, dual = _square(z - image), _square(z - last)
+        # V ← prox_{P/(caδ)}( W - ν/δ ),  ν ← ν + δ(V - W)
         if copied:
             moved = V
             ahead = torch.sub(views["weight"], nu, alpha=1.0 / delta)
@@ -162,6 +181,7 @@ def parameter_block(
         if alpha or settings.prox_weight:
             ridge = factorise(delta)
 
+    # Iterations, then W = V
     result = _iterate(iterate, delta, settings, rescaled)
     if copied:
         views["weight"].copy_(V)  # feasible, and exactly sparse where P_l makes it so
@@ -179,6 +199,7 @@ def variable_block(
 
     Corrections of the print: the v-update keeps its coupling to x, and the multipliers are added to.
     """
+    # u, the term that reads x_l, and the ridge system of the v-update
     (above,) = problem.links.readers[layer]
     upper = problem.network[above]
     f, own_weight, upper_weight = upper.map, problem.weight(layer), problem.weight(above)
@@ -186,6 +207,7 @@ def variable_block(
     x_upper, z_own, v = point.x[above], point.z(layer), point.x[layer]
     W = f.module.weight.detach()
     ridge = Ridge(W, upper_weight, W.new_full((W.shape[1],), own_weight))  # the same for every δ
+    # Start: z = f_u(v), x = v, and the multipliers for which z and v are optimal there
     image, mu = point.z(above), -point.residual(above)
     nu = f.pull_back_input(v, mu).mul(upper_weight / own_weight)
     problem.work.adjoints += 1
@@ -193,8 +215,10 @@ def variable_block(
 
     def iterate(delta: float) -> tuple[float, float]:
         nonlocal x, v, image, mu, nu
+        # x and z by proximal maps
         x = problem.variable_prox(layer, torch.add(v, z_own + nu, alpha=1.0 / delta), 1.0 / (own_weight * delta))
         z, _ = conjugate_prox(upper, torch.add(x_upper - mu, image, alpha=delta), delta)
+        # v ← v - (Hessian of L in v)⁻¹ ∂L/∂v, the exact minimiser of L over v
         pulled = f.pull_back_input(v, torch.add(mu, z - image, alpha=delta))
         slope = torch.add(nu, v - x, alpha=delta).mul_(own_weight).sub_(pulled, alpha=upper_weight)
         move = ridge.solve(rows(f, slope)).div_(delta).reshape(v.shape)
@@ -203,6 +227,7 @@ def variable_block(
         problem.work.prox_maps += 1
         problem.work.adjoints += 1
         problem.work.forward_maps += 1
+        # μ ← μ + δ(z - f_u(v)),  ν ← ν + δ(v - x); then the residuals
         mu = torch.add(mu, z - image, alpha=delta)
         nu = torch.add(nu, v - x, alpha=delta)
         primal = upper_weight * _square(z - image) + own_weight * _square(v - x)

@@ -1,4 +1,4 @@
-"""What the inner steps of one batch share: norms, inputs, and factorisations."""
+"""Memory shared by the inner steps of one batch: norms, inputs and factorisations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lifted_bregman.problem.curvature import FollowedMemory, PowerMemory
 
 
 class BatchMemory(FollowedMemory):
-    """The vectors of the power iterations, with what holds for the present batch only."""
+    """The vectors of the power iterations, and factorisations that are valid for the present batch only."""
 
     def __init__(self, memory: PowerMemory) -> None:
         super().__init__(memory)
@@ -19,4 +19,4 @@ class BatchMemory(FollowedMemory):
         self.residual = torch.zeros(1)
         """d_L before the last move of Θ_L."""
         self.fallbacks = 0
-        """How many steps had no finite solution and were replaced by gradient steps."""
+        """The number of steps without a finite solution, which gradient steps replaced."""

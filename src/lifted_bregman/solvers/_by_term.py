@@ -1,11 +1,11 @@
-"""A solver's state where ranks share the terms: what a rank keeps of it, and how the whole is put together.
+"""A solver's state where ranks share the terms: the part of each rank, and how the parts are gathered.
 
 A state declares by its types what belongs to a term (see `SolverState`).  In the entries of `state_dict` that is
 
     a mapping with integer keys    one entry for each term: copies of Θ_l, vectors of power iterations, metrics by term
     {"LiftedState": ...}           the variables, of which a rank holds those of `Partition.held`
 
-and everything else is the same on every rank.  What counts something is added up, and continues on rank 0.
+All other entries are the same on every rank.  Counters are summed over ranks; a resumed run keeps them on rank 0.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _VARIABLES = "LiftedState"
 
 
 def own_terms(entries: Mapping[str, Any], partition: Partition, counts: Sequence[str]) -> dict[str, Any]:
-    """What a rank keeps of a whole state, as `state_dict` gives it."""
+    """The part of a rank of the whole state, in the form of `state_dict`."""
     own: dict[str, Any] = _own(entries, partition)
-    if partition.rank < partition.count - 1:  # numbers of the whole run are then the last rank's, until the next step
+    if partition.rank < partition.count - 1:  # until the next step only the last rank has metrics of the whole run
         own["metrics"] = {name: value for name, value in own["metrics"].items() if is_by_term(value)}
     return own | {name: 0 for name in counts if name in own and partition.rank > 0}
 
 
 def collected(entries: Mapping[str, Any], border: Border, counts: Sequence[str]) -> dict[str, Any]:
-    """The whole state from the parts of all ranks, on rank 0; the part of this rank on the others."""
+    """The whole state, gathered on rank 0; other ranks return their own part."""
     terms: dict[Any, Any] = {}
     for part in border.collect(_terms_only(entries, border.partition)):
         terms = _union(terms, part)
@@ -42,7 +42,7 @@ def collected(entries: Mapping[str, Any], border: Border, counts: Sequence[str])
 
 
 def added_up(entries: Mapping[str, Any], border: Border, counts: Sequence[str]) -> dict[str, Any]:
-    """The counts that are among the entries of any rank, as sums over those that share the terms."""
+    """The counters among the entries, summed over the ranks that share the terms."""
     if not counts:
         return {}
     own = [entries.get(name, 0) for name in counts]
@@ -71,7 +71,7 @@ def _own(value: Any, partition: Partition) -> Any:
 
 
 def _terms_only(value: Mapping[Any, Any], partition: Partition) -> dict[Any, Any]:
-    """What belongs to a term, without the rest; variables by layer."""
+    """The entries that belong to a term; variables by layer."""
     if is_by_term(value):
         return dict(value)
     if set(value) == {_VARIABLES}:
@@ -82,13 +82,13 @@ def _terms_only(value: Mapping[Any, Any], partition: Partition) -> dict[Any, Any
 
 
 def _union(first: Mapping[Any, Any], second: Mapping[Any, Any]) -> dict[Any, Any]:
-    """The entries of both; of what both have, that of the first."""
+    """The entries of both; the first takes precedence."""
     shared = {key: _union(first[key], entry) for key, entry in second.items() if isinstance(first.get(key), Mapping)}
     return {**second, **first, **shared}
 
 
 def _replaced(entries: Mapping[str, Any], terms: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries, with what belongs to a term as `terms` has it."""
+    """The entries, with those that belong to a term replaced by `terms`."""
     found = dict(entries)
     for key, entry in terms.items():
         if key == _VARIABLES:
@@ -99,5 +99,5 @@ def _replaced(entries: Mapping[str, Any], terms: Mapping[str, Any]) -> dict[str,
 
 
 def _alike(total: float, value: Any) -> Any:
-    """A total as the number or tensor () that it was made of."""
+    """A total in the type of `value`: a number, or a tensor of shape ()."""
     return torch.full_like(value, total) if isinstance(value, Tensor) else type(value)(total)

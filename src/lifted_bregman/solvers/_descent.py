@@ -35,8 +35,8 @@ def descend(
 ) -> None:
     """Θ_l ← prox_{tP_l}( (1 - tτ)Θ_l + tτΘ_l⁰ - t ∇_{Θ_l}H ), in place.
 
-    Without a P_l no tensor of a weight's size is made, unless samples are shared and the gradient has to be sent.  A
-    weight in sample space keeps Θ_l⁰ by itself, and needs no anchor; of it the rows of d_l are sent.
+    Without a P_l no tensor of a weight's size is allocated, unless ranks share the samples and have to sum the
+    gradient.  A weight in sample space stores Θ_l⁰ itself and needs no anchor; its ranks gather the rows of d_l.
     """
     f = problem.network[layer].map
     parameters = {name: p.detach() for name, p in f.parameters.items()}
@@ -44,6 +44,7 @@ def descend(
         return
     t, t_bias, tau, tau_bias = steps
     in_samples = isinstance(f, FactoredDense)
+    # dense layer without P_l: one product adds -t ∇H and t τ Θ⁰ to the scaled weight
     if isinstance(f, Dense) and not problem.has_parameter_prox(layer) and (point.shard.whole or in_samples):
         problem.work.parameter_gradients += 1
         share, x = problem.weight(layer) / point.samples, point.read(layer)
@@ -63,10 +64,12 @@ def descend(
             bias.add_(d.sum(0), alpha=-t_bias * share)
         point.parameters_changed(layer)
         return
+    # any other map: Θ ← (1 - tτ)Θ - t ∇H; biases apart if their t or τ differs
     apart: dict[str, Tensor] = {}
     if (t, tau) != (t_bias, tau_bias):
         apart = {name: torch.zeros_like(p) for name, p in parameters.items() if p.ndim < 2}
     problem.accumulate_parameter_gradient(point, layer, parameters | apart, scale=-t, decay=1.0 - t * tau)
+    # + t τ Θ⁰, then prox_{tP_l}
     for name, p in parameters.items():
         pull = t * tau
         if name in apart:
@@ -88,6 +91,6 @@ def moved_variable(problem: LiftedProblem, point: Point, layer: int, t: float) -
 
 
 def rms(residual: Tensor, shard: Shard = WHOLE) -> float:
-    """‖d‖/√s over the samples of the batch, a number that shows when a run has diverged."""
+    """‖d‖/√s over the samples of the batch; it is not finite once a run has diverged."""
     (length,) = join_norms(shard, norm(residual))
     return length / math.sqrt(shard.samples(len(residual)))

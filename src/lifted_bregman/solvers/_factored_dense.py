@@ -27,19 +27,19 @@ class FactoredDense(Dense):
         x Wᵀ = x W⁰ᵀ + ((x Rᵀ) s) C             d W = d W⁰ + ((d Cᵀ) s) R
 
     Only x W⁰ᵀ, once for each new x, and d W⁰ are of a weight's size.  The vector v of the power iteration for ‖W‖₂
-    goes with them as one more row, [x; v] W⁰ᵀ and then [d; Wv] W⁰, and so costs no pass over W⁰ of its own.
-    The bias is the module's own and is moved as it is.
+    is one more row of these products, [x; v] W⁰ᵀ and then [d; Wv] W⁰, and costs no extra pass over W⁰.  The bias is
+    moved in place.
 
-    x is recognised by its memory, which must not be changed in place between calls; where ranks share a batch it must
-    be the same tensor, for empty ones have no memory.
+    A repeated x is recognised by its memory, which must not be changed in place between calls.  Where ranks share a
+    batch it must be the same tensor object, because empty shards have no memory.
 
     Where ranks share a batch, x and d are the rows of this rank, and R_i and C_i the rows of all, so that W is the
-    same on each: x is gathered once, in place of a sum of gradients at each step.  The power iteration then goes
-    alone, since the bits of a row of a product may depend on how many others there are.
+    same on each: x is gathered once, and no gradient is summed over ranks.  The power iteration is then computed
+    apart, because the bits of one row of a product may depend on the number of rows.
 
-    blocks  how many factors are expected; there is room for more
-    memory  where the power iteration for ‖W‖₂ keeps its vector, under the name `key`
-    shard   which rows of the batch are here
+    blocks  the expected number of factors, for which memory is allocated; it grows for more
+    memory  the vectors of power iterations; that for ‖W‖₂ has the name `key`
+    shard   the rows of the batch on this rank
     """
 
     def __init__(self, dense: Dense, blocks: int, memory: PowerVectors, key: str, shard: Shard = WHOLE) -> None:
@@ -50,8 +50,8 @@ class FactoredDense(Dense):
         self._R, self._C, self._s = W[:0], W.t()[:0], W[:0, 0]
         self._rank = 0
         self._x: Tensor | None = None
-        self._start = self._all = 0  # X of all stands in R[start : start + all]
-        self._count = 0  # one's own rows of X
+        self._start = self._all = 0  # X of all ranks is R[start : start + all]
+        self._count = 0  # the number of this rank's rows of X
         self._vector: Tensor | None = None  # v, in the row after X
         self._base = self._low = self._own_gram = W  # [X; v] W⁰ᵀ, [X; v] (W - W⁰)ᵀ, [X; v] Xᵀ
         self._z = self._shift = W  # the rows of X in the first two
@@ -60,10 +60,10 @@ class FactoredDense(Dense):
         self._trained = dense.parameters
         self._bias = None if self.module.bias is None else self.module.bias.detach()
         self.initial_bias = None if self._bias is None else self._bias.clone()
-        """b⁰."""
+        """b⁰, (out,); None without a bias."""
 
     def reuse(self, other: FactoredDense) -> None:
-        """Takes the memory of a map of the same layer that was written and is no longer needed."""
+        """Takes over the buffers of an earlier map of the same layer, which must not be used any more."""
         kept = (other._R, other._C, other._s, other._stack)
         own = (self._R, self._C, self._s, self._stack)
         if all(_alike(a, b) for a, b in zip(kept, own, strict=True)):
@@ -140,7 +140,7 @@ class FactoredDense(Dense):
 
     @no_graph
     def shift(self, x: Tensor) -> Tensor:
-        """X (W - W⁰)ᵀ + b - b⁰, what the moves have added to one's own rows of z, in new memory."""
+        """X (W - W⁰)ᵀ + b - b⁰ for this rank's rows: the change of z since the start of the batch, in new memory."""
         self._take(x)
         if self._rank:
             shift = self._shift.clone()
@@ -191,7 +191,7 @@ class FactoredDense(Dense):
         return self._R[: self._rank], self._C[: self._rank].t(), self._s[: self._rank]
 
     def _with_image(self, d: Tensor) -> Tensor:
-        """[d; Wv], in memory that the next call takes again."""
+        """[d; Wv], in a buffer that the next call overwrites."""
         if len(self._stack) != self._count + 1:
             self._stack = d.new_empty(self._count + 1, d.shape[1])
         self._stack[: self._count] = d
@@ -229,7 +229,7 @@ class FactoredDense(Dense):
             self._shift = self._low[: self._count]
 
     def _forget(self) -> None:
-        """Leaves no factor but the present X."""
+        """Drops all factors, and keeps the present X."""
         if self._start:
             self._R[: self._all] = self._R[self._start : self._start + self._all].clone()
         self._start = self._rank = 0
@@ -250,7 +250,7 @@ def _longer(t: Tensor, length: int) -> Tensor:
 
 
 def with_maps(problem: LiftedProblem, maps: Mapping[int, FactoredDense]) -> LiftedProblem:
-    """The same problem, with its settings, counters and parameters, seen through these maps."""
+    """A view of the problem in which these maps replace those of the layers; all else is shared with the problem."""
     if not maps:
         return problem
     network = problem.network

@@ -1,15 +1,14 @@
 """The table of last gradients that PIAG, SAG, SAGA and PrimalDual share.
 
 The gradient of sample i in Θ_l is λ_l J_Θ(x_{l-1})ᵀ d_l.  For maps that are affine in Θ_l it is a product of x_{l-1}
-and d_l, and these are what the table holds: d_l in a tensor of its own, x_{l-1} in the sample's row of the variables,
-which changes only when the sample is visited.  What has the size of a weight is the mean of all gradients, once.
+and d_l.  The table therefore stores d_l.  x_{l-1} is the sample's row of the variables, which changes only when the
+sample is visited.  The mean of all gradients is the only tensor of a weight's size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,45 +17,42 @@ from lifted_bregman._no_graph import no_graph
 from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import layers
 from lifted_bregman.problem.curvature import parameter_curvature, step_for
-from lifted_bregman.solvers._anchor import Anchor, clear, copied
 from lifted_bregman.solvers._descent import rms
-from lifted_bregman.solvers._interface import Batch, Solver, lacking
 from lifted_bregman.solvers._persistent import (
     PersistentState,
     StepSize,
-    all_places,
     fetch,
-    places,
-    start,
+    set_rows,
+    set_rows_of_all_ranks,
+    start_variables,
     store,
     sweep_variables,
 )
+from lifted_bregman.solvers.interface import Batch
+from lifted_bregman.solvers.parameters import LayerTensors, zero_parameters
 from lifted_bregman.solvers.schedules import as_schedule
 from lifted_bregman.solvers.steps import CurvatureStep
+
+REBUILT = "because old gradients are rebuilt from x_{l-1} and d_l"
+"""Why these solvers need affine maps."""
 
 
 @dataclass
 class TableState(PersistentState):
-    """The table, the mean of its gradients, when each row was written, and the largest curvature of a batch so far."""
+    """Every sample's last gradient, stored as d_l and x_{l-1}; the mean of these gradients; the step of each visit."""
 
     residuals: dict[int, Tensor] = field(default_factory=dict)
     """d_l of every sample at its last visit, times its weight if it has one; 0 before the first."""
-    mean: Anchor = field(default_factory=dict)
+    mean: LayerTensors = field(default_factory=dict)
     """(1/s) Σ_i of the table's gradients."""
     written: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
     """The step of each sample's last visit; -1 before the first."""
     curvature: dict[int, float] = field(default_factory=dict)
-
-
-def require_affine(solver: Solver[Any], problem: LiftedProblem) -> None:
-    """Refuses maps whose old gradients cannot be rebuilt from x_{l-1} and d_l."""
-    others = [layer.path for layer in problem.network if not layer.map.affine]
-    if others:
-        raise lacking(solver, "maps that are affine in their parameters", f"{others[0]} is not known to be")
+    """The largest Lipschitz constant of a batch so far, by layer."""
 
 
 Signals = Callable[[Point, Point], dict[int, Tensor]]
-"""Moves the X of a batch, at the second point, from where they were, the first; returns d_l by term."""
+"""Moves the batch's X at the second point, which starts as a copy of the first; returns d_l by term."""
 
 
 def start_table(problem: LiftedProblem, batch: Batch, *, frozen: bool = False) -> TableState:
@@ -65,14 +61,13 @@ def start_table(problem: LiftedProblem, batch: Batch, *, frozen: bool = False) -
     frozen  whether terms without trained parameters have a row for each sample too
     """
     state = TableState()
-    start(problem, state, batch)
+    start_variables(problem, state, batch)
     point = fetch(problem, state, batch)
     for layer in layers(problem.depth):
         d = point.x[layer]  # as large as the residual
         if frozen or problem.network[layer].map.parameters:
             state.residuals[layer] = d.new_zeros((batch.total, *d.shape[1:]))
-    state.mean = copied(problem)
-    clear(state.mean)
+    state.mean = zero_parameters(problem)
     state.written = torch.full((batch.total,), -1, dtype=torch.int64, device=batch.X.device)
     return state
 
@@ -103,6 +98,7 @@ def advance(
     c is `correction`: 1 for the aggregated gradient, s/|B| for SAGA's unbiased direction.  A `CurvatureStep` has
     t = factor / (divisor(l) · L_l), L_l the largest Lipschitz constant of a batch so far.
     """
+    # X_B moves; d_l of the old Θ
     old = fetch(problem, state, batch)
     point = batch.point(problem, old.state)
     found = signals(old, point)  # of the old Θ
@@ -113,6 +109,7 @@ def advance(
                 _write_rows(state.residuals[layer], point.weigh(found[layer]), batch)
             continue
         t = _step_size(problem, point, layer, step, divisor(layer), state)
+        # Θ_l ← prox_{tP_l}( Θ_l - t [ (1 - c)·(mean before) + c·(mean after) ] ), and the rows of the table
         d = point.weigh(found[layer])
         if correction != 1.0:
             _add(parameters, mean, -t * (1.0 - correction))
@@ -123,15 +120,15 @@ def advance(
                 parameters[name].copy_(value)
         state.term_metric("step")[layer] = t
     state.term_metric("residual")[problem.depth] = rms(found[problem.depth], point.shard)
-    state.written[all_places(batch)] = state.steps
+    state.written[set_rows_of_all_ranks(batch)] = state.steps
     store(state, batch, point)
     state.steps += 1
 
 
 def oldest(state: TableState, batch: Batch) -> int:
-    """How many steps ago the oldest row of the table was written, once the batch of this step is."""
+    """The age in steps of the table's oldest row, after this step has written the batch's rows."""
     age = state.steps - state.written
-    age[all_places(batch)] = 0
+    age[set_rows_of_all_ranks(batch)] = 0
     return int(age.max())
 
 
@@ -146,7 +143,7 @@ def _write(
     """mean ← mean + (λ/s)( J(x)ᵀd - J(x_old)ᵀd_old ), and d into the table."""
     f, (x, d), (x_old, table) = problem.network[layer].map, new, old
     shard, scale = batch.shard, problem.weight(layer) / len(table)
-    d_old = table.index_select(0, places(batch))
+    d_old = table.index_select(0, set_rows(batch))
     change = mean if shard.whole else {name: torch.zeros_like(m) for name, m in mean.items()}
     if x is x_old:
         f.accumulate_parameters(x, d - d_old, change, scale=scale)
@@ -161,8 +158,8 @@ def _write(
 
 
 def _write_rows(table: Tensor, d: Tensor, batch: Batch) -> None:
-    """The rows of the batch, those of all ranks."""
-    table.index_copy_(0, all_places(batch), batch.shard.all_rows(d))
+    """Writes the rows of the batch, gathered from all ranks."""
+    table.index_copy_(0, set_rows_of_all_ranks(batch), batch.shard.all_rows(d))
 
 
 def _parameters(problem: LiftedProblem, layer: int) -> dict[str, Tensor]:

@@ -7,19 +7,19 @@ from typing import Any
 
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem
-from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
-from lifted_bregman.solvers._loop import Stalled
+from lifted_bregman.solvers.interface import Batch, Solver, SolverState, lacking
+from lifted_bregman.solvers.outcome import Stalled
 
 
 def require_no_anchor(solver: Solver[Any], problem: LiftedProblem, missing: str) -> None:
-    """An error if the energy has a term (τ/2)‖Θ - Θ⁰‖², for solvers that do not move parameters by `parameter_prox`."""
+    """An error if the energy has a term (τ/2)‖Θ - Θ⁰‖², which the caller's updates of Θ would leave out."""
     if problem.anchors:
         required = f"a problem without a proximal term (τ/2)‖Θ - Θ⁰‖², here with τ = {problem.anchor_weight:g}"
         raise lacking(solver, required, missing)
 
 
 def require_deterministic(solver: Solver[Any]) -> None:
-    """An error unless `solver` is one that can solve a sub-problem."""
+    """An error unless `solver` can solve a sub-problem."""
     if not isinstance(solver, Solver) or solver.minibatch:
         raise SettingError(f"solver is {solver!r}; it must be a deterministic solver such as ProximalGradient().")
 

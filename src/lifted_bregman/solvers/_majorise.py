@@ -27,10 +27,10 @@ def majorise(
     anchor: Mapping[str, Tensor],
     memory: BatchMemory,
 ) -> None:
-    """Θ_l ← argmin of the quadratic of curvature (λ_l/s) AᵀA + τI that touches the block's objective from above.
+    """Θ_l ← argmin of the quadratic majorant of the block's objective, with curvature (λ_l/s) AᵀA + τI.
 
-    The objective is E + (τ/2)‖Θ_l - Θ_l⁰‖² and A holds the columns of [X_{l-1} 1] that are trained.  A step without a
-    finite solution is a gradient step with a bound of the curvature, and is counted in the memory.
+    The objective is E + (τ/2)‖Θ_l - Θ_l⁰‖² and A holds the columns of [X_{l-1} 1] that are trained.  If the
+    system has no finite solution, a gradient step with a bound of the curvature is taken and counted in the memory.
     """
     f, x = problem.network[layer].map, point.read(layer)
     assert isinstance(f, Dense)
@@ -76,7 +76,7 @@ def _in_samples(
 ) -> bool:
     """Θ - Θ⁰ ← γ(Θ - Θ⁰) + AᵀC, C = (cK + (τ + ε)I)⁻¹ c ( (1 - γ)(Z - Z⁰) - d ), γ = ε/(τ + ε), where Z = AΘ.
 
-    With ε = 0 what was there before is forgotten, so that C has as many rows as the batch however often A has changed.
+    With ε = 0 earlier factors have the weight γ = 0, so that C has as many rows as the batch after any number of steps.
     """
     f, x, d = problem.network[layer].map, point.read(layer), point.residual(layer)
     assert isinstance(f, FactoredDense)

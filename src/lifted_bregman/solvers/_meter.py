@@ -1,4 +1,4 @@
-"""What the steps of an epoch say about training: the objective of each batch, at the parameters before its step."""
+"""Running means over an epoch: the objective of each batch at the parameters before its step."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from lifted_bregman.problem.point import Point
 
 if TYPE_CHECKING:
     from lifted_bregman.problem import LiftedProblem
-    from lifted_bregman.solvers._interface import Batch
+    from lifted_bregman.solvers.interface import Batch
 
 
 class Meter:
-    """Sums over the samples of an epoch, and those of the batch under way.
+    """Means of objective and accuracy over the samples of an epoch so far.
 
         running_objective = Σ_b |b| F_b(Θ_b) / Σ_b |b|        Θ_b the parameters before the step on batch b
 
-    A step that computes a forward pass hands it in by `see` or `see_outputs`, at no further map; the first of a step
-    counts.  For a solver that does not, the run measures the batch before the step.
+    A solver whose step computes a forward pass reports it by `see`, `see_forward` or `see_outputs`, at no extra cost;
+    the first report of a step counts.  For other solvers the run evaluates the batch before the step.
 
-    classify  whether predictions are counted too
+    classify  whether correct predictions are counted too
     """
 
     def __init__(self, classify: bool) -> None:
         self.classify = classify
         self.from_steps = False
-        """Whether the solver's steps hand in their forward passes."""
+        """Whether the solver's steps report their forward passes."""
         self._fresh = False
         self._batch: tuple[Tensor | float, Tensor | float, int] = (0.0, 0.0, 0)
         self.last = 0.0
-        """F_b(Θ_b) of the last batch."""
+        """F_b(Θ_b) of the last batch b."""
         self.start_epoch()
 
     def start_epoch(self) -> None:
@@ -43,7 +43,7 @@ class Meter:
         self._objective, self._right, self._samples = 0.0, 0.0, 0
 
     def start_step(self, measure: Callable[[], Mapping[str, float]], samples: int) -> None:
-        """Before a step on so many samples; `measure` evaluates them, where no step has handed in anything so far."""
+        """Before a step; `measure` evaluates its samples, unless the solver has reported an earlier forward pass."""
         self._fresh = True
         if not self.from_steps:
             found = measure()
@@ -51,7 +51,7 @@ class Meter:
 
     @no_graph
     def see(self, problem: LiftedProblem, point: Point) -> None:
-        """Takes the objective of a forward pass."""
+        """Reports a forward pass by its point."""
         if not self._fresh:
             return
         self._fresh, self.from_steps = False, True
@@ -59,19 +59,19 @@ class Meter:
         self._batch = (energies.objective(problem, point), right, point.samples)
 
     def see_forward(self, problem: LiftedProblem, batch: Batch, x: Mapping[int, Tensor], z: Tensor) -> None:
-        """Takes the objective of a forward pass with the variables x_l and the outputs z_L."""
+        """Reports a forward pass by its variables x_l and outputs z_L."""
         if self._fresh:
             self.see(problem, _Known(problem, batch, x, z))
 
     def see_outputs(self, objective: Tensor, z: Tensor, Y: Tensor) -> None:
-        """Takes an objective that was computed already, and the outputs z_L."""
+        """Reports a forward pass by its objective and outputs z_L."""
         if self._fresh:
             self._fresh, self.from_steps = False, True
             right = hits(z, Y).sum() if self.classify else 0.0
             self._batch = (objective, right, len(Y))
 
     def end_step(self) -> None:
-        """Adds the batch to the sums: here numbers come from the device."""
+        """Adds the batch to the sums; copies its numbers from the device."""
         objective, right, samples = self._batch
         self._fresh, self.last = False, float(objective)
         self._objective += self.last * samples
@@ -79,7 +79,7 @@ class Meter:
         self._samples += samples
 
     def row(self) -> dict[str, float]:
-        """The means so far, {} before the first step of the epoch."""
+        """The means so far; {} before the first step of the epoch."""
         if not self._samples:
             return {}
         found = {"running_objective": self._objective / self._samples}
@@ -96,7 +96,7 @@ class Meter:
 
 
 class _Known(Point):
-    """A forward pass whose variables and outputs were computed elsewhere."""
+    """The point of a forward pass that was computed elsewhere: variables and outputs are given."""
 
     __slots__ = ()
 
@@ -107,5 +107,5 @@ class _Known(Point):
 
 
 def hits(z: Tensor, Y: Tensor) -> Tensor:
-    """Whether the largest output is that of the sample's class; σ_L keeps the order of z."""
+    """Whether each sample's largest output is that of its class, (samples,); σ_L preserves the order of z."""
     return z.flatten(1).argmax(1) == Y.flatten(1).argmax(1)

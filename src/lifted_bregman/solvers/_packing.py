@@ -9,7 +9,7 @@ from lifted_bregman.maps import Dense
 from lifted_bregman.problem import LiftedProblem
 
 
-def dense(problem: LiftedProblem, layer: int) -> Dense:
+def dense_map(problem: LiftedProblem, layer: int) -> Dense:
     """f_l, of a problem whose maps are known to be dense."""
     f = problem.network[layer].map
     assert isinstance(f, Dense)

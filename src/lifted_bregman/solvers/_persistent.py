@@ -1,4 +1,4 @@
-"""Variables that stay with their samples: one row for every sample of the set, a batch of which moves at a time."""
+"""Variables with one row for every sample of the set; a step moves the rows of a batch."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from lifted_bregman.problem import LiftedProblem, LiftedState, Point
 from lifted_bregman.problem.blocks import hidden_layers
 from lifted_bregman.problem.curvature import PowerMemory, step_for, variable_curvature
 from lifted_bregman.solvers._descent import moved_variable
-from lifted_bregman.solvers._interface import Batch, SolverState
 from lifted_bregman.solvers._shares import whole_variables
+from lifted_bregman.solvers.interface import Batch, SolverState
 from lifted_bregman.solvers.schedules import Schedule, as_schedule
 from lifted_bregman.solvers.steps import CurvatureStep
 
@@ -35,43 +35,44 @@ class PersistentState(PowerState):
     """
 
     visited: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
+    """Which samples have been visited, (samples of the set,)."""
 
 
-def start(problem: LiftedProblem, state: PersistentState, batch: Batch) -> None:
-    """Room for all samples, with those of the first batch at the forward pass."""
+def start_variables(problem: LiftedProblem, state: PersistentState, batch: Batch) -> None:
+    """Allocates variables of all samples, and sets those of the first batch to the forward pass."""
     first = whole_variables(batch.shard, problem.forward_state(batch.X, check=False))
     state.variables = LiftedState(x.new_zeros((batch.total, *x.shape[1:])) for x in first)
     state.visited = torch.zeros(batch.total, dtype=torch.bool, device=batch.X.device)
-    index = all_places(batch)
+    index = set_rows_of_all_ranks(batch)
     state.variables.update(index, first)
     state.visited[index] = True
 
 
-def places(batch: Batch) -> Tensor:
+def set_rows(batch: Batch) -> Tensor:
     """The batch's rows in the whole set, on the data's device."""
     return batch.index.to(batch.X.device)
 
 
-def all_places(batch: Batch) -> Tensor:
-    """The same for the rows of all ranks."""
-    return batch.shard.all_rows(places(batch))
+def set_rows_of_all_ranks(batch: Batch) -> Tensor:
+    """`set_rows` of the whole batch, gathered from all ranks."""
+    return batch.shard.all_rows(set_rows(batch))
 
 
 def fetch(problem: LiftedProblem, state: PersistentState, batch: Batch) -> Point:
-    """The point of the batch's samples, in new memory."""
+    """The point of the batch's samples, in new memory; samples visited for the first time start at the forward pass."""
     assert state.variables is not None
-    index = places(batch)
+    index = set_rows(batch)
     fresh = ~state.visited[index]
-    if bool(fresh.any() if batch.shard.whole else (~state.visited[all_places(batch)]).any()):
+    if bool(fresh.any() if batch.shard.whole else (~state.visited[set_rows_of_all_ranks(batch)]).any()):
         state.variables.update(index[fresh], problem.forward_state(batch.X[fresh], check=False))
         state.visited[index] = True
     return batch.point(problem, state.variables.select(index))
 
 
 def store(state: PersistentState, batch: Batch, point: Point) -> None:
-    """Writes the variables of the whole batch back to their rows: every rank has the whole table."""
+    """Writes the variables of the whole batch back to their rows.  Every rank stores the rows of all samples."""
     assert state.variables is not None
-    index = all_places(batch)
+    index = set_rows_of_all_ranks(batch)
     state.variables.update(index, whole_variables(batch.shard, point.state))
     if not batch.shard.whole:
         state.visited[index] = True

@@ -1,4 +1,4 @@
-"""Variables in a data-parallel run: a state has those of the whole batch, a step moves the rows of its shard."""
+"""Variables in a data-parallel run: the state keeps those of the whole batch, a step moves the rows of a shard."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def own_variables(shard: Shard, variables: LiftedState) -> LiftedState:
 
 
 def whole_variables(shard: Shard, variables: LiftedState) -> LiftedState:
-    """The variables of the whole batch, from those of the shard, in one message."""
+    """The variables of the whole batch, gathered from the shards in one message."""
     if shard.whole or not len(variables):
         return variables
     widths = [math.prod(x.shape[1:]) for x in variables]

@@ -24,13 +24,13 @@ class Subproblem(ABC):
     """min f(y) + g(y): steps in the metric of `ridge`, for which g = 0, or of 1/t."""
 
     y: Tensor
-    """Where the next gradient is taken, in memory of its own."""
+    """The point of the next gradient, not shared with the problem."""
     ridge: Ridge | None = None
     t: float = 1.0
     q: float = 0.0
     """The modulus of strong convexity over the curvature."""
     unit: float = 1.0
-    """What norms are divided by: √s for root mean squares."""
+    """The divisor of norms: √s for root mean squares over samples, else 1."""
 
     def __init__(self, problem: LiftedProblem, point: Point, block: Block) -> None:
         self.problem, self.point, self.block, self.layer = problem, point, block, block.layer
@@ -41,7 +41,7 @@ class Subproblem(ABC):
 
     @abstractmethod
     def gradient(self) -> Tensor:
-        """∇f at what was published last."""
+        """∇f at the last published value."""
 
     @abstractmethod
     def prox(self, v: Tensor) -> Tensor:
@@ -62,15 +62,15 @@ class Subproblem(ABC):
         return new, pull, self.t * norm(pull)
 
     def rounding(self) -> float:
-        """The norm below which ∇f at what was published last is rounding; 0 where steps do not enlarge that."""
+        """The norm below which ∇f at the published value is rounding; 0 if a step does not amplify rounding."""
         return 0.0
 
     def energy(self, value: Tensor) -> float:
-        """The block's energy at what was published last, which is `value`."""
+        """The block's energy at the last published value, which is `value`."""
         return float(partial_energy(self.problem, self.point, terms(self.block, self.problem.links)))
 
     def magnitude(self) -> float:
-        """The size of what cancels in the energy, λ_l (½‖x_l‖² + ½‖z_l‖²), to which its rounding is relative."""
+        """λ_l (½‖x_l‖² + ½‖z_l‖²), the terms that cancel in the energy: its rounding error is relative to them."""
         x, z, samples = self.point.x, self.point.z, self.point.samples
         touched = terms(self.block, self.problem.links)
         squares = [self.problem.weight(l) * (norm(x[l]) ** 2 + norm(z(l)) ** 2) for l in touched]
@@ -136,7 +136,7 @@ class ParameterSubproblem(Subproblem):
         return self.ridge.solve(slope)
 
     def rounding(self) -> float:
-        """eps (λ_l/s) ‖A‖ (‖σ_l(z_l)‖ + ‖x_l‖), of Aᵀd_l; what M⁻¹ makes of it where A sees nothing would add up."""
+        """eps (λ_l/s) ‖A‖ (‖σ_l(z_l)‖ + ‖x_l‖): the rounding of (λ_l/s) Aᵀd_l, which M⁻¹ can amplify."""
         if self.ridge is None:
             return 0.0
         size = norm(self.point.sigma(self.layer)) + norm(self.point.x[self.layer])

@@ -25,11 +25,11 @@ class Acceleration:
     """Hooks around a sweep.  `memory` belongs to the acceleration and is part of the solver's state."""
 
     descends: ClassVar[bool] = False
-    """Whether E falls with it wherever the sweep alone decreases E."""
+    """Whether the accelerated sweep decreases E whenever the sweep alone does."""
 
     @property
     def factor(self) -> float:
-        """The largest c for which it admits steps of c/M, where M bounds the curvature of what moves at once.
+        """The largest c for which steps of c/M are admissible, where M bounds the curvature of a simultaneous move.
 
         1.99 for the sweep alone, which decreases E for every c below 2.
         """
@@ -44,13 +44,23 @@ class Acceleration:
         return
 
     def restart(self, memory: Memory) -> None:
-        """Forgets the past, after a step that had to be taken back."""
+        """Clears the memory, after a step that was undone."""
         memory.clear()
 
 
 @dataclass(frozen=True)
 class NoAcceleration(Acceleration):
-    """The sweep alone."""
+    """The sweep alone.
+
+    Example:
+        >>> from lifted_bregman.solvers import NoAcceleration
+        >>> solver = lb.ProximalGradient(acceleration=NoAcceleration())
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> problem = lb.lift(nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1)), loss=lb.SquaredError())
+        >>> result = lb.fit(problem, (X, X.abs()), solver=solver, epochs=20)
+        >>> result.history[-1]["energy"] < result.history[0]["energy"]
+        True
+    """
 
     descends: ClassVar[bool] = True
 
@@ -65,13 +75,22 @@ class Nesterov(Acceleration):
     (Beck and Teboulle 2009, for proximal gradient steps.)
 
     restart_on_increase  start again from θ = 1 whenever a sweep increased E (O'Donoghue and Candès 2015)
+
+    Example:
+        >>> from lifted_bregman.solvers import Nesterov
+        >>> solver = lb.ProximalGradient(acceleration=Nesterov())
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> line = nn.Linear(1, 1)
+        >>> result = lb.fit(lb.lift(line, loss=lb.SquaredError()), (X, 2 * X + 1), solver=solver, epochs=20)
+        >>> round(line.weight.item(), 1), round(line.bias.item(), 1)
+        (2.0, 1.0)
     """
 
     restart_on_increase: bool = True
 
     @property
     def factor(self) -> float:
-        """1."""
+        """1: FISTA admits steps of at most 1/M."""
         return 1.0
 
     def before(self, problem: LiftedProblem, point: Point, memory: Memory) -> dict[str, Values] | None:
@@ -108,13 +127,22 @@ class HeavyBall(Acceleration):
     can diverge, unless `ProximalGradient` has monotone=True.
 
     momentum  β in [0, 1)
+
+    Example:
+        >>> from lifted_bregman.solvers import HeavyBall
+        >>> solver = lb.ProximalGradient(acceleration=HeavyBall(0.5))
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> line = nn.Linear(1, 1)
+        >>> result = lb.fit(lb.lift(line, loss=lb.SquaredError()), (X, 2 * X + 1), solver=solver, epochs=20)
+        >>> round(line.weight.item(), 1), round(line.bias.item(), 1)
+        (2.0, 1.0)
     """
 
     momentum: float = 0.5
 
     @property
     def factor(self) -> float:
-        """1.99(1 - β)."""
+        """1.99(1 - β): momentum β shortens the admissible steps."""
         return 1.99 * (1.0 - self.momentum)
 
     def __post_init__(self) -> None:
@@ -140,6 +168,18 @@ class Anderson(Acceleration):
 
     With residuals f_i = T(x_i) - x_i it takes Σ α_i T(x_i), Σ α_i = 1, where α minimises
     ‖Σ α_i f_i‖² + ridge ‖α‖² Σ‖f_i‖² (Anderson 1965).
+
+    Example:
+        >>> from lifted_bregman.solvers import Anderson
+        >>> solver = lb.ProximalGradient(acceleration=Anderson())
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> line = nn.Linear(1, 1)
+        >>> result = lb.fit(lb.lift(line, loss=lb.SquaredError()), (X, 2 * X + 1), solver=solver, epochs=20)
+        Traceback (most recent call last):
+            ...
+        torch._C._LinAlgError: torch.linalg.solve: The solver failed because the input matrix is singular.
+        >>> round(line.weight.item(), 1), round(line.bias.item(), 1)
+        (2.0, 1.0)
     """
 
     descends: ClassVar[bool] = True
@@ -204,7 +244,7 @@ def _own(problem: LiftedProblem, point: Point, iterate: dict[str, Values]) -> di
 
 
 def _remember(memory: Memory, current: dict[str, Values]) -> None:
-    """Copies the iterate into memory, into the tensors that are there already."""
+    """Copies the iterate into the memory's tensors."""
     if "previous" not in memory:
         memory["previous"] = {
             b: {name: value.clone() for name, value in values.items()} for b, values in current.items()

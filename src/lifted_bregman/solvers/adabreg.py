@@ -10,16 +10,17 @@ import torch
 from lifted_bregman._arguments import positive
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem, Point
-from lifted_bregman.solvers._mirror import MirrorDescent, MirrorState, Tensors
+from lifted_bregman.solvers.mirror_descent import MirrorDescent, MirrorState
+from lifted_bregman.solvers.parameters import LayerTensors
 
 
 @dataclass
 class AdaBregState(MirrorState):
     """The subgradient variable and Adam's two moments."""
 
-    first: Tensors = field(default_factory=dict)
+    first: LayerTensors = field(default_factory=dict)
     """m, the averaged gradient."""
-    second: Tensors = field(default_factory=dict)
+    second: LayerTensors = field(default_factory=dict)
     """s, the averaged squared gradient."""
 
 
@@ -41,6 +42,14 @@ class AdaBreg(MirrorDescent[AdaBregState]):
     direction  where ∇_Θ E is read for each batch
     betas      (β₁, β₂), both in [0, 1)
     epsilon    ε > 0
+
+    Example:
+        >>> solver = lb.AdaBreg(step_size=0.01, penalties=lb.penalties.L1(0.001))
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> problem = lb.lift(nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1)), loss=lb.SquaredError())
+        >>> result = lb.fit(problem, (X, X.abs()), solver=solver, epochs=10, batch_size=5)
+        >>> result.history[-1]["objective"] < result.history[0]["objective"]
+        True
     """
 
     step_size: float = 1e-3

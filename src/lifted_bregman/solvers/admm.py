@@ -12,9 +12,9 @@ from lifted_bregman.problem.blocks import Block, ParameterBlock, terms
 from lifted_bregman.problem.energies import partial_energy
 from lifted_bregman.solvers._admm_blocks import InnerSettings, ResidualBalancing, parameter_block, variable_block
 from lifted_bregman.solvers._inner_solver import require_no_anchor
-from lifted_bregman.solvers._interface import Batch, Solver, SolverState
 from lifted_bregman.solvers.block_solvers import minimise_block
 from lifted_bregman.solvers.coordinate_descent import block_name, require_dense, require_independent
+from lifted_bregman.solvers.interface import Batch, Solver, SolverState
 from lifted_bregman.solvers.steps import block_values, set_block
 from lifted_bregman.solvers.sweeps import OddEven, Sweep
 
@@ -57,6 +57,13 @@ class ADMM(Solver[ADMMState]):
     most √L (primal + dual), L the block's curvature.  Metrics: `primal_residual` and `dual_residual`, the largest over
     blocks; `inner_iterations`, in total.  Corrections of the print: (W, b) are one solve, with z + μ/δ; v keeps its
     coupling to x; multipliers are added to; (x, z), then v, then the multipliers.
+
+    Example:
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> line = nn.Linear(1, 1)
+        >>> result = lb.fit(lb.lift(line, loss=lb.SquaredError()), (X, 2 * X + 1), solver=lb.ADMM(), epochs=5)
+        >>> round(line.weight.item(), 1), round(line.bias.item(), 1)
+        (2.0, 1.0)
     """
 
     sweep: Sweep = field(default_factory=OddEven)

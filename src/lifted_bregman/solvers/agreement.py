@@ -1,4 +1,4 @@
-"""How the ranks of a run end it together."""
+"""How the ranks of a run agree on its end."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ _NEVER = 2**62
 
 @dataclass(frozen=True)
 class Stop:
-    """Why a run is to end."""
+    """A rank's request to end the run."""
 
     outcome: Outcome
     message: str
+    """The sentence for the user."""
     record: bool = False
-    """Whether a row is to be added for an epoch that is not over."""
+    """Whether to add a row to the history for the unfinished epoch."""
     failed: bool = False
-    """Whether what was under way has not come to its end, so that there is nothing to record."""
+    """Whether the present step or row failed, so that there is nothing to record."""
     since: int = _NEVER
-    """Of a run that diverged, the number of the first message in which this rank sent NaN or infinity."""
+    """The number of the first message in which this rank sent NaN or infinity, if the run diverged."""
 
     def precedence(self, rank: int) -> tuple[bool, int, int]:
-        """What decides among several: that a run diverged, where this began, and the lowest rank."""
+        """The sort key among several requests: divergence first, then the earliest message, then the lowest rank."""
         diverged = self.outcome is Outcome.DIVERGED
         return not diverged, self.since if diverged else _NEVER, rank
 
 
 class Agreement:
-    """What the ranks of a run decide together.  Here there is one, which decides alone.
+    """Decisions that the ranks of a run take together.  This class is for one rank, which decides alone.
 
-    All ranks call a method at the same place of the run.  Only `share_error` is called at once, by the rank that has an
-    error; the others get it from the next method they call, which raises.  So nothing else is sent between what may
-    fail on one rank alone and the next method.  After an error nothing more is sent.
+    All ranks call the same method at the same point of the run.  The exception is `share_error`: a rank with an error
+    calls it at once, and the next method that another rank calls raises the error there.  Between an operation that
+    can fail on one rank and the next method no other message may be sent, and none after an error.
     """
 
     rank: int = 0
@@ -42,17 +43,17 @@ class Agreement:
     """The number of ranks."""
 
     def stop(self, wanted: Stop | None) -> Stop | None:
-        """What all stop with after the present step or row, if any of them wants to: see `Stop.precedence`."""
+        """The request with the highest precedence among all ranks; every rank returns it.  None if no rank has one."""
         return wanted
 
     def any(self, flag: bool) -> bool:
-        """Whether any rank gives True."""
+        """Whether `flag` is true on any rank."""
         return flag
 
     def share_error(self, error: Exception | None, told: Exception | None = None) -> None:
-        """Raises `error`, and where another rank has one, an error of the same kind that names its rank.
+        """Raises `error` here, and an error of the same class that names this rank on the other ranks.
 
-        With `told` the others raise an error of that kind, with its message.
+        told  the error whose class and message the other ranks get in place of `error`
         """
         if error is not None:
             raise error

@@ -1,4 +1,4 @@
-"""Proximal incremental aggregated gradient descent by workers that do not wait for each other."""
+"""Asynchronous proximal incremental aggregated gradient descent, with a bound on delays."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor
 from lifted_bregman._arguments import require_count
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem
-from lifted_bregman.solvers._anchor import Anchor
-from lifted_bregman.solvers._asynchronous_round import Round, blank
-from lifted_bregman.solvers._interface import Batch, Solver, SolverState
 from lifted_bregman.solvers._persistent import StepSize, require_step
+from lifted_bregman.solvers.asynchronous_round import Round
 from lifted_bregman.solvers.asynchronous_teams import AsynchronousTeam, InTurn
+from lifted_bregman.solvers.interface import Batch, Solver, SolverState
+from lifted_bregman.solvers.parameters import LayerTensors, zero_parameters
 from lifted_bregman.solvers.steps import CurvatureStep
 
 _EACH = 10  # updates of a round for each worker
@@ -23,49 +23,49 @@ _EACH = 10  # updates of a round for each worker
 
 @dataclass
 class AsynchronousState(SolverState):
-    """Variables of all samples, the gradient of each worker and the Θ it is of, and who came when in the last round."""
+    """Variables of all samples, the last gradient of each worker with its version of Θ, and the order of arrivals."""
 
     updates: int = 0
-    """How often Θ has been changed."""
-    parts: list[Anchor] = field(default_factory=list)
-    """g_p of each worker."""
+    """The number of updates of Θ so far."""
+    parts: list[LayerTensors] = field(default_factory=list)
+    """g_p, the last gradient of each worker."""
     versions: list[int] = field(default_factory=list)
-    """The updates that had led to the Θ of each g_p; -1 before the first."""
+    """v_p, the number of updates before the Θ of each g_p; -1 before a worker's first gradient."""
     curvature: list[dict[int, float]] = field(default_factory=list)
     """(|p|/s) L_p of each worker by layer, the largest so far."""
     arrived: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.bool))
-    """Which workers came in which update of the last round, (updates, workers)."""
+    """Which workers contributed to each update of the last round, bool (updates, workers)."""
     delays: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
     """The age of the oldest g_p in each update of the last round, (updates,)."""
     at_bound: int = 0
-    """The updates of the last round that the bound did not allow without a certain worker."""
+    """The number of updates of the last round that had to wait for a worker because of the delay bound."""
 
     @property
     def order(self) -> list[list[int]]:
-        """The workers that came in each update of the last round."""
+        """The workers that contributed to each update of the last round."""
         return [row.nonzero().flatten().tolist() for row in self.arrived]
 
 
 @dataclass(frozen=True)
 class AsynchronousPIAG(Solver[AsynchronousState]):
-    """min over (Θ, X) of E = (1/s) Σ_i ( G(X_i) + H(Θ, X_i) ) + P(Θ), by m workers of whom none waits for another.
+    """min over (Θ, X) of E = (1/s) Σ_i ( G(X_i) + H(Θ, X_i) ) + P(Θ), by m asynchronous workers.
 
-    The samples are cut into m contiguous parts, once.  Worker p is handed a Θ, maybe an old one by the time it is done:
+    The samples are split into m contiguous parts, once.  Worker p gets a Θ, which may be outdated when p has finished:
 
         X_i ← prox_{tG}( X_i - t ∇_{X_i} H(Θ, X_i) ),   g_p ← (1/s) Σ_i ∇_Θ H(Θ, X_i)        for i in part p
 
-    Whenever a worker comes with its g_p, Θ is moved along all parts, and the worker is handed the result:
+    When a worker contributes its g_p, Θ is moved along the sum of all parts, and the worker gets the result:
 
         Θ^{k+1} = prox_{tP}( Θ^k - t Σ_p g_p ),        g_p of Θ^{v_p},   v_p <= k
 
-    The delay of an update is the age of its oldest part, max_p k - v_p.  It is never above K: an update that would have
-    an older part is not made before that worker has come too, while what others bring is kept.  The first update has
-    the parts of all.  In turns, m workers of one speed have a delay of 2m - 2: that of the work under way, m - 1, and
-    as much again until the part is replaced.  With a smaller K they have to wait for each other, and with K = 0 every
-    update is a proximal gradient step with the whole gradient.
+    The delay of an update is the age of its oldest part, max_p k - v_p.  It never exceeds K: an update that would use
+    an older part waits for that worker, and keeps the contributions of the others meanwhile.  The first update waits
+    for all workers.  m workers of equal speed have a delay of 2m - 2: m - 1 while a gradient is computed, and m - 1
+    until it is replaced.  With a smaller K workers wait for each other.  With K = 0 every update is a proximal gradient
+    step with the whole gradient.
 
-    A step is a round of updates.  All workers begin it with the same Θ, and its last update waits for all, so that
-    between rounds nothing is under way: states can be saved, and continued with another number of processes.
+    A step is a round of updates.  All workers begin a round with the same Θ, and its last update waits for all of them.
+    Between rounds no worker computes, so that a state can be saved and resumed with another number of processes.
 
     Guaranteed for one layer (then E is convex in Θ and there is no X), if t < 2/((2K + 1)L).  Let L_p be a Lipschitz
     constant of the gradient of the mean over part p, and L = Σ_p (|p|/s) L_p, which is at most the largest L_p.  Then
@@ -76,12 +76,12 @@ class AsynchronousPIAG(Solver[AsynchronousState]):
 
         E(Θ^{k+1}) <= E(Θ^k) - (1/t - L/2 - KL/2) ‖Δ_k‖² + (L/2) Σ_{j=1..K} ‖Δ_{k-j}‖²
 
-    so that E(Θ^k) + (L/2) Σ_{j=1..K} (K + 1 - j) ‖Δ_{k-j}‖² falls by (1/t - (2K + 1)L/2) ‖Δ_k‖², whoever comes when.
-    Limit points are minimisers.  For strongly convex E and small enough t the convergence is linear (Aytekin,
+    so that E(Θ^k) + (L/2) Σ_{j=1..K} (K + 1 - j) ‖Δ_{k-j}‖² falls by (1/t - (2K + 1)L/2) ‖Δ_k‖², whatever the order of
+    arrival.  Limit points are minimisers.  For strongly convex E and small enough t the convergence is linear (Aytekin,
     Feyzmahdavian, Johansson 2016).  For deeper networks convergence is only observed.
 
-    Metrics of a round: "delay" and "delay_mean", the largest and the mean delay of its updates; "at_bound", how many of
-    them the bound did not allow without a certain worker.  Who came when is in the state; `Recorded` plays it again.
+    Metrics of a round: "delay" and "delay_mean", the largest and the mean delay of its updates; "at_bound", the number
+    of updates that waited because of the delay bound.  The state has the order of arrivals; `Recorded` repeats it.
 
     workers         m >= 1, at most the number of samples
     delay_bound     K >= 0
@@ -90,7 +90,15 @@ class AsynchronousPIAG(Solver[AsynchronousState]):
                     each part; or a number or schedule of k
     step_variable   t of X_i: a number, a schedule of the version v of Θ, or `CurvatureStep`
     variable_steps  sweeps over the part's x_{L-1} .. x_1 before its gradient is taken, >= 1
-    team            who runs the workers: in one process `InTurn`, `AtRandom` or `Recorded`
+    team            runs the workers: in one process `InTurn`, `AtRandom` or `Recorded`
+
+    Example:
+        >>> solver = lb.AsynchronousPIAG(workers=2, delay_bound=2)
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> line = nn.Linear(1, 1)
+        >>> result = lb.fit(lb.lift(line, loss=lb.SquaredError()), (X, 2 * X + 1), solver=solver, epochs=15)
+        >>> round(line.weight.item(), 1), round(line.bias.item(), 1)
+        (2.0, 1.0)
     """
 
     weighted: ClassVar[bool] = True
@@ -114,11 +122,11 @@ class AsynchronousPIAG(Solver[AsynchronousState]):
 
     @property
     def round_updates(self) -> int:
-        """The updates of a round."""
+        """The number of updates of a round."""
         return _EACH * self.workers if self.updates is None else self.updates
 
     def require_processes(self, count: int) -> None:
-        """An error unless each of `count` processes has a worker."""
+        """An error unless there is at least one worker for each of `count` processes."""
         if count > self.workers:
             raise SettingError(
                 f"{count} processes share a run of {self.workers} workers; each needs at least one: take fewer "
@@ -136,7 +144,7 @@ class AsynchronousPIAG(Solver[AsynchronousState]):
             raise SettingError(f"workers is {self.workers} for {len(batch)} samples; each worker needs at least one.")
         return AsynchronousState(
             variables=problem.forward_state(batch.X, check=False),
-            parts=[blank(problem) for _ in range(self.workers)],
+            parts=[zero_parameters(problem) for _ in range(self.workers)],
             versions=[-1] * self.workers,
             curvature=[{} for _ in range(self.workers)],
         )

@@ -1,4 +1,4 @@
-"""Who runs the workers of asynchronous PIAG: in one process, workers that come in an order that is given."""
+"""Teams that run the workers of asynchronous PIAG in one process, in a given order of arrival."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ import torch
 
 from lifted_bregman._generators import named_generator
 from lifted_bregman.errors import SettingError
-from lifted_bregman.solvers._anchor import live
-from lifted_bregman.solvers._asynchronous_round import Contribution, Round
+from lifted_bregman.solvers.asynchronous_round import Contribution, Round
+from lifted_bregman.solvers.parameters import parameters_in_place
 
 
 class AsynchronousTeam(ABC):
-    """Who runs the workers, and whose work comes when."""
+    """Runs the workers of a round and decides the order of their contributions."""
 
     @abstractmethod
     def run(self, round: Round) -> None:
-        """Makes all updates of the round, and leaves parameters and state in this process.
+        """Makes all updates of the round; parameters and state are then complete in this process.
 
-        Raises `Diverged` where something is not finite.
+        Raises `Diverged` if a gradient or a parameter is not finite.
         """
 
 
 class SimulatedTeam(AsynchronousTeam):
-    """Workers of this process, one after another, which come as if they had worked at the same time."""
+    """Runs the workers one after another in this process; their gradients are as old as those of parallel workers."""
 
     @abstractmethod
     def choose(self, update: int, due: Sequence[int], handed: Sequence[int]) -> Sequence[int]:
-        """Who comes in update k; all who are `due`, if there are any.
+        """The workers that contribute to update k: all that are `due`, or a choice if none is.
 
-        handed  the version of Θ that each worker has been working with
+        handed  the version of Θ that each worker computes with
         """
 
     def run(self, round: Round) -> None:
@@ -44,7 +44,7 @@ class SimulatedTeam(AsynchronousTeam):
         def receive(due: Sequence[int]) -> dict[int, Contribution]:
             return {p: done.pop(p) for p in sorted(self.choose(ledger.update, due, ledger.handed))}
 
-        round.coordinate(live(round.problem), hand, receive)
+        round.coordinate(parameters_in_place(round.problem), hand, receive)
         round.close()
         if round.fault is not None:
             raise round.fault.diverged()
@@ -52,7 +52,17 @@ class SimulatedTeam(AsynchronousTeam):
 
 @dataclass(frozen=True)
 class InTurn(SimulatedTeam):
-    """Workers of one speed: who has worked longest comes first."""
+    """Workers of equal speed: the one with the oldest Θ contributes next.
+
+    Example:
+        >>> from lifted_bregman.solvers import InTurn
+        >>> solver = lb.AsynchronousPIAG(workers=2, delay_bound=2, team=InTurn())
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> line = nn.Linear(1, 1)
+        >>> result = lb.fit(lb.lift(line, loss=lb.SquaredError()), (X, 2 * X + 1), solver=solver, epochs=15)
+        >>> round(line.weight.item(), 1), round(line.bias.item(), 1)
+        (2.0, 1.0)
+    """
 
     def choose(self, update: int, due: Sequence[int], handed: Sequence[int]) -> Sequence[int]:
         return due or [min(range(len(handed)), key=lambda p: handed[p])]
@@ -60,9 +70,18 @@ class InTurn(SimulatedTeam):
 
 @dataclass(frozen=True)
 class AtRandom(SimulatedTeam):
-    """Workers that come at random, each as likely as another, where the bound leaves a choice.
+    """Workers that contribute in random order, drawn uniformly unless the delay bound decides.
 
-    seed  with the number of the update it says who comes
+    seed  fixes the order, together with the number of the update
+
+    Example:
+        >>> from lifted_bregman.solvers import AtRandom
+        >>> solver = lb.AsynchronousPIAG(workers=2, delay_bound=4, team=AtRandom(seed=1))
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> line = nn.Linear(1, 1)
+        >>> result = lb.fit(lb.lift(line, loss=lb.SquaredError()), (X, 2 * X + 1), solver=solver, epochs=20)
+        >>> round(line.weight.item(), 1), round(line.bias.item(), 1)
+        (2.0, 1.0)
     """
 
     seed: int = 0
@@ -73,9 +92,9 @@ class AtRandom(SimulatedTeam):
 
 @dataclass(frozen=True)
 class Recorded(SimulatedTeam):
-    """Workers that come as they came before, in processes of their own say: the same numbers, bit by bit.
+    """Replays a recorded order of contributions, such as that of a run in several processes: results are bitwise equal.
 
-    order  who came in each update, from the first one on: `AsynchronousState.order` of one round after another
+    order  the workers of each update since the first: `AsynchronousState.order` of all rounds, concatenated
     """
 
     order: Sequence[Sequence[int]]
@@ -91,7 +110,7 @@ class Recorded(SimulatedTeam):
         super().run(round)
 
     def _require(self, round: Round) -> None:
-        """An error unless the order has the whole round, and keeps to its bound."""
+        """An error unless the order covers the round and satisfies its delay bound."""
         first, workers = round.ledger.update, len(round.rows)
         if len(self.order) < first + round.updates:
             raise SettingError(

@@ -1,4 +1,4 @@
-"""The minimum of E over one block, others fixed, to a tolerance that is checked."""
+"""Minimises E over one block, the others fixed, to a verified tolerance."""
 
 from __future__ import annotations
 
@@ -19,14 +19,24 @@ from lifted_bregman.solvers._subproblems import ParameterSubproblem, Subproblem,
 
 @dataclass(frozen=True)
 class BlockSolution:
-    """How exactly a block was minimised."""
+    """How exactly a block was minimised.
+
+    Example:
+        >>> from lifted_bregman.problem.blocks import ParameterBlock
+        >>> from lifted_bregman.solvers import minimise_block
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> problem = lb.lift(nn.Linear(1, 1), loss=lb.SquaredError())
+        >>> solution = minimise_block(problem, problem.forward_point(X, 2 * X + 1), ParameterBlock(1), tolerance=1e-6)
+        >>> solution.converged, solution.residual <= 1e-6
+        (True, True)
+    """
 
     residual: float
-    """The block's certificate at the returned point is at most this, for every step (`LiftedProblem.certificates`)."""
+    """A bound on the block's certificate at the returned point (`LiftedProblem.certificates`), for any step size."""
     initial_residual: float
-    """The prox-gradient residual where the block started."""
+    """The prox-gradient residual at the start."""
     iterations: int
-    """Gradients that were computed."""
+    """The number of gradients computed."""
     converged: bool
     """Whether the residual is below the tolerance."""
 
@@ -47,8 +57,8 @@ def minimise_block(
         x_l:  λ_{l+1} [ φ*_{l+1}(z_{l+1}) - <x_{l+1}, z_{l+1}> ] + λ_l φ_l(x_l) - λ_l <x_l, z_l> + R_l(x_l), each sample
 
     These are the sub-problems of Appendix B, with weights and penalties.  Both are convex for affine maps, and the
-    second is λ_l-strongly convex.  Where the map is dense and what is not φ* is quadratic (P_l none or SquaredL2; for
-    x_l an identity σ_l and R_l none or SquaredL2) the steps are taken in the metric of the ridge problem,
+    second is λ_l-strongly convex.  If the map is dense and all terms but φ* are quadratic (P_l none or SquaredL2; for
+    x_l an identity σ_l and R_l none or SquaredL2), the steps are taken in the metric of the ridge problem,
 
         M = (λ_l/s) [X 1]ᵀ[X 1] + τ + P_l''         M = λ_{l+1} W_{l+1} W_{l+1}ᵀ + λ_l + R_l'',
 
@@ -66,6 +76,15 @@ def minimise_block(
     iterations   at least 1
     prox_weight  τ >= 0, for parameter blocks
     centre       Θ⁰ by name; the parameters at the start by default
+
+    Example:
+        >>> from lifted_bregman.problem.blocks import ParameterBlock
+        >>> from lifted_bregman.solvers import minimise_block
+        >>> line, X = nn.Linear(1, 1), torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> problem = lb.lift(line, loss=lb.SquaredError())
+        >>> solution = minimise_block(problem, problem.forward_point(X, 2 * X + 1), ParameterBlock(1), tolerance=1e-6)
+        >>> round(line.weight.item(), 1), round(line.bias.item(), 1)
+        (2.0, 1.0)
     """
     require_count(iterations, "iterations")
     if prox_weight != 0.0:
@@ -85,16 +104,19 @@ def _accelerate(sub: Subproblem, tolerance: float, limit: int) -> BlockSolution:
     before, slack = sub.energy(start), 16.0 * eps * sub.magnitude()
     theta, initial = 1.0, math.nan
     for count in range(1, limit + 1):
+        # y⁺, and the residual ‖M(y - y⁺)‖
         new, pull, distance = sub.step()
         residual = norm(pull) / sub.unit
         initial = residual if count == 1 else initial
         lost = distance <= 4.0 * eps * norm(sub.y) or norm(pull) <= sub.rounding()
         if residual <= tolerance or lost or not math.isfinite(residual):
-            end = new if sub.ridge is None else sub.y  # where the residual belongs to; y is published already
+            end = new if sub.ridge is None else sub.y  # the point of the residual; y is published already
             break
+        # restart if the step opposes the momentum
         last.sub_(new)
         if float(pull.mul_(last).sum()) < 0.0:
             theta = 1.0
+        # θ, β for the modulus q; y = y⁺ + β(y⁺ - last y⁺)
         damped = 1.0 - sub.q * theta * theta
         following = 0.5 * (damped + math.sqrt(damped * damped + 4.0 * theta * theta))
         beta = (theta - 1.0) / following * (1.0 - sub.q * following) / (1.0 - sub.q)

@@ -16,19 +16,20 @@ from lifted_bregman.errors import CompatibilityError, SettingError
 from lifted_bregman.penalties import L1, GroupL2, Penalty, SquaredL2
 from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import ParameterBlock, VariableBlock, hidden_layers, layers, top_down
-from lifted_bregman.problem.composite import _find_rule, _penalty_first, _penalty_last, composite_prox
+from lifted_bregman.problem.composite import composite_prox, find_rule, penalty_first, penalty_last
 from lifted_bregman.problem.curvature import PowerMemory, best_curvature
 from lifted_bregman.problem.settings import check_penalties
 from lifted_bregman.problem.subgradients import minimal_subgradient
-from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
-from lifted_bregman.solvers._mirror import Tensors, recover, require_regularisable, start
+from lifted_bregman.solvers.interface import Batch, Solver, SolverState, lacking
+from lifted_bregman.solvers.mirror_descent import initial_subgradient, recover, require_regularisable
+from lifted_bregman.solvers.parameters import LayerTensors
 
 
 @dataclass
 class BregmanIterationsState(SolverState):
-    """Variables, and the subgradients of what is regularised."""
+    """Variables, and the subgradients of the regularisers at parameters and variables."""
 
-    subgradients: Tensors = field(default_factory=dict)
+    subgradients: LayerTensors = field(default_factory=dict)
     """v_l, with v - Θ/δ in ∂R(Θ), for layers with a parameter penalty."""
     variable_subgradients: dict[int, Tensor] = field(default_factory=dict)
     """q_l in ∂R(x_l), for layers with a penalty."""
@@ -43,10 +44,10 @@ class BregmanIterations(Solver[BregmanIterationsState]):
         x_l:  w = x_l + q - t ∇_{x_l} H,   x_l ← prox_{tG_l + R}(w),   q ← the part of w - x_l that is in ∂R(x_l)
 
     One step is one top-down sweep with t = factor/L, L being twice an estimate where a map is not affine.  Blocks
-    without a regulariser take the step of eq. 17.  That is
-    (16) with J = (R(Θ) + ‖Θ‖²/2δ)/t, or (R(x) + ½‖x‖²)/t, less H.  J does not change the stationary points of E, only
-    which one is reached and what the iterates look like before (Benning et al. 2021).  Regularised variables start at
-    prox_R of the forward pass, v at the shortest subgradient of R plus Θ/δ.
+    without a regulariser take the step of eq. 17.  That is (16) with J = (R(Θ) + ‖Θ‖²/2δ)/t - H, or
+    J = (R(x) + ½‖x‖²)/t - H.  J does not change the stationary points of E.  It changes the iterates, and which
+    stationary point they reach (Benning et al. 2021).  Regularised variables start at prox_R of the forward pass, v at
+    the shortest subgradient of R plus Θ/δ.
 
     Guaranteed over affine maps: q in ∂R(x) and v - Θ/δ in ∂R(Θ) after every step, and with a factor below 2 E never
     increases: the step of a block lowers it by (1/t - L/2)‖Δ‖² at least.  Cost per step: 2L-1 forward maps, L-1
@@ -54,9 +55,17 @@ class BregmanIterations(Solver[BregmanIterationsState]):
 
     parameter_penalties  R on weights, as matrices (units, rest), by layer from 1 to L
     penalties            R on variables, by layer from 1 to L-1: SquaredL2; L1 after activations with σ(0) = 0; GroupL2
-      after Identity, ReLU, soft thresholds, BallProjection.  For these w - x can be split into the parts of tG and of R
+      after Identity, ReLU, soft thresholds, BallProjection.  For these w - x has a split into subgradients of tG and R
     factor               in (0, 2), of the step sizes
     scale                δ > 0, for parameters
+
+    Example:
+        >>> solver = lb.BregmanIterations()
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> line = nn.Linear(1, 1)
+        >>> result = lb.fit(lb.lift(line, loss=lb.SquaredError()), (X, 2 * X + 1), solver=solver, epochs=20)
+        >>> round(line.weight.item(), 1), round(line.bias.item(), 1)
+        (2.0, 1.0)
     """
 
     weighted: ClassVar[bool] = True
@@ -105,7 +114,7 @@ class BregmanIterations(Solver[BregmanIterationsState]):
         for layer, penalty in self.parameter_penalties.items():
             f = problem.network[layer].map
             state.subgradients[layer] = {
-                name: start(f, p.detach(), penalty, self.scale) for name, p in f.parameters.items()
+                name: initial_subgradient(f, p.detach(), penalty, self.scale) for name, p in f.parameters.items()
             }
         return state
 
@@ -167,12 +176,12 @@ def split_prox(
     u = prox_{bR}(y) with y = prox_{aΨ}(v), (y - u)/b is in ∂R(u), and (v - y)/a in ∂Ψ(y), hence in ∂Ψ(u).
     """
     if not _splittable(activation, penalty):
-        raise CompatibilityError(f"the subgradients of {activation} and {penalty} cannot be told apart.")
+        raise CompatibilityError(f"the subgradients of {activation} and {penalty} cannot be separated.")
     a, b = activation_scale, penalty_scale
     if isinstance(penalty, SquaredL2):
         u = composite_prox(activation, penalty, v, a, b)
         return u, minimal_subgradient(penalty, u)
-    if _find_rule(activation, penalty) is _penalty_first:
+    if find_rule(activation, penalty) is penalty_first:
         y = penalty.prox(v, b)
         return activation.prox(y, a), (v - y).div_(b)
     y = activation.prox(v, a)
@@ -183,4 +192,4 @@ def split_prox(
 def _splittable(activation: Activation, penalty: Penalty) -> bool:
     if isinstance(penalty, SquaredL2):
         return True
-    return isinstance(penalty, L1 | GroupL2) and _find_rule(activation, penalty) in (_penalty_first, _penalty_last)
+    return isinstance(penalty, L1 | GroupL2) and find_rule(activation, penalty) in (penalty_first, penalty_last)

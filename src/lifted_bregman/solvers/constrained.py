@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from lifted_bregman._arguments import positive, require_count
 from lifted_bregman.errors import SettingError
 from lifted_bregman.graph import Layer
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.blocks import hidden_layers
-from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
 from lifted_bregman.solvers._shares import own_variables
+from lifted_bregman.solvers.interface import Batch, Solver, SolverState, lacking, of_inner
 from lifted_bregman.solvers.proximal_gradient import ProximalGradient
 
 
 @dataclass
 class ConstrainedState(SolverState):
-    """The variables, λ_1 .. λ_{L-1} in `multipliers`, and the state of the solver inside in `inner`."""
+    """The variables, λ_1 .. λ_{L-1} in `multipliers`, and the state of the wrapped solver in `inner`."""
 
     multipliers: list[float] = field(default_factory=list)
 
@@ -41,8 +41,8 @@ class Constrained(Solver[ConstrainedState]):
         λ_l    ← min( max( λ_l + ρ (mean B_l - ε), floor ), cap )
 
     The second line is the proximal ascent argmax_λ λ(mean B_l - ε) - (λ - λ_l)²/2ρ over [floor, cap], with B_l at the
-    new (Θ, X).  The first weights are the problem's.  B_l >= 0, so that for ε = 0, as printed, λ can only grow: the
-    tolerance or the cap ends that.
+    new (Θ, X).  The first weights are the problem's.  Since B_l >= 0, λ can only grow for ε = 0, as printed; a positive
+    tolerance or the cap bounds it.
 
     solver       any solver that keeps the variables of the whole set
     tolerance    ε >= 0
@@ -51,15 +51,28 @@ class Constrained(Solver[ConstrainedState]):
     cap          >= floor, the largest λ_l
     inner_steps  at least 1
 
-    A fixed point is a stationary point of E with its own multipliers at which B_l <= ε for every λ_l below the cap, and
-    B_l >= ε for every λ_l above the floor: between them, a Karush-Kuhn-Tucker point.  Where the inner problem is convex
+    A fixed point (Θ, X, λ) is a stationary point of E with the weights λ.  There B_l <= ε for every λ_l below the cap,
+    and B_l >= ε for every λ_l above the floor.  With all λ_l between floor and cap it is a Karush-Kuhn-Tucker point.
+    Where the inner problem is convex
     (one hidden layer, Θ frozen) and solved, the ascent is that of the dual and converges for small ρ; in (Θ, X)
-    together it is a heuristic, because min and sup do not commute.  `problem.energy` goes on meaning the problem's own
-    weights: take `problem.with_weights(state.multipliers)` for E as it is minimised.
+    together it is a heuristic, because min and sup do not commute.  `problem.energy` uses the problem's own weights;
+    `problem.with_weights(state.multipliers)` has the energy that is minimised.
 
     Metrics: those of the solver, `multiplier_l` and `bregman_l` = mean B_l of each hidden layer, and
     `violation` = max(0, max_l mean B_l - ε).
+
+    Example:
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> problem = lb.lift(nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1)), loss=lb.SquaredError())
+        >>> result = lb.fit(problem, (X, X.abs()), solver=lb.Constrained(tolerance=1e-3), epochs=10)
+        >>> result.history[-1]["objective"] < result.history[0]["objective"]
+        True
     """
+
+    shared_parameters: ClassVar[bool] = of_inner("shared_parameters")
+    training_mode: ClassVar[bool] = of_inner("training_mode")
+    weighted: ClassVar[bool] = of_inner("weighted")
+    data_parallel: ClassVar[bool] = of_inner("data_parallel")
 
     solver: Solver[Any] = field(default_factory=ProximalGradient)
     tolerance: float = 1e-3
@@ -78,26 +91,6 @@ class Constrained(Solver[ConstrainedState]):
         if not isinstance(self.solver, Solver):
             raise SettingError(f"solver is {self.solver!r}; it must be a solver such as ProximalGradient().")
 
-    @property
-    def shared_parameters(self) -> bool:  # type: ignore[override]
-        """As the solver it wraps."""
-        return self.solver.shared_parameters
-
-    @property
-    def training_mode(self) -> bool:  # type: ignore[override]
-        """As the solver it wraps."""
-        return self.solver.training_mode
-
-    @property
-    def weighted(self) -> bool:  # type: ignore[override]
-        """As the solver it wraps."""
-        return self.solver.weighted
-
-    @property
-    def data_parallel(self) -> bool:  # type: ignore[override]
-        """As the solver it wraps."""
-        return self.solver.data_parallel
-
     def require(self, problem: LiftedProblem) -> None:
         if not hidden_layers(problem.depth):
             raise lacking(self, "at least one hidden layer, whose B_l it constrains", "the model has one layer only")
@@ -111,7 +104,7 @@ class Constrained(Solver[ConstrainedState]):
 
     @property
     def ends_with_run(self) -> bool:
-        """As the solver it wraps."""
+        """Whether the wrapped solver's numbers depend on the length of the run."""
         return self.solver.ends_with_run
 
     def planned(self, steps: float, epochs: float) -> Self:

@@ -10,8 +10,9 @@ from lifted_bregman.graph import Links
 from lifted_bregman.maps import Dense
 from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import Block, ParameterBlock, independent
-from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
 from lifted_bregman.solvers.block_solvers import minimise_block
+from lifted_bregman.solvers.interface import Batch, Solver, SolverState, lacking
+from lifted_bregman.solvers.requirements import require_affine
 from lifted_bregman.solvers.steps import CurvatureStep
 from lifted_bregman.solvers.sweeps import OddEven, Sweep
 
@@ -38,12 +39,20 @@ class CoordinateDescent(Solver[CoordinateDescentState]):
     sweep             `OddEven` (the appendix: all Θ, odd x, even x), `TopDown`, `BottomUp` or `Permutation`; blocks of
                       one group must not share a term of E, which rules out `Jacobi`
     tolerance         >= 0; a block is solved when its prox-gradient residual is at most this
-    block_iterations  at least 1; a block that needs more is left where it is then, and its residual says so
+    block_iterations  at least 1; a block that has not converged after these keeps its last iterate, and
+                      `block_residual` shows its residual
     prox_weight       τ >= 0; makes Θ-blocks strongly convex without moving the stationary points
 
-    Metrics: `block_residual`, the largest residual with which a block was left; `sweep_residual`, the largest with
-    which one was met, which tends to 0; `block_iterations`, in total.  Appendix B; its Θ_l-block is printed without
-    λ_l/s and without penalties, for one sample.
+    Metrics: `block_residual`, the largest residual of a block after its minimisation; `sweep_residual`, the largest one
+    before it, which tends to 0; `block_iterations`, in total.  Appendix B; its Θ_l-block is printed without λ_l/s and
+    without penalties, for one sample.
+
+    Example:
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> problem = lb.lift(nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1)), loss=lb.SquaredError())
+        >>> result = lb.fit(problem, (X, X.abs()), solver=lb.CoordinateDescent(), epochs=3)
+        >>> result.history[-1]["energy"] < result.history[0]["energy"]
+        True
     """
 
     sweep: Sweep = field(default_factory=OddEven)
@@ -57,7 +66,7 @@ class CoordinateDescent(Solver[CoordinateDescentState]):
             positive(self.prox_weight, "prox_weight")
 
     def require(self, problem: LiftedProblem) -> None:
-        require_affine(self, problem)
+        require_affine(self, problem, "which make every block convex")
         require_independent(self, self.sweep, problem.links)
 
     def init(self, problem: LiftedProblem, batch: Batch) -> CoordinateDescentState:
@@ -116,7 +125,15 @@ class BregmanCoordinateDescent(Solver[BregmanCoordinateDescentState]):
     tolerance           of exact x-blocks
     block_iterations    of exact x-blocks
 
-    Metrics: `block_residual`, the largest residual with which an exact x-block was left; 0 if there are none.
+    Metrics: `block_residual`, the largest residual of an exact x-block after its minimisation; 0 if there are none.
+
+    Example:
+        >>> solver = lb.BregmanCoordinateDescent()
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> line = nn.Linear(1, 1)
+        >>> result = lb.fit(lb.lift(line, loss=lb.SquaredError()), (X, 2 * X + 1), solver=solver, epochs=20)
+        >>> round(line.weight.item(), 1), round(line.bias.item(), 1)
+        (2.0, 1.0)
     """
 
     sweep: Sweep = field(default_factory=OddEven)
@@ -130,7 +147,7 @@ class BregmanCoordinateDescent(Solver[BregmanCoordinateDescentState]):
         require_block_settings(self.tolerance, self.block_iterations)
 
     def require(self, problem: LiftedProblem) -> None:
-        require_affine(self, problem)
+        require_affine(self, problem, "which make every block convex")
         require_independent(self, self.sweep, problem.links)
 
     def init(self, problem: LiftedProblem, batch: Batch) -> BregmanCoordinateDescentState:
@@ -163,18 +180,10 @@ def block_name(block: Block) -> str:
 
 
 def require_block_settings(tolerance: float, block_iterations: int) -> None:
-    """Raises `SettingError` unless both are in range."""
+    """Raises `SettingError` unless tolerance >= 0 and block_iterations >= 1."""
     if tolerance != 0.0:
         positive(tolerance, "tolerance")
     require_count(block_iterations, "block_iterations")
-
-
-def require_affine(solver: Solver[Any], problem: LiftedProblem) -> None:
-    """Raises `CompatibilityError` unless every map is affine, so that every block is convex with a known bound."""
-    others = [layer.path for layer in problem.network if not layer.map.affine]
-    if others:
-        required = "affine maps (nn.Linear, convolutions, average pooling, Flatten), which make every block convex"
-        raise lacking(solver, required, f"{', '.join(others)} may not be affine")
 
 
 def require_dense(solver: Solver[Any], problem: LiftedProblem, instead: str) -> None:

@@ -1,4 +1,4 @@
-"""Where a stochastic solver reads its parameter gradients: the lifted direction of a batch."""
+"""The parameter gradients of a batch for stochastic solvers: the lifted direction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem, LiftedState, Point
 from lifted_bregman.problem.blocks import hidden_layers, layers
 from lifted_bregman.problem.curvature import PowerMemory, variable_curvature
-from lifted_bregman.solvers._interface import Batch
+from lifted_bregman.solvers.interface import Batch
 
 
 class Direction(ABC):
@@ -44,6 +44,15 @@ class LiftedDirection(Direction):
     factor  t = factor / max(λ_{l+1} ‖W_{l+1}‖₂², λ_l/1000).  Below 2 each step decreases E, and repeated sweeps
       converge.  A single sweep may take longer steps, which carry more of the error to the lower layers: for factor → ∞
       it gives x_l = σ_l(z_l - λ_{l+1} J_xᵀ d_{l+1} / λ_l).  By default 8 for one sweep and 1 for several
+
+    Example:
+        >>> from lifted_bregman.solvers import LiftedDirection
+        >>> solver = lb.AdaBreg(step_size=0.01, direction=LiftedDirection(sweeps=3))
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> problem = lb.lift(nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1)), loss=lb.SquaredError())
+        >>> result = lb.fit(problem, (X, X.abs()), solver=solver, epochs=10, batch_size=5)
+        >>> result.history[-1]["objective"] < result.history[0]["objective"]
+        True
     """
 
     sweeps: int = 1
@@ -72,7 +81,7 @@ class LiftedDirection(Direction):
 def _curvature(problem: LiftedProblem, point: Point, layer: int, memory: PowerMemory) -> float:
     curvature = variable_curvature(problem, point, layer, memory, upper=False)
     if not math.isfinite(curvature):
-        return 1e30  # the run has diverged, which the output's residual will show
+        return 1e30  # the run has diverged; the residual of the outputs will show it
     return max(curvature, 1e-3 * problem.weight(layer))
 
 
@@ -82,7 +91,7 @@ def _move(problem: LiftedProblem, point: Point, layer: int, t: float) -> None:
 
 
 def forward_point(problem: LiftedProblem, batch: Batch) -> Point:
-    """The point x_l = σ_l(z_l), with every z_l computed once and kept."""
+    """The point x_l = σ_l(z_l), which keeps every z_l."""
     unknown = LiftedState([batch.Y] * len(hidden_layers(problem.depth)))
     point = batch.point(problem, unknown)
     for layer in hidden_layers(problem.depth):

@@ -18,29 +18,48 @@ from lifted_bregman.maps import Dense
 from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import hidden_layers, layers
 from lifted_bregman.problem.curvature import PowerMemory, variable_key
-from lifted_bregman.solvers._anchor import Anchor, live, overwrite
 from lifted_bregman.solvers._batch_memory import BatchMemory
 from lifted_bregman.solvers._descent import ParameterSteps, descend, rms
 from lifted_bregman.solvers._factored_dense import FactoredDense, with_maps
 from lifted_bregman.solvers._inner_solver import require_deterministic, require_solvable, solve
-from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
 from lifted_bregman.solvers._shares import whole_variables
-from lifted_bregman.solvers.readings import Corrected, LoopOrder, Reading, Sweeps
-from lifted_bregman.solvers.schedules import Schedule, as_schedule, require_numbers
+from lifted_bregman.solvers.inner_steps import Corrected, InnerStep, LoopOrder, Sweeps
+from lifted_bregman.solvers.interface import Batch, Solver, SolverState, lacking
+from lifted_bregman.solvers.parameters import LayerTensors, overwrite, parameters_in_place
+from lifted_bregman.solvers.schedules import Schedule, as_schedule, require_schedule
 
 
 class Coupling(Enum):
-    """Which Θ_l the move of x_{l-1} reads, in a visit that moves both; the print can be read either way."""
+    """The Θ_l that the update of x_{l-1} reads, in a visit that updates both.  Algorithm 1 allows both readings.
+
+    Example:
+        >>> from lifted_bregman.solvers import Coupling
+        >>> solver = lb.ImplicitSGD(prox_weight=10.0, coupling=Coupling.BEFORE)
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> problem = lb.lift(nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1)), loss=lb.SquaredError())
+        >>> result = lb.fit(problem, (X, X.abs()), solver=solver, epochs=10, batch_size=5)
+        >>> result.history[-1]["objective"] < result.history[0]["objective"]
+        True
+    """
 
     BEFORE = "Θ_l before its own move of this visit"
     AFTER = "Θ_l after its own move of this visit"
 
 
 class Space(Enum):
-    """Where the weights move during the inner steps of a batch; the iterates are the same, up to rounding.
+    """How weights are stored during the inner steps of a batch; the iterates are the same up to rounding.
 
-    Not with `Majorised` and a τ that is lost in rounding, 0 in particular: the small proximal term added then is larger
-    for SAMPLES.
+    The exception is `Majorised` with a τ that is lost in rounding, such as 0: its added proximal term is larger for
+    SAMPLES.
+
+    Example:
+        >>> from lifted_bregman.solvers import Space
+        >>> solver = lb.ImplicitSGD(space=Space.SAMPLES)
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> problem = lb.lift(nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1)), loss=lb.SquaredError())
+        >>> result = lb.fit(problem, (X, X.abs()), solver=solver, epochs=3, batch_size=5)
+        >>> result.history[-1]["objective"] < result.history[0]["objective"]
+        True
     """
 
     AUTOMATIC = "whichever costs less, for each layer"
@@ -49,7 +68,17 @@ class Space(Enum):
 
 
 class ParameterUpdate(Enum):
-    """How the proximal term of a batch is chosen (the remark after Algorithm 1)."""
+    """How the proximal term of a batch is chosen (the remark after Algorithm 1).
+
+    Example:
+        >>> from lifted_bregman.solvers import ParameterUpdate
+        >>> solver = lb.ImplicitSGD(parameters=ParameterUpdate.IMPLICIT)
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> problem = lb.lift(nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1)), loss=lb.SquaredError())
+        >>> result = lb.fit(problem, (X, X.abs()), solver=solver, epochs=3, batch_size=5)
+        >>> result.history[-1]["objective"] < result.history[0]["objective"]
+        True
+    """
 
     IMPLICIT = "a squared norm: the parameters and the variables move together"
     EXPLICIT = "the Bregman distance of J_k, with -E in it: the variables move, then one gradient step in Θ"
@@ -59,14 +88,14 @@ class ParameterUpdate(Enum):
 class ImplicitSGDState(SolverState):
     """Variables of the last batch, Θ^{k-1} where it is copied, and the vectors of the power iterations."""
 
-    anchor: Anchor = field(default_factory=dict)
+    anchor: LayerTensors = field(default_factory=dict)
     power: PowerMemory = field(default_factory=dict)
     fallbacks: int = 0
     """Steps of `Majorised` that were gradient steps, since the first batch."""
 
     def __post_init__(self) -> None:
         self.maps: dict[int, FactoredDense] = {}
-        """Those of the last batch, for their memory only: not a part of what is saved."""
+        """The sample-space weights of the last batch, kept to reuse their memory; they are not saved."""
 
 
 @dataclass(frozen=True)
@@ -98,14 +127,24 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
                  for classification, read as a weight beside the sum over its batches of 100 samples
     inner_steps  N >= 1
     order        `Sweeps` (N sweeps) or `LayerByLayer` (N steps on a layer before the next)
-    reading      `Corrected` or `Literal` gradient steps (the metric "literal" says which), or `Majorised` ones
-    coupling     whether x_{l-1} is moved with Θ_l from before its move, as the indices of the print say, or `AFTER` it
+    reading      the `InnerStep`: `Corrected` or `Literal` gradient steps, or `Majorised` ones; the metric "literal" is
+                 1 for `Literal`
+    coupling     whether the move of x_{l-1} reads Θ_l `BEFORE` its own move, as the printed indices say, or `AFTER` it
     parameters   `ParameterUpdate.IMPLICIT` or `EXPLICIT`
-    solver       a deterministic solver, N steps of which then replace those of Algorithm 1, on the same objective; one
-                 that would leave a part of it out is refused
+    solver       a deterministic solver whose N steps on the same objective replace those of Algorithm 1; a solver that
+                 ignores a part of the objective is refused
     space        whether weights move in place or as Θ^{k-1} + Σ_i A_iᵀC_i, where A_i = X_{l-1} at inner step i; by
-                 default what costs less.  In sample space nothing of a weight's size is written before the last inner
-                 step.  It is for dense layers without a P_l and the implicit variant; others are moved in place
+                 default whichever costs less.  In sample space no weight is written before the last inner step.  Only
+                 dense layers without a P_l in the implicit variant can use it; other layers are moved in place
+
+    Example:
+        >>> solver = lb.ImplicitSGD()
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> line = nn.Linear(1, 1)
+        >>> problem = lb.lift(line, loss=lb.SquaredError())
+        >>> result = lb.fit(problem, (X, 2 * X + 1), solver=solver, epochs=3, batch_size=5)
+        >>> round(line.weight.item(), 1), round(line.bias.item(), 1)
+        (2.0, 1.0)
     """
 
     minibatch: ClassVar[bool] = True
@@ -116,7 +155,7 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
     prox_weight: float | Schedule = 1.0
     inner_steps: int = 15
     order: LoopOrder = field(default_factory=Sweeps)
-    reading: Reading = field(default_factory=Corrected)
+    reading: InnerStep = field(default_factory=Corrected)
     coupling: Coupling = Coupling.AFTER
     parameters: ParameterUpdate = ParameterUpdate.IMPLICIT
     solver: Solver[Any] | None = None
@@ -126,7 +165,7 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
         explicit = self.parameters is ParameterUpdate.EXPLICIT
         as_schedule(self.prox_weight, "prox_weight", zero=not explicit)
         require_count(self.inner_steps, "inner_steps")
-        kinds: dict[str, type] = {"order": LoopOrder, "reading": Reading, "coupling": Coupling}
+        kinds: dict[str, type] = {"order": LoopOrder, "reading": InnerStep, "coupling": Coupling}
         kinds |= {"parameters": ParameterUpdate, "space": Space}
         for name, kind in kinds.items():
             if not isinstance(getattr(self, name), kind):
@@ -143,12 +182,12 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
 
     @property
     def weighted(self) -> bool:  # type: ignore[override]
-        """As the solver of the sub-problems, if another one is given."""
+        """Whether the solver of the sub-problems, if one is given, takes sample weights."""
         return self.solver is None or self.solver.weighted
 
     @property
     def data_parallel(self) -> bool:  # type: ignore[override]
-        """As the solver of the sub-problems, if another one is given."""
+        """Whether ranks can share the batches of the solver of the sub-problems, if one is given."""
         return self.solver is None or self.solver.data_parallel
 
     def require(self, problem: LiftedProblem) -> None:
@@ -159,7 +198,7 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
 
     def require_steps(self, problem: LiftedProblem, steps: int) -> None:
         implicit = self.parameters is ParameterUpdate.IMPLICIT
-        self._require_solver(problem, require_numbers(self.prox_weight, "prox_weight", steps, zero=implicit))
+        self._require_solver(problem, require_schedule(self.prox_weight, "prox_weight", steps, zero=implicit))
 
     def planned(self, steps: float, epochs: float) -> Self:
         inner = None if self.solver is None else self.solver.planned(self.inner_steps, epochs=0)
@@ -168,7 +207,7 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
     def _require_solver(self, problem: LiftedProblem, tau: float) -> None:
         """An error unless the solver of the sub-problems, if one is given, takes those with a term of weight τ."""
         if self.solver is not None:
-            require_solvable(problem.anchored(live(problem), tau), self.solver, self.inner_steps)
+            require_solvable(problem.anchored(parameters_in_place(problem), tau), self.solver, self.inner_steps)
 
     def init(self, problem: LiftedProblem, batch: Batch) -> ImplicitSGDState:
         explicit = self.parameters is ParameterUpdate.EXPLICIT
@@ -178,7 +217,7 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
         tau = self._weight(state.steps)
         state.metrics = {"prox_weight": tau, "literal": float(self.reading.literal)}
         if self.solver is not None:
-            overwrite(state.anchor, live(problem))
+            overwrite(state.anchor, parameters_in_place(problem))
             subproblem = problem.anchored(state.anchor, tau)
             solved = solve(subproblem, self.solver, batch, self.inner_steps)
             state.variables = solved.variables
@@ -190,6 +229,7 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
 
     @no_graph
     def _algorithm_1(self, problem: LiftedProblem, state: ImplicitSGDState, batch: Batch, tau: float) -> None:
+        # the point: weights in sample space, variables at the forward pass
         memory = BatchMemory(state.power)
         maps = self._maps(problem, batch, memory)
         for layer in maps.keys() & state.maps.keys():
@@ -201,6 +241,7 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
         if self.parameters is ParameterUpdate.EXPLICIT:
             self._explicit(view, point, state, memory, tau)
         else:
+            # N inner steps on each layer, then the weights in place
             state.anchor = renewed(state.anchor, problem, maps)
             for layer in self._visits(problem):
                 self._visit(view, point, layer, state, memory, tau)
@@ -247,7 +288,7 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
     ) -> None:
         """Moves Θ_l and the variables that no lower term reads; in a chain x_{l-1}.
 
-        In the reverse order of the terms every other term that reads them was visited before.
+        Terms are visited from the top, so that every other term that reads these variables was visited before.
         """
         variables = _last_read(problem, layer)
         before = self.coupling is Coupling.BEFORE
@@ -269,7 +310,7 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
     def _explicit(
         self, problem: LiftedProblem, point: Point, state: ImplicitSGDState, memory: BatchMemory, tau: float
     ) -> None:
-        """The variables at Θ^{k-1}, then every Θ_l from the same point."""
+        """The explicit variant: N steps on X_B at Θ^{k-1}, then Θ_l ← prox_{P_l/τ}( Θ_l - ∇_{Θ_l}H/τ ) for every l."""
         for layer in self._visits(problem):
             for v in _last_read(problem, layer):
                 point.set_variable(v, self._moved(problem, point, v, memory))
@@ -279,16 +320,16 @@ class ImplicitSGD(Solver[ImplicitSGDState]):
 
 
 def _last_read(problem: LiftedProblem, term: int) -> tuple[int, ...]:
-    """The hidden variables that `term` reads and no lower term does, from the top down."""
+    """The hidden variables of which `term` is the lowest reader, from the top down."""
     hidden, links = hidden_layers(problem.depth), problem.links
     return tuple(sorted((v for v in links.inputs[term] if v in hidden and links.readers[v][0] == term), reverse=True))
 
 
-def renewed(anchor: Anchor, problem: LiftedProblem, maps: Mapping[int, FactoredDense]) -> Anchor:
+def renewed(anchor: LayerTensors, problem: LiftedProblem, maps: Mapping[int, FactoredDense]) -> LayerTensors:
     """Copies of the parameters in the memory of `anchor`, without the weights that keep Θ⁰ by themselves."""
     wanted = {
         layer: {name: p for name, p in own.items() if layer not in maps or p.ndim < 2}
-        for layer, own in live(problem).items()
+        for layer, own in parameters_in_place(problem).items()
     }
     kept = {layer: anchor.get(layer, {}) for layer in wanted}
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 
@@ -13,19 +13,31 @@ from lifted_bregman._arguments import require_count
 from lifted_bregman._generators import named_generator
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem, LiftedState
-from lifted_bregman.solvers._anchor import Anchor, accumulate, clear, copied, live, overwrite
 from lifted_bregman.solvers._inner_solver import require_deterministic, require_solvable, solve
-from lifted_bregman.solvers._interface import Batch, Solver, SolverState
+from lifted_bregman.solvers.interface import Batch, Solver, SolverState, of_inner
+from lifted_bregman.solvers.parameters import (
+    LayerTensors,
+    accumulate,
+    copy_parameters,
+    overwrite,
+    parameters_in_place,
+    set_to_zero,
+)
 from lifted_bregman.solvers.proximal_gradient import ProximalGradient
 from lifted_bregman.solvers.schedules import Schedule, as_schedule
 
 
 class Team(ABC):
-    """Who runs the workers, and how their parameters are brought together."""
+    """Runs the workers and averages their parameters."""
 
     @abstractmethod
     def average(
-        self, work: Callable[[int], None], shares: list[float], parameters: Anchor, common: Anchor, mean: Anchor
+        self,
+        work: Callable[[int], None],
+        shares: list[float],
+        parameters: LayerTensors,
+        common: LayerTensors,
+        mean: LayerTensors,
     ) -> None:
         """Runs work(p) from `parameters` = `common` for every worker p, and leaves Σ_p shares[p] Θ_p in `parameters`.
 
@@ -35,23 +47,38 @@ class Team(ABC):
     def gather(
         self, parts: list[torch.Tensor], variables: LiftedState | None, work: Mapping[str, float]
     ) -> Mapping[str, float]:
-        """Brings what workers left elsewhere to this process, after `average`: nothing, unless they run elsewhere.
+        """Gathers the workers' variables in this process, after `average`; returns the work of all processes.
 
-        parts      the rows of `variables` that each worker has written
+        parts      the rows of `variables` of each worker
         variables  of the whole set, changed in place
-        work       the counts of what was done here; those of what was done by all are returned
+        work       the counts of work in this process
         """
         return work
 
 
 @dataclass(frozen=True)
 class OneProcess(Team):
-    """The workers one after another, in this process: two copies of the parameters, whatever their number."""
+    """Runs the workers one after another in this process, with two copies of the parameters in all.
+
+    Example:
+        >>> from lifted_bregman.solvers import OneProcess
+        >>> solver = lb.ModelAveraging(workers=2, team=OneProcess())
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> line = nn.Linear(1, 1)
+        >>> result = lb.fit(lb.lift(line, loss=lb.SquaredError()), (X, 2 * X + 1), solver=solver, epochs=30)
+        >>> round(line.weight.item(), 1), round(line.bias.item(), 1)
+        (2.0, 1.0)
+    """
 
     def average(
-        self, work: Callable[[int], None], shares: list[float], parameters: Anchor, common: Anchor, mean: Anchor
+        self,
+        work: Callable[[int], None],
+        shares: list[float],
+        parameters: LayerTensors,
+        common: LayerTensors,
+        mean: LayerTensors,
     ) -> None:
-        clear(mean)
+        set_to_zero(mean)
         for worker, share in enumerate(shares):
             overwrite(parameters, common)
             work(worker)
@@ -61,22 +88,22 @@ class OneProcess(Team):
 
 @dataclass
 class AveragingState(SolverState):
-    """Variables of all samples as their workers left them, and room for the common parameters and their mean."""
+    """Variables of all samples after their worker's last step, and memory for the common parameters and the mean."""
 
-    common: Anchor = field(default_factory=dict)
-    mean: Anchor = field(default_factory=dict)
+    common: LayerTensors = field(default_factory=dict)
+    mean: LayerTensors = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class ModelAveraging(Solver[AveragingState]):
-    """m workers minimise E on their own samples from the same Θ; their results are averaged (Section 4.2.2).
+    """Averages the Θ that m workers reach from a common Θ, each on a different part of the samples (Section 4.2.2).
 
         Θ_p ≈ argmin_Θ min_X E_{B_p}(Θ, X) from Θ          Θ ← Σ_p (|B_p|/s) Θ_p
 
     The samples are dealt to the workers once, by a permutation that depends on the seed and their number alone.  Parts
     differ by at most one sample; where they are equal the mean is the paper's (1/m) Σ_p Θ_p.  A worker starts from the
-    forward pass on its samples and knows nothing but Θ and those, so that workers may run anywhere.  Where samples have
-    weights, the sum of w_i takes the place of |B_p|, and E_{B_p} is the weighted mean over the part.
+    forward pass on its samples and needs only Θ and those samples, so that it can run in any process.  With sample
+    weights the sum of w_i replaces |B_p|, and E_{B_p} is the weighted mean over the part.
 
     Guaranteed for convex problems: E(mean) is at most the mean of the E(Θ_p).  The mean of the parts' minimisers is not
     the minimiser of E; with few local steps and many rounds the result comes closer to it.
@@ -86,7 +113,18 @@ class ModelAveraging(Solver[AveragingState]):
     local_steps  its steps for each worker and round, >= 1
     seed         of the permutation
     team         who runs the workers
+
+    Example:
+        >>> solver = lb.ModelAveraging(workers=2)
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> line = nn.Linear(1, 1)
+        >>> result = lb.fit(lb.lift(line, loss=lb.SquaredError()), (X, 2 * X + 1), solver=solver, epochs=30)
+        >>> round(line.weight.item(), 1), round(line.bias.item(), 1)
+        (2.0, 1.0)
     """
+
+    shared_parameters: ClassVar[bool] = of_inner("shared_parameters")
+    weighted: ClassVar[bool] = of_inner("weighted")
 
     workers: int
     solver: Solver[Any] = field(default_factory=ProximalGradient)
@@ -97,18 +135,8 @@ class ModelAveraging(Solver[AveragingState]):
     def __post_init__(self) -> None:
         _check(self.workers, self.solver, self.local_steps)
 
-    @property
-    def shared_parameters(self) -> bool:  # type: ignore[override]
-        """As the solver it wraps."""
-        return self.solver.shared_parameters
-
-    @property
-    def weighted(self) -> bool:  # type: ignore[override]
-        """As the workers' solver."""
-        return self.solver.weighted
-
     def require(self, problem: LiftedProblem) -> None:
-        require_solvable(problem.anchored(live(problem), 0.0), self.solver, self.local_steps)
+        require_solvable(problem.anchored(parameters_in_place(problem), 0.0), self.solver, self.local_steps)
 
     def planned(self, steps: float, epochs: float) -> Self:
         return self._changed(solver=self.solver.planned(self.local_steps, epochs=0))
@@ -122,7 +150,7 @@ class ModelAveraging(Solver[AveragingState]):
 
 @dataclass(frozen=True)
 class ImplicitParallel(Solver[AveragingState]):
-    """m workers take an implicit step on their own samples towards the mean of the last round (eq. 23).
+    """m workers take an implicit step from the mean of the last round, each on its part of the samples (eq. 23).
 
         Θ_p ≈ argmin_Θ min_X E_{B_p}(Θ, X) + (τ_k/2)‖Θ - Θ̄‖²          Θ̄ ← Σ_p (|B_p|/s) Θ_p
 
@@ -133,7 +161,18 @@ class ImplicitParallel(Solver[AveragingState]):
     prox_weight  τ_k > 0, a number or a schedule of the round k such as `Growing`
 
     The other settings are those of `ModelAveraging`.
+
+    Example:
+        >>> solver = lb.ImplicitParallel(workers=2, prox_weight=0.1)
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> line = nn.Linear(1, 1)
+        >>> result = lb.fit(lb.lift(line, loss=lb.SquaredError()), (X, 2 * X + 1), solver=solver, epochs=8)
+        >>> round(line.weight.item(), 1), round(line.bias.item(), 1)
+        (2.0, 1.0)
     """
+
+    shared_parameters: ClassVar[bool] = of_inner("shared_parameters")
+    weighted: ClassVar[bool] = of_inner("weighted")
 
     workers: int
     prox_weight: float | Schedule
@@ -146,18 +185,8 @@ class ImplicitParallel(Solver[AveragingState]):
         _check(self.workers, self.solver, self.local_steps)
         as_schedule(self.prox_weight, "prox_weight")
 
-    @property
-    def shared_parameters(self) -> bool:  # type: ignore[override]
-        """As the solver it wraps."""
-        return self.solver.shared_parameters
-
-    @property
-    def weighted(self) -> bool:  # type: ignore[override]
-        """As the workers' solver."""
-        return self.solver.weighted
-
     def require(self, problem: LiftedProblem) -> None:
-        require_solvable(problem.anchored(live(problem), 1.0), self.solver, self.local_steps)
+        require_solvable(problem.anchored(parameters_in_place(problem), 1.0), self.solver, self.local_steps)
 
     def planned(self, steps: float, epochs: float) -> Self:
         return super().planned(steps, epochs)._changed(solver=self.solver.planned(self.local_steps, epochs=0))
@@ -172,15 +201,15 @@ class ImplicitParallel(Solver[AveragingState]):
 
 
 def deal(samples: int, workers: int, seed: int) -> list[torch.Tensor]:
-    """The places of each worker's samples in the whole set."""
+    """The indices of each worker's samples in the whole set."""
     order = torch.randperm(samples, generator=named_generator(seed, "workers"))
     return list(order.tensor_split(workers))
 
 
 def work_alone(
-    problem: LiftedProblem, common: Anchor, prox_weight: float, solver: Solver[Any], batch: Batch, steps: int
+    problem: LiftedProblem, common: LayerTensors, prox_weight: float, solver: Solver[Any], batch: Batch, steps: int
 ) -> SolverState:
-    """What one worker does: it reads the common parameters and its own batch, and changes the live parameters."""
+    """The work of one worker: `steps` steps of `solver` on its `batch` from the common parameters, in the model."""
     return solve(problem.anchored(common, prox_weight), solver, batch, steps)
 
 
@@ -194,19 +223,21 @@ def _start(problem: LiftedProblem, batch: Batch, workers: int) -> AveragingState
     if workers > len(batch):
         raise SettingError(f"workers is {workers} for {len(batch)} samples; each worker needs at least one.")
     return AveragingState(
-        variables=problem.forward_state(batch.X, check=False), common=copied(problem), mean=copied(problem)
+        variables=problem.forward_state(batch.X, check=False),
+        common=copy_parameters(problem),
+        mean=copy_parameters(problem),
     )
 
 
 def _alone(part: Batch) -> Batch:
-    """A worker's samples as a set of their own: with weights whose mean over these samples is 1."""
+    """The part of one worker as a whole set, with weights rescaled to mean 1."""
     return part if part.weights is None else replace(part, weights=part.weights / part.weights.mean())
 
 
 def _round(
     problem: LiftedProblem, state: AveragingState, batch: Batch, solver: ModelAveraging | ImplicitParallel, tau: float
 ) -> AveragingState:
-    parameters = live(problem)
+    parameters = parameters_in_place(problem)
     overwrite(state.common, parameters)
     parts = deal(len(batch), solver.workers, solver.seed)
 

@@ -8,15 +8,16 @@ from typing import ClassVar
 from lifted_bregman._arguments import require_count
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.solvers._gradient_table import (
+    REBUILT,
     TableState,
     advance,
     oldest,
-    require_affine,
     start_table,
     swept_residuals,
 )
-from lifted_bregman.solvers._interface import Batch, Solver, lacking
 from lifted_bregman.solvers._persistent import StepSize, require_step
+from lifted_bregman.solvers.interface import Batch, Solver, lacking
+from lifted_bregman.solvers.requirements import require_affine
 from lifted_bregman.solvers.steps import CurvatureStep
 
 
@@ -46,6 +47,15 @@ class PIAG(Solver[TableState]):
                     batches so far for L; or a number or schedule
     step_variable   t of X_i: a number, a schedule or `CurvatureStep`
     variable_steps  sweeps over the batch's x_{L-1} .. x_1 before its gradients are taken, >= 1
+
+    Example:
+        >>> solver = lb.PIAG(delay_bound=6)
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> line = nn.Linear(1, 1)
+        >>> problem = lb.lift(line, loss=lb.SquaredError())
+        >>> result = lb.fit(problem, (X, 2 * X + 1), solver=solver, epochs=30, batch_size=5)
+        >>> round(line.weight.item(), 1), round(line.bias.item(), 1)
+        (2.0, 1.0)
     """
 
     minibatch: ClassVar[bool] = True
@@ -65,7 +75,7 @@ class PIAG(Solver[TableState]):
         require_count(self.variable_steps, "variable_steps")
 
     def require(self, problem: LiftedProblem) -> None:
-        require_affine(self, problem)
+        require_affine(self, problem, REBUILT)
 
     def init(self, problem: LiftedProblem, batch: Batch) -> TableState:
         return start_table(problem, batch)

@@ -1,4 +1,4 @@
-"""One top-down sweep on each batch, in micro-batches that follow each other through the layers."""
+"""One top-down sweep on each batch, pipelined over micro-batches."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from lifted_bregman._no_graph import no_graph
 from lifted_bregman.problem import LiftedProblem, LiftedState, Point
 from lifted_bregman.problem.border import lend
 from lifted_bregman.problem.curvature import lend_curvature, parameter_curvature, step_for
-from lifted_bregman.solvers._anchor import Anchor
 from lifted_bregman.solvers._descent import moved_variable, rms
-from lifted_bregman.solvers._interface import Batch, Solver
 from lifted_bregman.solvers._micro_batches import micro_batches
 from lifted_bregman.solvers._persistent import PowerState, StepSize, require_step, variable_step
+from lifted_bregman.solvers.interface import Batch, Solver
+from lifted_bregman.solvers.parameters import LayerTensors
 from lifted_bregman.solvers.schedules import as_schedule
 from lifted_bregman.solvers.steps import CurvatureStep
 
@@ -41,13 +41,20 @@ class PipelinedSweep(Solver[PowerState]):
     below that of the forward pass, up to terms of third order (`Sweep.coupling` with n = 2).  The objective of the
     network at the new Θ can be larger than that energy, and falls in practice.
 
-    M changes the result by rounding alone.  Where processes share the layers, one works on a micro-batch while the next
-    works on the one before: of p processes each waits for (p - 1)/(M + p - 1) of the time, if all take the same.
+    M changes the result by rounding only.  Processes that share the layers form a pipeline: each works on another
+    micro-batch.  Of p equally fast processes each is idle for the fraction (p - 1)/(M + p - 1) of the time.
 
     step_parameter  t of Θ_l: a number, a schedule of the step number, or `CurvatureStep` for the Lipschitz constant of
                     the batch; by default 1/L
     step_variable   t of x_l, in the same forms
     micro_batches   M >= 1
+
+    Example:
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> problem = lb.lift(nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1)), loss=lb.SquaredError())
+        >>> result = lb.fit(problem, (X, X.abs()), solver=lb.PipelinedSweep(), epochs=10, batch_size=5)
+        >>> result.history[-1]["objective"] < result.history[0]["objective"]
+        True
     """
 
     minibatch: ClassVar[bool] = True
@@ -65,7 +72,7 @@ class PipelinedSweep(Solver[PowerState]):
 
     @property
     def layer_parallel(self) -> bool:
-        """Always."""
+        """Always true."""
         return True
 
     def init(self, problem: LiftedProblem, batch: Batch) -> PowerState:
@@ -79,7 +86,7 @@ class PipelinedSweep(Solver[PowerState]):
         forward = [list(point.x) for point in points]
         whole = _joined(problem, batch, forward)
         steps = self._variable_steps(problem, whole, state)
-        gradients: Anchor = {layer: {} for layer in problem.partition.terms}
+        gradients: LayerTensors = {layer: {} for layer in problem.partition.terms}
         errors = []
         for point, x in zip(points, forward, strict=True):
             residuals = _sweep_down(problem, point, steps)

@@ -41,12 +41,13 @@ from lifted_bregman._no_graph import no_graph
 from lifted_bregman.errors import CompatibilityError, SettingError
 from lifted_bregman.penalties.sums import split
 from lifted_bregman.problem import LiftedProblem, Point
-from lifted_bregman.problem.blocks import VariableBlock, hidden_layers, layers, members
+from lifted_bregman.problem.blocks import VariableBlock, blocks_of, hidden_layers, layers
 from lifted_bregman.problem.curvature import step_for, variable_curvature
 from lifted_bregman.solvers._descent import moved_variable
-from lifted_bregman.solvers._gradient_table import TableState, advance, require_affine, start_table
-from lifted_bregman.solvers._interface import Batch, Solver
-from lifted_bregman.solvers._persistent import places
+from lifted_bregman.solvers._gradient_table import REBUILT, TableState, advance, start_table
+from lifted_bregman.solvers._persistent import set_rows
+from lifted_bregman.solvers.interface import Batch, Solver
+from lifted_bregman.solvers.requirements import require_affine
 from lifted_bregman.solvers.steps import CurvatureStep
 
 
@@ -84,6 +85,15 @@ class PrimalDual(Solver[TableState]):
     factor     in (0, 1)
 
     `gap` certifies how far a network of one layer is from its minimum.
+
+    Example:
+        >>> solver = lb.PrimalDual()
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> line = nn.Linear(1, 1)
+        >>> problem = lb.lift(line, loss=lb.SquaredError())
+        >>> result = lb.fit(problem, (X, 2 * X + 1), solver=solver, epochs=20, batch_size=5)
+        >>> round(line.weight.item(), 1), round(line.bias.item(), 1)
+        (2.0, 1.0)
     """
 
     minibatch: ClassVar[bool] = True
@@ -100,7 +110,7 @@ class PrimalDual(Solver[TableState]):
             raise SettingError(f"factor is {self.factor!r}; the step sizes need a factor below 1.")
 
     def require(self, problem: LiftedProblem) -> None:
-        require_affine(self, problem)
+        require_affine(self, problem, REBUILT)
 
     def init(self, problem: LiftedProblem, batch: Batch) -> TableState:
         return start_table(problem, batch, frozen=True)
@@ -121,7 +131,7 @@ class PrimalDual(Solver[TableState]):
         self, problem: LiftedProblem, state: TableState, batch: Batch, old: Point, point: Point
     ) -> dict[int, Tensor]:
         """The batch's q_l and x_{l-1} from the top down; p_l of every term."""
-        sigma, index, duals = self.dual_step, places(batch), {}
+        sigma, index, duals = self.dual_step, set_rows(batch), {}
         ahead: dict[int, Tensor] = {}
         for term in reversed(layers(problem.depth)):
             if term in hidden_layers(problem.depth):  # all terms that read it have their new q
@@ -164,7 +174,7 @@ class PrimalDual(Solver[TableState]):
         if parts is not None and parts.base is not None:
             raise CompatibilityError(
                 f"the conjugate of {parts.base!r} is not known, which the gap needs; it is for L1, SquaredL2, "
-                "NonNegative, Box and their sums."
+                "NonNegative, Bounds and their sums."
             )
         layer, point = problem.network[1], batch.point(problem, problem.forward_state(batch.X, check=False))
         p, y = _unweighted(state.residuals[1], batch), batch.Y
@@ -190,7 +200,7 @@ class PrimalDual(Solver[TableState]):
 
 def _moving(problem: LiftedProblem, term: int) -> int:
     """n, the number of blocks that move z_l: Θ_l and the hidden variables that the term reads."""
-    return sum(block != VariableBlock(term) for block in members(term, problem.links))
+    return sum(block != VariableBlock(term) for block in blocks_of(term, problem.links))
 
 
 def _unweighted(rows: Tensor, batch: Batch) -> Tensor:

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import all_blocks
-from lifted_bregman.solvers._interface import Batch, Solver, SolverState
 from lifted_bregman.solvers._shares import own_variables, whole_variables
 from lifted_bregman.solvers.acceleration import Acceleration, NoAcceleration
+from lifted_bregman.solvers.interface import Batch, Solver, SolverState
 from lifted_bregman.solvers.steps import Backtracking, CurvatureStep, FixedStep, StepRule, block_values, set_block
 from lifted_bregman.solvers.sweeps import Jacobi, Sweep, TopDown
 
@@ -42,6 +42,13 @@ class ProximalGradient(Solver[ProximalGradientState]):
     smooth_quadratic  False: ½‖x‖² belongs to G (the paper's choice); True: to H (Remark 12)
     monotone          an accelerated step that increases E is taken back and replaced by a plain one.  Without it a
                       `CurvatureStep` whose factor exceeds `acceleration.factor` is refused
+
+    Example:
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> problem = lb.lift(nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1)), loss=lb.SquaredError())
+        >>> result = lb.fit(problem, (X, X.abs()), solver=lb.ProximalGradient(), epochs=20)
+        >>> result.history[-1]["energy"] < result.history[0]["energy"]
+        True
     """
 
     weighted: ClassVar[bool] = True

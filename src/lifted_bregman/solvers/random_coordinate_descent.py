@@ -45,13 +45,13 @@ from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import Block, ParameterBlock, VariableBlock, hidden_layers, layers
 from lifted_bregman.problem.curvature import step_for, unit_curvature, weight_curvature
 from lifted_bregman.solvers._inner_solver import require_no_anchor
-from lifted_bregman.solvers._interface import Batch, Solver, SolverState
-from lifted_bregman.solvers._packing import dense
+from lifted_bregman.solvers._packing import dense_map
 from lifted_bregman.solvers.coordinate_descent import require_dense
+from lifted_bregman.solvers.interface import Batch, Solver, SolverState
 from lifted_bregman.solvers.steps import CurvatureStep
 
 _LEAST = 0.01
-"""Of the mean L_b: a block of less curvature is drawn as if it had this much, so that every block has its turn."""
+"""Fraction of the mean L_b: a block of less curvature is drawn as if it had this much, so that every block is drawn."""
 
 
 class UnitBlock(NamedTuple):
@@ -88,9 +88,17 @@ class RandomCoordinateDescent(Solver[SolverState]):
     importance    α in [0, 1]: 1 for probabilities proportional to L_b, 0 for equal ones
     factor        in (0, 2)
     updates       at least 1: blocks drawn in a step; None for as many as there are
-    seed          with the number of the step it says which blocks come
+    seed          the blocks of a step are drawn from the seed and the number of the step
 
     Metrics: `total_curvature`, ΣL_b at the beginning of the step.
+
+    Example:
+        >>> solver = lb.RandomCoordinateDescent()
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> line = nn.Linear(1, 1)
+        >>> result = lb.fit(lb.lift(line, loss=lb.SquaredError()), (X, 2 * X + 1), solver=solver, epochs=40)
+        >>> round(line.weight.item(), 1), round(line.bias.item(), 1)
+        (2.0, 1.0)
     """
 
     weighted: ClassVar[bool] = True
@@ -147,7 +155,7 @@ class RandomCoordinateDescent(Solver[SolverState]):
     def blocks(self, problem: LiftedProblem, point: Point) -> Iterator[UnitBlock]:
         """All blocks, in a fixed order: W_1, b_1, .., W_L, b_L, x_1, .., x_{L-1}."""
         for layer in layers(problem.depth):
-            f = dense(problem, layer)
+            f = dense_map(problem, layer)
             if "weight" in f.parameters:
                 alone = _separable(problem.parameter_penalties.get(layer))
                 for columns in _groups(f.module.in_features, self.parts if alone else 1):
@@ -183,7 +191,7 @@ def move(problem: LiftedProblem, point: Point, chosen: UnitBlock, t: float) -> N
 
 def _move_weights(problem: LiftedProblem, point: Point, layer: int, columns: slice, t: float) -> None:
     """W[:, S] ← prox_{tP}( W[:, S] - t (λ/s) dᵀX[:, S] ),   z ← z + X[:, S] ΔWᵀ."""
-    f, z, d = dense(problem, layer), point.z(layer), _weighted_residual(problem, point, layer)
+    f, z, d = dense_map(problem, layer), point.z(layer), _weighted_residual(problem, point, layer)
     X, W = f.rows(point.read(layer))[:, columns], f.module.weight.detach()[:, columns]
     ahead = torch.addmm(W, d.t(), X, alpha=-t * problem.weight(layer) / point.samples)
     new = problem.parameter_prox(layer, {"weight": ahead}, t)["weight"]
@@ -193,7 +201,7 @@ def _move_weights(problem: LiftedProblem, point: Point, layer: int, columns: sli
 
 def _move_bias(problem: LiftedProblem, point: Point, layer: int, t: float) -> None:
     """b ← b - t (λ/s) Σ_i d_i,   z ← z + Δb."""
-    f, d = dense(problem, layer), _weighted_residual(problem, point, layer)
+    f, d = dense_map(problem, layer), _weighted_residual(problem, point, layer)
     change = d.sum(0).mul_(-t * problem.weight(layer) / point.samples)
     f.module.bias.detach().add_(change)
     point.z(layer).add_(change)
@@ -204,7 +212,7 @@ def _move_units(problem: LiftedProblem, point: Point, variable: int, units: slic
     x = point.x[variable][samples][..., units]
     ahead = torch.add(x, point.z(variable)[samples][..., units], alpha=t * problem.weight(variable))
     readers = [
-        (term, dense(problem, term).module.weight.detach()[:, units]) for term in problem.links.readers[variable]
+        (term, dense_map(problem, term).module.weight.detach()[:, units]) for term in problem.links.readers[variable]
     ]
     for term, W in readers:
         d = problem.network[term].activate(point.z(term)[samples]) - point.x[term][samples]
@@ -212,7 +220,7 @@ def _move_units(problem: LiftedProblem, point: Point, variable: int, units: slic
     new = problem.variable_prox(variable, ahead, t)
     for term, W in readers:
         z = point.z(term)[samples]
-        z.add_((dense(problem, term).rows(new - x) @ W.t()).view_as(z))
+        z.add_((dense_map(problem, term).rows(new - x) @ W.t()).view_as(z))
     x.copy_(new)
 
 
@@ -223,7 +231,7 @@ def _weighted_residual(problem: LiftedProblem, point: Point, layer: int) -> Tens
 
 
 class _Curvature:
-    """The Lipschitz constants of blocks, each computed once as long as what it depends on stays."""
+    """The Lipschitz constants of blocks, cached until a block that they depend on moves."""
 
     def __init__(self, problem: LiftedProblem, point: Point) -> None:
         self._problem, self._point = problem, point
@@ -249,7 +257,7 @@ class _Curvature:
         return problem.weight(layer) * positions * total / point.samples
 
     def forget(self, moved: Block) -> None:
-        """Forgets what depends on a block that has moved: ‖X_{l-1}‖ where x_{l-1} has, ‖W_{l+1}‖ where Θ_{l+1} has."""
+        """Drops the cached constants next to a moved block: Θ_l's after x_{l-1} moved, x_{l-1}'s after Θ_l moved."""
         links = self._problem.links
         if isinstance(moved, VariableBlock):
             for term in links.readers[moved.layer]:
@@ -267,7 +275,7 @@ def _groups(count: int, parts: int) -> list[slice]:
 
 
 def _separable(penalty: Penalty | None) -> bool:
-    """Whether a penalty acts on each number alone."""
+    """Whether a penalty is a sum over single numbers."""
     return penalty is None or split(penalty).base is None
 
 

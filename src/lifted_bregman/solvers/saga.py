@@ -8,15 +8,16 @@ from typing import ClassVar
 
 from lifted_bregman._arguments import require_count
 from lifted_bregman.problem import LiftedProblem
-from lifted_bregman.solvers._gradient_table import TableState, advance, require_affine, start_table, swept_residuals
-from lifted_bregman.solvers._interface import Batch, Solver
+from lifted_bregman.solvers._gradient_table import REBUILT, TableState, advance, start_table, swept_residuals
 from lifted_bregman.solvers._persistent import StepSize, require_step
+from lifted_bregman.solvers.interface import Batch, Solver
+from lifted_bregman.solvers.requirements import require_affine
 from lifted_bregman.solvers.steps import CurvatureStep
 
 
 @dataclass(frozen=True)
 class _RandomBatches(Solver[TableState]):
-    """What SAGA and SAG share: everything but the length of their steps and the weight of the batch's own gradient."""
+    """The common part of SAGA and SAG, which differ in step size and in the weight of the batch's own gradient."""
 
     minibatch: ClassVar[bool] = True
     indexed: ClassVar[bool] = True
@@ -33,7 +34,7 @@ class _RandomBatches(Solver[TableState]):
         require_count(self.variable_steps, "variable_steps")
 
     def require(self, problem: LiftedProblem) -> None:
-        require_affine(self, problem)
+        require_affine(self, problem, REBUILT)
 
     def init(self, problem: LiftedProblem, batch: Batch) -> TableState:
         return start_table(problem, batch)
@@ -80,6 +81,15 @@ class SAGA(_RandomBatches):
                     schedule
     step_variable   t of X_i: a number, a schedule or `CurvatureStep`
     variable_steps  sweeps over the batch's x_{L-1} .. x_1 before its gradients are taken, >= 1
+
+    Example:
+        >>> solver = lb.SAGA()
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> line = nn.Linear(1, 1)
+        >>> problem = lb.lift(line, loss=lb.SquaredError())
+        >>> result = lb.fit(problem, (X, 2 * X + 1), solver=solver, epochs=15, batch_size=5)
+        >>> round(line.weight.item(), 1), round(line.bias.item(), 1)
+        (2.0, 1.0)
     """
 
     step_parameter: StepSize = field(default_factory=lambda: CurvatureStep(1.0 / 3.0, upper=False))
@@ -90,7 +100,7 @@ class SAGA(_RandomBatches):
 
 @dataclass(frozen=True)
 class SAG(_RandomBatches):
-    """SAGA's biased elder: along the mean of all last gradients, those of the batch renewed.
+    """Stochastic averaged gradients: a step along the mean of all last gradients, a biased direction.
 
         Θ ← prox_{tP}( Θ - t (1/s) Σ_i g_i ),  g_i = ∇_Θ H(Θ, X_i) for i in B,  X_i as in `SAGA`
 
@@ -99,6 +109,13 @@ class SAG(_RandomBatches):
     for strongly convex E (Schmidt et al. 2017).  With a penalty, and otherwise, only observed.
 
     Settings as for `SAGA`.
+
+    Example:
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> problem = lb.lift(nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1)), loss=lb.SquaredError())
+        >>> result = lb.fit(problem, (X, X.abs()), solver=lb.SAG(), epochs=10, batch_size=5)
+        >>> result.history[-1]["objective"] < result.history[0]["objective"]
+        True
     """
 
     step_parameter: StepSize = field(default_factory=lambda: CurvatureStep(1.0 / 16.0, upper=False))

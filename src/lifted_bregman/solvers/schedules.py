@@ -1,4 +1,4 @@
-"""Numbers that may change from step to step: proximal weights and step sizes."""
+"""Schedules: proximal weights and step sizes that depend on the step number."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ _LOOKED_AT = 10**6
 
 
 class Schedule(ABC):
-    """A sequence of numbers."""
+    """A number for each step."""
 
     @abstractmethod
     def value(self, step: int) -> float:
         """The number for step k = 0, 1, ..."""
 
     def extremes(self, steps: int) -> Iterable[int]:
-        """Those of the first `steps` steps at which it is least and largest; where that is not known, up to a million.
+        """The steps among the first `steps` with the smallest and the largest number, which are checked before a run.
 
-        There its numbers are looked at before a run.
+        By default all of them, up to a million.
         """
         return range(min(steps, _LOOKED_AT))
 
     @property
     def ends_with_run(self) -> bool:
-        """Whether it needs the number of steps of the run, which it has not been given."""
+        """Whether the schedule depends on the number of steps of the run, and `planned` has not set that number yet."""
         return False
 
     def planned(self, steps: float) -> Schedule:
-        """The schedule of a run of so many steps; the schedule itself unless it `ends_with_run`."""
+        """The schedule for a run of `steps` steps; itself unless it `ends_with_run`."""
         return self
 
 
@@ -44,6 +44,11 @@ class Constant(Schedule):
     """The same number at every step.
 
     number  >= 0
+
+    Example:
+        >>> from lifted_bregman.solvers import Constant
+        >>> [Constant(0.5).value(step) for step in range(3)]
+        [0.5, 0.5, 0.5]
     """
 
     number: float
@@ -65,6 +70,11 @@ class Growing(Schedule):
 
     initial  > 0
     power    > 0; at most 1 where the sum of 1/τ_k must diverge, so that any solution can be reached
+
+    Example:
+        >>> from lifted_bregman.solvers import Growing
+        >>> [Growing(1.0).value(step) for step in range(3)]
+        [1.0, 2.0, 3.0]
     """
 
     initial: float
@@ -87,6 +97,11 @@ class Decaying(Schedule):
 
     initial  > 0
     power    > 0; in (½, 1] for the classical conditions Σ t_k = ∞, Σ t_k² < ∞
+
+    Example:
+        >>> from lifted_bregman.solvers import Decaying
+        >>> [Decaying(1.0).value(step) for step in (0, 1, 3)]
+        [1.0, 0.5, 0.25]
     """
 
     initial: float
@@ -104,7 +119,7 @@ class Decaying(Schedule):
 
 
 class _ToZero(Schedule):
-    """A number that rises to its peak in the first steps, and then falls to 0 at the end of the run."""
+    """A warm-up to the peak, then a decay to 0 at the end of the run."""
 
     peak: float
     warm_up: int
@@ -121,7 +136,7 @@ class _ToZero(Schedule):
 
     @abstractmethod
     def _remaining(self, fraction: float) -> float:
-        """The part of the peak that is left when this fraction of the steps after the warm-up is over."""
+        """The fraction of the peak after this fraction of the steps that follow the warm-up."""
 
     @property
     def ends_with_run(self) -> bool:
@@ -157,6 +172,11 @@ class CosineDecay(_ToZero):
     peak     > 0
     warm_up  w >= 0, in steps
     steps    K > w, at which it is 0; None for the number of steps of the run
+
+    Example:
+        >>> from lifted_bregman.solvers import CosineDecay
+        >>> [round(CosineDecay(1.0, steps=4).value(step), 2) for step in range(5)]
+        [1.0, 0.85, 0.5, 0.15, 0.0]
     """
 
     peak: float
@@ -176,6 +196,11 @@ class LinearDecay(_ToZero):
     peak     > 0
     warm_up  w >= 0, in steps
     steps    K > w, at which it is 0; None for the number of steps of the run
+
+    Example:
+        >>> from lifted_bregman.solvers import LinearDecay
+        >>> [LinearDecay(1.0, steps=4).value(step) for step in range(5)]
+        [1.0, 0.75, 0.5, 0.25, 0.0]
     """
 
     peak: float
@@ -193,6 +218,11 @@ class StepDecay(Schedule):
     initial  > 0
     every    >= 1, in steps: an epoch has ⌈samples / batch size⌉
     factor   in (0, 1]
+
+    Example:
+        >>> from lifted_bregman.solvers import StepDecay
+        >>> [StepDecay(1.0, every=2, factor=0.5).value(step) for step in range(5)]
+        [1.0, 1.0, 0.5, 0.5, 0.25]
     """
 
     initial: float
@@ -225,7 +255,7 @@ def as_schedule(given: float | Schedule, name: str, zero: bool = False) -> Sched
     return given
 
 
-def require_numbers(given: float | Schedule, name: str, steps: int, zero: bool = False) -> float:
+def require_schedule(given: float | Schedule, name: str, steps: int, zero: bool = False) -> float:
     """The largest number of the first `steps` steps; an error unless each is finite and above 0, or 0 with `zero`."""
     schedule, largest = as_schedule(given, name, zero), 0.0
     for step in schedule.extremes(steps):

@@ -1,4 +1,4 @@
-"""Asking for sparsity: a target instead of a weight, and a sparse start."""
+"""`TargetSparsity`, a fraction of zeros in place of a penalty's weight; `sparse_start`, sparse initial weights."""
 
 from __future__ import annotations
 
@@ -18,26 +18,35 @@ from lifted_bregman.problem.blocks import layers
 
 @dataclass(frozen=True)
 class TargetSparsity:
-    """A fraction of zeros in place of a penalty's weight, which is adjusted between steps until it is reached.
+    """A target fraction of zeros; the penalty's weight is adjusted between steps until the target is reached.
 
-    Counted are the numbers that the penalty can make zero: entries for L1, groups (rows) for GroupL2, singular values
-    for Nuclear, where 1 - rank/min(out, in) asks for a rank.  Given for several layers together, they are counted
-    together and share one weight.
+    The fraction counts the numbers that the penalty can make zero: entries for L1, groups (rows) for GroupL2,
+    singular values for Nuclear, where a fraction of 1 - r/min(out, in) asks for rank r.  Several layers with one target
+    are counted together and share one weight.
 
-    The rule for subgradient methods (`LinBreg`, `AdaBreg`), where the fraction s(w) is known for every weight w, and
-    grows with it: while |s(w) - fraction| <= tolerance nothing changes; otherwise w moves towards the weight w* that
-    has the fraction, by a factor of at most `rate`.  So w never passes w*, and once reached the fraction is held.  A
-    fraction below that of the numbers that no gradient ever reaches (inputs that are always zero) cannot be had.
+    The rule for subgradient methods (`LinBreg`, `AdaBreg`): here the fraction s(w) is known for every weight w, and
+    grows with w.  While |s(w) - fraction| <= tolerance, w stays.  Otherwise w moves towards the weight w* at which
+    s(w*) is the fraction, by a factor of at most `rate`.  So w never passes w*, and the fraction is kept once it is
+    reached.  Numbers that no gradient reaches (of inputs that are always zero) stay zero, and the fraction cannot be
+    smaller than theirs.
 
     The rule for penalties in the energy (`TargetedPenalties`), where s is only seen at the current weight:
     w ← w rate^c with c = (fraction - s)/(10 tolerance), limited to [-1, 1].
 
     fraction   in (0, 1)
-    penalty    what makes a penalty of a weight: L1, GroupL2, Nuclear, or e.g. functools.partial(GroupL2, group_size=4)
+    penalty    a function from a weight to a penalty: L1, GroupL2, Nuclear, or partial(GroupL2, group_size=4)
     tolerance  > 0, the accepted distance from the fraction
     rate       > 1, the largest factor of one adjustment
-    start      > 0, the first weight; by default, for subgradient methods, the mean size of what is counted and is not
-      zero, divided by δ; for penalties in the energy, 1e-3
+    start      > 0, the first weight; by default, for subgradient methods, the mean size of the counted numbers that are
+      not zero, divided by δ; for penalties in the energy, 1e-3
+
+    Example:
+        >>> model = nn.Linear(20, 5)
+        >>> target = lb.TargetSparsity(0.5, penalty=lb.penalties.L1)
+        >>> problem, X = lb.lift(model, loss=lb.SquaredError()), torch.randn(100, 20)
+        >>> result = lb.fit(problem, (X, X[:, :5]), solver=lb.LinBreg(step_size=0.1, penalties=target), epochs=50)
+        >>> round((model.weight == 0).float().mean().item(), 1)
+        0.5
     """
 
     fraction: float
@@ -70,7 +79,7 @@ class TargetSparsity:
         return min(max(goal, weight / self.rate), weight * self.rate) if limited else goal
 
     def nudged(self, weight: float, sparsity: float) -> float:
-        """The next weight, from the fraction of zeros that was seen with this one."""
+        """The next weight, from the fraction of zeros at the present one."""
         c = (self.fraction - sparsity) / (10.0 * self.tolerance)
         return float(weight * self.rate ** min(max(c, -1.0), 1.0))
 
@@ -79,12 +88,19 @@ class TargetSparsity:
 def sparse_start(problem: LiftedProblem, density: float, seed: int = 0, rows: bool = False) -> None:
     """Keeps a random fraction of the weights, scaled by 1/√density, and sets the others to zero, in place.
 
-    The variance of a weight is what it was, so that signals keep their size.  Bregman iterations begin like this and
-    let the gradient bring back the weights that are needed (Bungert et al. 2022).  Biases stay.
+    The scaling keeps the variance of the weights, and with it the size of signals.  Bregman iterations that start like
+    this make a zero weight nonzero when its gradient asks for it (Bungert et al. 2022).  Biases are not changed.
 
     density  in (0, 1], the fraction of each weight's entries that is kept, at least one
     seed     fixes which are kept
     rows     whole rows of the matrices (units, rest) are kept or dropped, for GroupL2; the last layer stays as it is
+
+    Example:
+        >>> from lifted_bregman.solvers import sparse_start
+        >>> model = nn.Sequential(nn.Linear(10, 20), nn.ReLU(), nn.Linear(20, 10))
+        >>> sparse_start(lb.lift(model, loss=lb.SquaredError()), density=0.1)
+        >>> [(layer.weight != 0).sum().item() for layer in (model[0], model[2])]
+        [20, 20]
     """
     if not 0.0 < density <= 1.0:
         raise SettingError(f"density is {density!r}; the fraction of weights that is kept must be in (0, 1].")

@@ -19,16 +19,16 @@ from lifted_bregman.problem.border import borrow, lend
 from lifted_bregman.problem.curvature import lend_curvature, parameter_curvature, step_for, variable_curvature
 from lifted_bregman.problem.energies import partial_energy
 from lifted_bregman.problem.shard import sum_numbers
-from lifted_bregman.solvers._loop import Stalled
+from lifted_bregman.solvers.outcome import Stalled
 
 Values = dict[str, Tensor]
 """The tensors of one block by name; a variable block has the one name "x"."""
 Memory = dict[str, Any]
-"""What a rule remembers between steps; it belongs to the solver's state, so that a run can be continued exactly."""
+"""A rule's memory between steps.  It is part of the solver's state, so that a run can be resumed exactly."""
 
 
 class StepRule(ABC):
-    """How far to go.  `update` moves a group of blocks by one proximal gradient step (eq. 17) each."""
+    """A step-size rule.  `update` moves each block of a group by one proximal gradient step (eq. 17)."""
 
     @abstractmethod
     def update(
@@ -40,21 +40,23 @@ class StepRule(ABC):
         smooth_quadratic: bool = False,
         inertia: Mapping[str, Values] | None = None,
     ) -> None:
-        """Moves those blocks of `group` that this process has, from one and the same point.
+        """Moves the blocks of `group` that this rank holds, all from the same point.
 
-        `memory` belongs to the rule.
+        memory            the rule's own
+        smooth_quadratic  whether ½‖x‖² belongs to the smooth part H
+        inertia           a shift of each block's step, by the repr of the block
         """
 
 
 class _Direct(StepRule):
-    """A rule that knows its step before trying it."""
+    """A rule whose step size does not depend on the result of the step."""
 
     @abstractmethod
     def step(self, problem: LiftedProblem, point: Point, block: Block, memory: Memory, smooth_quadratic: bool) -> float:
         """The step size of one block."""
 
     def lend(self, problem: LiftedProblem, point: Point, memory: Memory) -> None:
-        """Sends what `step` needs of a layer that is here for the variable of the process below, if anything."""
+        """Sends the curvature of this rank's lowest layer to the rank below, if `step` needs it there."""
 
     def update(
         self,
@@ -88,6 +90,15 @@ class FixedStep(_Direct):
 
     parameter  t for Θ_l ← Θ_l - t ∇_{Θ_l} E
     variable   t for the step in x_l of each sample's energy
+
+    Example:
+        >>> from lifted_bregman.solvers import FixedStep
+        >>> solver = lb.ProximalGradient(step_rule=FixedStep(parameter=1.0, variable=1.0))
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> line = nn.Linear(1, 1)
+        >>> result = lb.fit(lb.lift(line, loss=lb.SquaredError()), (X, 2 * X + 1), solver=solver, epochs=20)
+        >>> round(line.weight.item(), 1), round(line.bias.item(), 1)
+        (2.0, 1.0)
     """
 
     parameter: float
@@ -106,6 +117,15 @@ class CurvatureStep(_Direct):
     """t = factor / L with the block's Lipschitz constant L; the paper's rule has factor 1.99.
 
     With upper=True, L is a guaranteed bound, and a Gauss-Seidel sweep over affine maps never increases E.
+
+    Example:
+        >>> from lifted_bregman.solvers import CurvatureStep
+        >>> solver = lb.ProximalGradient(step_rule=CurvatureStep(1.0))
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> line = nn.Linear(1, 1)
+        >>> result = lb.fit(lb.lift(line, loss=lb.SquaredError()), (X, 2 * X + 1), solver=solver, epochs=20)
+        >>> round(line.weight.item(), 1), round(line.bias.item(), 1)
+        (2.0, 1.0)
     """
 
     factor: float = 1.99
@@ -139,6 +159,15 @@ class Backtracking(StepRule):
     shrink   in (0, 1), the factor on failure
     grow     >= 1, the factor on the next step
     floor    > 0, the smallest t
+
+    Example:
+        >>> from lifted_bregman.solvers import Backtracking
+        >>> solver = lb.ProximalGradient(step_rule=Backtracking())
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> problem = lb.lift(nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1)), loss=lb.SquaredError())
+        >>> result = lb.fit(problem, (X, X.abs()), solver=solver, epochs=20)
+        >>> result.history[-1]["energy"] < result.history[0]["energy"]
+        True
     """
 
     initial: float = 1.0
@@ -163,13 +192,16 @@ class Backtracking(StepRule):
         smooth_quadratic: bool = False,
         inertia: Mapping[str, Values] | None = None,
     ) -> None:
+        # E, the values and the gradients of the group before the move
         touched = sorted({term for block in group for term in terms(block, problem.links)})
         before = float(partial_energy(problem, point, touched))
         old = [{name: value.clone() for name, value in block_values(problem, point, block).items()} for block in group]
         slopes = [block_gradient(problem, point, block, smooth_quadratic) for block in group]
+        # A group with zero gradient and no proximal map stays where it is
         steep = any(bool(g.count_nonzero()) for slope in slopes for g in slope.values())
         if sum_numbers(point.shard, float(steep)) == (0.0,) and all(_smooth(problem, block) for block in group):
             return
+        # Try t, shrink·t, ...: each block moves by a proximal gradient step from its old value
         key = repr(tuple(group))
         t = memory.get(key, self.initial / self.grow) * self.grow
         rounding = 4.0 * torch.finfo(point.dtype).eps * abs(before)
@@ -178,6 +210,7 @@ class Backtracking(StepRule):
             for block, gradient, values in zip(group, slopes, old, strict=True):
                 shift = (inertia or {}).get(repr(block), {})
                 move_block(problem, point, block, gradient, t, smooth_quadratic, shift, values)
+                # Σ_Θ ‖ΔΘ‖²/2t + Σ_x w‖Δx‖²/2ts
                 new = block_values(problem, point, block)
                 squares = [(new[name] - values[name]).square() for name in values]
                 share = 1.0
@@ -185,12 +218,16 @@ class Backtracking(StepRule):
                     squares = [point.weigh(square) for square in squares]
                     share = 1.0 / point.samples
                 promises.append(share * sum(float(square.sum()) for square in squares) / (2.0 * t))
+            # Accept t if E(new) <= E(old) - 0.1 promised, up to rounding
             promised = _promised(point, group, promises)
             after = float(partial_energy(problem, point, touched))
             if math.isfinite(after) and after <= before - 0.1 * promised + (rounding if promised < rounding else 0.0):
-                memory[key] = t if promised > 0.0 else min(t, self.initial)  # what does not move would make t infinite
+                memory[key] = (
+                    t if promised > 0.0 else min(t, self.initial)
+                )  # a group that does not move would let t grow for ever
                 return
             t *= self.shrink
+        # No t above the floor gives descent: restore the old values
         for block, values in zip(group, old, strict=True):
             set_block(problem, point, block, values)
         memory[key] = self.floor
@@ -204,7 +241,7 @@ def _smooth(problem: LiftedProblem, block: Block) -> bool:
 
 
 def _promised(point: Point, group: Sequence[Block], promises: Sequence[float]) -> float:
-    """The sum of what the blocks promise; of a variable's part every rank has its own."""
+    """The decrease that the quadratic model predicts; variables' parts are summed over ranks."""
     pairs = list(zip(group, promises, strict=True))
     of_variables = iter(sum_numbers(point.shard, *(p for block, p in pairs if isinstance(block, VariableBlock))))
     promised = 0.0
@@ -261,7 +298,7 @@ def move_block(
 
 
 def _descend_in_place(problem: LiftedProblem, point: Point, block: ParameterBlock, t: float) -> None:
-    """The same for a parameter block alone, without any tensor of its size besides the parameters."""
+    """`move_block` of one parameter block, without allocating a tensor of its size."""
     parameters = problem.network[block.layer].map.parameters
     problem.accumulate_parameter_gradient(point, block.layer, parameters, scale=-t)
     if problem.has_parameter_prox(block.layer):

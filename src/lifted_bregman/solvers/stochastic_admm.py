@@ -48,17 +48,24 @@ from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import hidden_layers, layers
 from lifted_bregman.solvers._admm_blocks import InnerSettings, conjugate_prox, variable_block, write_parameters
 from lifted_bregman.solvers._descent import rms
-from lifted_bregman.solvers._interface import Batch, Solver, lacking
-from lifted_bregman.solvers._packing import dense, design, packed, unpacked, weight_columns
-from lifted_bregman.solvers._persistent import PersistentState, all_places, fetch, places, start, store
+from lifted_bregman.solvers._packing import dense_map, design, packed, unpacked, weight_columns
+from lifted_bregman.solvers._persistent import (
+    PersistentState,
+    fetch,
+    set_rows,
+    set_rows_of_all_ranks,
+    start_variables,
+    store,
+)
 from lifted_bregman.solvers.coordinate_descent import require_dense
+from lifted_bregman.solvers.interface import Batch, Solver, lacking
 
 _FLOOR = 1e-12  # of the mean eigenvalue of M: where ρ is smaller, this proximal term makes M definite
 
 
 @dataclass
 class StochasticADMMState(PersistentState):
-    """Variables, dual variables and copies of all samples, and the sums over them that Θ is solved from."""
+    """Per sample x_l, the dual variables p and the targets δz - p; the sums K and C over samples that determine Θ."""
 
     duals: dict[int, Tensor] = field(default_factory=dict)
     """p_i by term, a row for each sample."""
@@ -102,6 +109,15 @@ class StochasticADMM(Solver[StochasticADMMState]):
     inner_steps  at least 1: iterations on each x_l.  One is the proximal gradient step of length 1/(λ_l δ)
 
     Metrics: `primal_residual`, the largest √(λ_l/|B|)‖z - AΘ‖ of a term over the batch; `residual` of the last term.
+
+    Example:
+        >>> solver = lb.StochasticADMM()
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> line = nn.Linear(1, 1)
+        >>> problem = lb.lift(line, loss=lb.SquaredError())
+        >>> result = lb.fit(problem, (X, 2 * X + 1), solver=solver, epochs=15, batch_size=5)
+        >>> round(line.weight.item(), 1), round(line.bias.item(), 1)
+        (2.0, 1.0)
     """
 
     minibatch: ClassVar[bool] = True
@@ -129,10 +145,10 @@ class StochasticADMM(Solver[StochasticADMMState]):
 
     def init(self, problem: LiftedProblem, batch: Batch) -> StochasticADMMState:
         state = StochasticADMMState()
-        start(problem, state, batch)
+        start_variables(problem, state, batch)
         point = fetch(problem, state, batch)
         for layer in _trained(problem):
-            z, theta = point.x[layer], packed(dense(problem, layer))
+            z, theta = point.x[layer], packed(dense_map(problem, layer))
             state.duals[layer] = z.new_zeros((batch.total, *z.shape[1:]))
             state.targets[layer] = torch.zeros_like(state.duals[layer])
             state.gram[layer] = theta.new_zeros((theta.shape[1],) * 2, dtype=torch.float64)
@@ -156,7 +172,7 @@ class StochasticADMM(Solver[StochasticADMMState]):
             residuals.append(self._renew(problem, state, batch, layer, old, point))
             self._solve(problem, state, layer)
             point.parameters_changed(layer)
-        state.known[all_places(batch)] = True
+        state.known[set_rows_of_all_ranks(batch)] = True
         store(state, batch, point)
         state.metrics["primal_residual"] = max(residuals)
         state.steps += 1
@@ -166,12 +182,12 @@ class StochasticADMM(Solver[StochasticADMMState]):
         self, problem: LiftedProblem, state: StochasticADMMState, batch: Batch, layer: int, old: Point, point: Point
     ) -> float:
         """z_i and p_i of the batch from A_iΘ, and what they change of K and C; √λ times the rms of z - AΘ."""
-        own, f, delta = problem.network[layer], dense(problem, layer), self.coupling
+        own, f, delta = problem.network[layer], dense_map(problem, layer), self.coupling
         A, z = design(f, point.read(layer)), point.z(layer)
         if layer in state.solution:  # the model has V
             z = z + (A @ (state.solution[layer] - packed(f)).t()).view_as(z)
         # p⁺ = prox_{δφ}(δAΘ + x + p) - x; a sample starts with p = σ(AΘ) - x, at which z = AΘ
-        index = places(batch)
+        index = set_rows(batch)
         known = state.known[index].view(-1, *[1] * (z.ndim - 1))
         last = torch.where(known, state.duals[layer].index_select(0, index) + old.x[layer], own.activate(z))
         copies, q = conjugate_prox(own, torch.add(last, z, alpha=delta), delta)
@@ -183,7 +199,7 @@ class StochasticADMM(Solver[StochasticADMMState]):
             targets.sub_(z - (A @ theta.t()).view_as(z), alpha=delta)
         self._update_sums(problem, state, batch, layer, old, point, targets)
         for table, values in ((state.duals[layer], p), (state.targets[layer], targets)):
-            table.index_copy_(0, all_places(batch), point.shard.all_rows(values))
+            table.index_copy_(0, set_rows_of_all_ranks(batch), point.shard.all_rows(values))
         if layer == problem.depth:
             state.term_metric("residual")[layer] = rms(p, point.shard)
         return math.sqrt(problem.weight(layer)) * rms(q - last, point.shard) / delta  # z - AΘ = (q_old - q)/δ
@@ -199,11 +215,11 @@ class StochasticADMM(Solver[StochasticADMMState]):
         targets: Tensor,
     ) -> None:
         """K ← K + (1/s) Σ_{i in B} (A_iᵀA_i - old),   C ← C + (1/s) Σ_{i in B} ((δz_i - p_i)ᵀA_i - old)."""
-        f, index = dense(problem, layer), places(batch)
+        f, index = dense_map(problem, layer), set_rows(batch)
         new, last = design(f, point.read(layer)).double(), design(f, old.read(layer)).double()
         was = state.targets[layer].index_select(0, index)  # 0 where the sample is not known
         sums = [_rows(point.weigh(targets)).double().t() @ new - _rows(point.weigh(was)).double().t() @ last]
-        if old.read(layer) is not point.read(layer) or not bool(state.known[all_places(batch)].all()):
+        if old.read(layer) is not point.read(layer) or not bool(state.known[set_rows_of_all_ranks(batch)].all()):
             # a weight for each row, of which a sample may have several
             ones = new.new_ones(len(index), len(new) // max(1, len(index)), 1)
             now = point.weigh(ones)
@@ -217,7 +233,7 @@ class StochasticADMM(Solver[StochasticADMMState]):
 
     def _solve(self, problem: LiftedProblem, state: StochasticADMMState, layer: int) -> None:
         """Θ = V - (λ(δVK - C) + αV - ν) M⁻¹, M = λδK + α + ρ; then V and ν where a penalty acts on a copy."""
-        f, K = dense(problem, layer), state.gram[layer]
+        f, K = dense_map(problem, layer), state.gram[layer]
         stiffness = problem.weight(layer) * self.coupling
         mean = stiffness * float(K.diagonal().mean())
         rho, penalty = self.damping * mean, problem.parameter_penalties.get(layer)
@@ -252,7 +268,7 @@ class StochasticADMM(Solver[StochasticADMMState]):
 
 
 def _trained(problem: LiftedProblem) -> list[int]:
-    """The terms that have parameters to train."""
+    """The terms with trained parameters."""
     return [layer for layer in layers(problem.depth) if problem.network[layer].map.parameters]
 
 

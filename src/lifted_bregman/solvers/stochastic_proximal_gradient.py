@@ -1,4 +1,4 @@
-"""Stochastic proximal gradient descent with variables that stay with their samples: Section 4.2.1."""
+"""Stochastic proximal gradient descent that keeps the variables of every sample: Section 4.2.1."""
 
 from __future__ import annotations
 
@@ -14,39 +14,49 @@ from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.border import borrow, lend
 from lifted_bregman.problem.curvature import lend_curvature, parameter_curvature, step_for
 from lifted_bregman.solvers._descent import ParameterSteps, descend, moved_variable, rms
-from lifted_bregman.solvers._interface import Batch, Solver
 from lifted_bregman.solvers._persistent import (
     PersistentState,
     StepSize,
     fetch,
     require_step,
-    start,
+    start_variables,
     store,
     sweep_variables,
     variable_step,
 )
+from lifted_bregman.solvers.interface import Batch, Solver
 from lifted_bregman.solvers.schedules import as_schedule
 from lifted_bregman.solvers.steps import CurvatureStep
 
 
 class UpdateOrder(ABC):
-    """In which order a batch moves Θ and its own X."""
+    """The order in which a step moves Θ and the batch's X."""
 
     layer_parallel: ClassVar[bool] = False
-    """Whether all blocks move from one point, so that no layer waits for another."""
+    """Whether all blocks move from one point, so that ranks can share the layers."""
 
     @abstractmethod
-    def update(self, moves: Moves) -> None:
+    def update(self, moves: BlockMoves) -> None:
         """One step on a batch."""
 
 
 @dataclass(frozen=True)
 class Simultaneous(UpdateOrder):
-    """Θ and all x_l from the same point, as printed."""
+    """Θ and all x_l from the same point, as printed.
+
+    Example:
+        >>> from lifted_bregman.solvers import Simultaneous
+        >>> solver = lb.StochasticProximalGradient(step_parameter=0.05, order=Simultaneous())
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> problem = lb.lift(nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1)), loss=lb.SquaredError())
+        >>> result = lb.fit(problem, (X, X.abs()), solver=solver, epochs=10, batch_size=5)
+        >>> result.history[-1]["objective"] < result.history[0]["objective"]
+        True
+    """
 
     layer_parallel: ClassVar[bool] = True
 
-    def update(self, moves: Moves) -> None:
+    def update(self, moves: BlockMoves) -> None:
         ahead = moves.variables_ahead()
         moves.parameters()
         moves.take(ahead)
@@ -54,28 +64,48 @@ class Simultaneous(UpdateOrder):
 
 @dataclass(frozen=True)
 class ParametersFirst(UpdateOrder):
-    """Θ, then `variable_steps` sweeps over x_{L-1} .. x_1 with the new Θ."""
+    """Θ, then `variable_steps` sweeps over x_{L-1} .. x_1 with the new Θ.
+
+    Example:
+        >>> from lifted_bregman.solvers import ParametersFirst
+        >>> solver = lb.StochasticProximalGradient(step_parameter=0.05, order=ParametersFirst())
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> problem = lb.lift(nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1)), loss=lb.SquaredError())
+        >>> result = lb.fit(problem, (X, X.abs()), solver=solver, epochs=10, batch_size=5)
+        >>> result.history[-1]["objective"] < result.history[0]["objective"]
+        True
+    """
 
     variable_steps: int = 1
 
     def __post_init__(self) -> None:
         require_count(self.variable_steps, "variable_steps")
 
-    def update(self, moves: Moves) -> None:
+    def update(self, moves: BlockMoves) -> None:
         moves.parameters()
         moves.variables(self.variable_steps)
 
 
 @dataclass(frozen=True)
 class VariablesFirst(UpdateOrder):
-    """`variable_steps` sweeps over x_{L-1} .. x_1, then Θ with the new X."""
+    """`variable_steps` sweeps over x_{L-1} .. x_1, then Θ with the new X.
+
+    Example:
+        >>> from lifted_bregman.solvers import VariablesFirst
+        >>> solver = lb.StochasticProximalGradient(step_parameter=0.05, order=VariablesFirst())
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> problem = lb.lift(nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1)), loss=lb.SquaredError())
+        >>> result = lb.fit(problem, (X, X.abs()), solver=solver, epochs=10, batch_size=5)
+        >>> result.history[-1]["objective"] < result.history[0]["objective"]
+        True
+    """
 
     variable_steps: int = 1
 
     def __post_init__(self) -> None:
         require_count(self.variable_steps, "variable_steps")
 
-    def update(self, moves: Moves) -> None:
+    def update(self, moves: BlockMoves) -> None:
         moves.variables(self.variable_steps)
         moves.parameters()
 
@@ -100,6 +130,15 @@ class StochasticProximalGradient(Solver[PersistentState]):
     step_variable   t > 0, in the same forms
     order           `Simultaneous` (as printed), `ParametersFirst` or `VariablesFirst`, the last two with one or several
                     X steps
+
+    Example:
+        >>> solver = lb.StochasticProximalGradient(step_parameter=0.5)
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> line = nn.Linear(1, 1)
+        >>> problem = lb.lift(line, loss=lb.SquaredError())
+        >>> result = lb.fit(problem, (X, 2 * X + 1), solver=solver, epochs=10, batch_size=5)
+        >>> round(line.weight.item(), 1), round(line.bias.item(), 1)
+        (2.0, 1.0)
     """
 
     minibatch: ClassVar[bool] = True
@@ -121,25 +160,25 @@ class StochasticProximalGradient(Solver[PersistentState]):
 
     @property
     def layer_parallel(self) -> bool:
-        """With the order `Simultaneous`."""
+        """Whether the order is `Simultaneous`."""
         return self.order.layer_parallel
 
     def init(self, problem: LiftedProblem, batch: Batch) -> PersistentState:
         state = PersistentState()
-        start(problem, state, batch)
+        start_variables(problem, state, batch)
         return state
 
     def step(self, problem: LiftedProblem, state: PersistentState, batch: Batch) -> PersistentState:
         point = fetch(problem, state, batch)
-        self.order.update(Moves(self, problem, point, state))
+        self.order.update(BlockMoves(self, problem, point, state))
         store(state, batch, point)
         state.steps += 1
         return state
 
 
 @dataclass
-class Moves:
-    """The moves an `UpdateOrder` is made of."""
+class BlockMoves:
+    """The moves of one batch, which an `UpdateOrder` calls."""
 
     solver: StochasticProximalGradient
     problem: LiftedProblem
@@ -161,7 +200,7 @@ class Moves:
         sweep_variables(self.problem, self.point, self.solver.step_variable, self.state, sweeps)
 
     def variables_ahead(self) -> dict[int, Tensor]:
-        """Where a simultaneous step leads the variables, without moving them."""
+        """The variables after a simultaneous step, without moving them."""
         problem, point, rule = self.problem, self.point, self.solver.step_variable
         if isinstance(rule, CurvatureStep):
             lend_curvature(problem, point, self.state.power, rule.upper)
@@ -175,7 +214,7 @@ class Moves:
         return ahead
 
     def take(self, ahead: dict[int, Tensor]) -> None:
-        """Moves the variables there."""
+        """Sets the variables to these values."""
         for layer, x in ahead.items():
             self.point.set_variable(layer, x)
         borrow(self.problem, self.point)

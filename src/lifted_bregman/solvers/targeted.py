@@ -1,10 +1,10 @@
-"""A target sparsity for penalties in the energy: any solver, with their weights adjusted between its steps."""
+"""Target sparsity for penalties in the energy: adjusts their weights between the steps of any solver."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -16,8 +16,8 @@ from lifted_bregman.problem.blocks import hidden_layers, layers
 from lifted_bregman.problem.composite import require_composable
 from lifted_bregman.problem.settings import check_penalties
 from lifted_bregman.problem.subgradients import critical_weights
-from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
-from lifted_bregman.solvers._mirror import MirrorDescent, require_counted, require_regularisable
+from lifted_bregman.solvers.interface import Batch, Solver, SolverState, lacking, of_inner
+from lifted_bregman.solvers.mirror_descent import MirrorDescent, require_counted, require_regularisable
 from lifted_bregman.solvers.sparsity import TargetSparsity
 
 
@@ -26,8 +26,11 @@ class TargetedState(SolverState):
     """The inner solver's state and the weights."""
 
     inner: SolverState = field(default_factory=SolverState)
+    """The state of the wrapped solver."""
     parameter_weights: dict[int, float] = field(default_factory=dict)
+    """The present weights of penalties on parameters, by layer."""
     variable_weights: dict[int, float] = field(default_factory=dict)
+    """The present weights of penalties on variables, by layer."""
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -58,14 +61,29 @@ class TargetedPenalties(Solver[TargetedState]):
     After each step of `solver` the fraction s of zeros is counted, and the weight of the layer's penalty in the energy
     is multiplied by rate^c, c = (fraction - s)/(10 tolerance) limited to [-1, 1]: up if there are too few zeros, down
     if there are too many.  The energy changes with the weights, so that its descent holds between adjustments only.
-    That s settles at the fraction is observed, not proven: a rate near 1 is the safer one.
+    Convergence of s to the fraction is observed, not proven; a rate near 1 is safer.
 
     solver      any solver that handles penalties in the energy; for targets of variables, one that keeps variables, for
-                targets of parameters one whose iterates have zeros: not `GramSweep` (but for average=0), nor gradients
-                by back-propagation
-    parameters  {layer: TargetSparsity} for weights; takes the place of the problem's parameter_penalties there
-    variables   {layer: TargetSparsity} for x_l of the last batch; takes the place of the problem's penalties there
+                targets of parameters one whose iterates have zeros: not gradients by back-propagation
+    parameters  {layer: TargetSparsity} for weights; replaces the problem's parameter_penalties of these layers
+    variables   {layer: TargetSparsity} for x_l of the last batch; replaces the problem's penalties of these layers
+
+    Example:
+        >>> from lifted_bregman.solvers import TargetedPenalties
+        >>> model = nn.Linear(20, 5)
+        >>> solver = TargetedPenalties(lb.ProximalGradient(), parameters={1: lb.TargetSparsity(0.5)})
+        >>> problem, X = lb.lift(model, loss=lb.SquaredError()), torch.randn(100, 20)
+        >>> result = lb.fit(problem, (X, X[:, :5] + torch.randn(100, 5)), solver=solver, epochs=300)
+        >>> round((model.weight == 0).float().mean().item(), 1)
+        0.5
     """
+
+    minibatch: ClassVar[bool] = of_inner("minibatch")
+    indexed: ClassVar[bool] = of_inner("indexed")
+    shared_parameters: ClassVar[bool] = of_inner("shared_parameters")
+    training_mode: ClassVar[bool] = of_inner("training_mode")
+    weighted: ClassVar[bool] = of_inner("weighted")
+    data_parallel: ClassVar[bool] = of_inner("data_parallel")
 
     solver: Solver[Any]
     parameters: Mapping[int, TargetSparsity] = field(default_factory=dict)
@@ -75,36 +93,6 @@ class TargetedPenalties(Solver[TargetedState]):
         for target in (*self.parameters.values(), *self.variables.values()):
             if not isinstance(target, TargetSparsity):
                 raise SettingError(f"{target!r} is no target; expected {{layer: TargetSparsity(fraction)}}.")
-
-    @property
-    def minibatch(self) -> bool:  # type: ignore[override]
-        """As the solver it wraps."""
-        return self.solver.minibatch
-
-    @property
-    def indexed(self) -> bool:  # type: ignore[override]
-        """As the solver it wraps."""
-        return self.solver.indexed
-
-    @property
-    def shared_parameters(self) -> bool:  # type: ignore[override]
-        """As the solver it wraps."""
-        return self.solver.shared_parameters
-
-    @property
-    def training_mode(self) -> bool:  # type: ignore[override]
-        """As the solver it wraps."""
-        return self.solver.training_mode
-
-    @property
-    def weighted(self) -> bool:  # type: ignore[override]
-        """As the solver it wraps."""
-        return self.solver.weighted
-
-    @property
-    def data_parallel(self) -> bool:  # type: ignore[override]
-        """As the solver it wraps."""
-        return self.solver.data_parallel
 
     def require(self, problem: LiftedProblem) -> None:
         if isinstance(self.solver, MirrorDescent):
@@ -134,7 +122,7 @@ class TargetedPenalties(Solver[TargetedState]):
 
     @property
     def ends_with_run(self) -> bool:
-        """As the solver it wraps."""
+        """Whether the wrapped solver's numbers depend on the length of the run."""
         return self.solver.ends_with_run
 
     def planned(self, steps: float, epochs: float) -> Self:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.problem import LiftedProblem, Point
-from lifted_bregman.solvers._loop import Stalled
+from lifted_bregman.solvers.outcome import Stalled
 from lifted_bregman.tasks._inverse_problem import InverseProblem
 from lifted_bregman.tasks.descent import DescentInversion
 
@@ -22,26 +22,27 @@ class HiddenProblem(InverseProblem):
 
     @no_graph
     def gradient(self, point: Point, block: int) -> Tensor:
-        """∇ of the smooth part in a hidden variable; 0 for the input, which does not move."""
+        """Return ∇ of the smooth part in a hidden variable; 0 for the input, which is fixed."""
         return torch.zeros_like(self.x) if block == 0 else super().gradient(point, block)
 
     @no_graph
     def prox(self, block: int, v: Tensor, step: float) -> Tensor:
-        """That of a hidden variable; x for the input."""
+        """Return the proximal step of a hidden variable; x for the input."""
         return self.x if block == 0 else super().prox(block, v, step)
 
     def curvature(self, point: Point, block: int) -> float:
-        """A Lipschitz constant of `gradient` in the block; any number for the input."""
+        """Return a Lipschitz constant of `gradient` in the block; 1 for the input, which is fixed."""
         return 1.0 if block == 0 else super().curvature(point, block)
 
 
 @no_graph
 def minimise_hidden(problem: LiftedProblem, x: Tensor, y: Tensor, steps: int) -> Point:
-    """The point after at most `steps` sweeps of `DescentInversion` over the hidden variables, from a forward pass.
+    """Return the point after at most `steps` sweeps of `DescentInversion` over the hidden variables.
 
-    No sample's energy increases.  Ends early where the step sizes have become too small to move.
+    The sweeps start from a forward pass.  No sample's energy increases.  They end early if the step sizes reach their
+    floor.
     """
-    # A problem of its own: estimates of curvatures begin anew, so that equal samples give equal energies.
+    # A new problem estimates curvatures anew, so that equal samples give equal energies.
     hidden, solver = HiddenProblem(problem.with_weights(problem.weights), x, y), DescentInversion()
     state = solver.init(hidden, x)
     try:

@@ -14,14 +14,14 @@ from lifted_bregman.penalties.sums import prox_from
 from lifted_bregman.problem import LiftedProblem, LiftedState, Point
 from lifted_bregman.problem.energies import sample_energies
 
-_PROX_STEPS = 200  # on the dual of a picture's total variation, from where the last proximal map ended
+_PROX_STEPS = 200  # at most, on the dual of total variation, which starts from the dual variable of the last call
 
 
 class InverseProblem:
     """min over u and x_1 .. x_{L-1} of E(u, X) = Σ_v λ_v B_v(x_v, f_v(...)) + R_v(x_v) + J(u), x_0 = u and x_L = y.
 
-    Each sample has an energy of its own, and every number here is one per sample.  Block 0 is the input u, block l the
-    hidden variable x_l.  Parameters are never changed, and activations never differentiated.
+    Samples are independent: energies, penalties and residuals have one number per sample.  Block 0 is the input u,
+    block l the hidden variable x_l.  Parameters are never changed, and activations never differentiated.
     """
 
     def __init__(self, problem: LiftedProblem, y: Tensor, penalty: Penalty | None) -> None:
@@ -44,11 +44,11 @@ class InverseProblem:
         return all(layer.map.affine for layer in self.problem.network)
 
     def point(self, u: Tensor, hidden: Iterable[Tensor]) -> Point:
-        """x_0 = u, x_1 .. x_{L-1} and x_L = y."""
+        """Return the point x_0 = u, x_1 .. x_{L-1}, x_L = y."""
         return self.problem.point(LiftedState(hidden), u, self.y)
 
     def forward_point(self, u: Tensor) -> Point:
-        """The hidden variables of a forward pass from u: every coupling term but the last vanishes there."""
+        """Return the point of a forward pass from u, at which every term but the last is 0."""
         return self.point(u, self.problem.forward_state(u, check=False))
 
     @no_graph
@@ -91,10 +91,10 @@ class InverseProblem:
 
 
 def per_sample(values: Tensor, like: Tensor) -> Tensor:
-    """Numbers (samples,) in a shape that multiplies `like` (samples, ...)."""
+    """Reshape numbers (samples,) so that they multiply `like` (samples, ...)."""
     return values.view(-1, *[1] * (like.ndim - 1))
 
 
 def inner_product(a: Tensor, b: Tensor) -> Tensor:
-    """<a, b> of each sample."""
+    """Return <a, b> of each sample, (samples,)."""
     return (a * b).flatten(1).sum(1)

@@ -1,4 +1,4 @@
-"""What the arguments of `invert` must be, said before any work starts."""
+"""Checks of the arguments of `invert`, before any work starts."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from lifted_bregman.problem.data_checks import require_plain
 from lifted_bregman.problem.lift import lift
 from lifted_bregman.problem.settings import Weights
 
-_NAMED = 5  # samples that an error lists
+_NAMED = 5  # samples that an error lists at most
 
 
-def lifted_model(
+def lift_model(
     model: nn.Module, loss: BregmanLoss | None, weights: Weights | None, example: Tensor | None
 ) -> LiftedProblem:
-    """The problem of a model; by default the loss is that of its last activation, or the squared error after a map."""
+    """Lift a model; the default loss is that of its last activation, or the squared error if it ends in a map."""
     if not isinstance(model, nn.Module):
         raise SettingError(
             f"model is a {type(model).__name__}; it must be a torch.nn.Module or a problem that lb.lift has made."
@@ -38,7 +38,7 @@ def lifted_model(
 
 
 def require_one_input(problem: LiftedProblem) -> None:
-    """An error unless the model takes one tensor of real numbers."""
+    """Raise an error unless the model takes one tensor of real numbers."""
     inputs = problem.network.inputs
     if len(inputs) > 1:
         names = ", ".join(own.name for own in inputs)
@@ -53,29 +53,29 @@ def require_one_input(problem: LiftedProblem) -> None:
         )
 
 
-def sample_shape(shape: Any) -> tuple[int, ...]:
-    """The shape of one input as a tuple of whole numbers."""
+def require_shape(shape: Any) -> tuple[int, ...]:
+    """Return the shape of one input as a tuple of whole numbers."""
     given = (shape,) if isinstance(shape, int) else shape
     if not isinstance(given, Sequence) or isinstance(given, str) or not given:
         raise SettingError(f"shape is {shape!r}; it must be the shape of one input, such as (1, 28, 28).")
     return tuple(whole(size, "a size in shape") for size in given)
 
 
-def known_shape(problem: LiftedProblem) -> tuple[int, ...]:
-    """The shape of one input, where the model's first map has it."""
+def input_shape(problem: LiftedProblem) -> tuple[int, ...]:
+    """Return the shape of one input as the model's first dense layer determines it."""
     first = [problem.network[term] for term in problem.links.readers[0]]
     dense = [layer for layer in first if isinstance(layer.map, Dense)]
     if not dense:
         raise SettingError(
             f"the shape of the model's input is not known from {first[0].path}: give shape=(channels, height, width), "
-            "or whatever one sample has, or start=, a guess of the inputs."
+            "or the shape that one input has, or start=, a guess of the inputs."
         )
     module = dense[0].map.module  # type: ignore[attr-defined]
     return (int(module.in_features),)
 
 
 def require_penalty(penalty: Any, shape: tuple[int, ...]) -> None:
-    """An error unless the penalty is one, and acts on inputs of this shape."""
+    """Raise an error unless the penalty is a `Penalty` that acts on inputs of this shape."""
     if penalty is None:
         return
     if not isinstance(penalty, Penalty):
@@ -93,11 +93,11 @@ def require_penalty(penalty: Any, shape: tuple[int, ...]) -> None:
             raise CompatibilityError(
                 f"{part!r} acts on signals, and an input of the model has shape {shape}: take dims=2 for pictures."
             )
-    penalty.value(torch.zeros((1, *shape)))  # a group size that does not divide the features is refused here
+    penalty.value(torch.zeros((1, *shape)))  # raises an error for a group size that does not divide the features
 
 
-def outputs(problem: LiftedProblem, y: Any, u: Tensor) -> Tensor:
-    """y as the loss encodes it, (samples, ...); errors name the samples and say what is feasible."""
+def encode_outputs(problem: LiftedProblem, y: Any, u: Tensor) -> Tensor:
+    """Return y as the loss encodes it, (samples, ...); errors name the samples and the nearest feasible value."""
     require_plain(y, "y")
     expected = tuple(problem.shapes(u[:1])[-1])
     floating = y.is_floating_point()
@@ -120,7 +120,7 @@ def outputs(problem: LiftedProblem, y: Any, u: Tensor) -> Tensor:
 
 
 def _require_domain(problem: LiftedProblem, y: Tensor) -> None:
-    """An error that names the samples outside the closure of the range of the last activation.
+    """Raise an error that names the samples outside the closure of the last activation's range.
 
     The nearest feasible value is the limit of prox_{sΨ}(y) as s → 0: the projection onto the domain of Ψ.
     """
@@ -140,14 +140,14 @@ def _require_domain(problem: LiftedProblem, y: Tensor) -> None:
 
 
 def _samples(bad: Tensor) -> str:
-    """ "samples 0, 3, 4" or "sample 7", at most five of them."""
+    """Return "samples 0, 3, 4" or "sample 7", with at most five numbers."""
     places = bad.nonzero().flatten().tolist()
     more = f" and {len(places) - _NAMED} more" if len(places) > _NAMED else ""
     return f"sample{'s' if len(places) > 1 else ''} {', '.join(map(str, places[:_NAMED]))}{more}"
 
 
 def require_tolerance(tolerance: Any) -> float:
-    """A finite number of at least 0."""
+    """Return the tolerance as a float; raise an error unless it is finite and at least 0."""
     try:
         number = float(tolerance)
     except (TypeError, ValueError):

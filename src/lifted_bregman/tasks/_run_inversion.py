@@ -9,11 +9,10 @@ from typing import Any
 
 from torch import Tensor
 
-from lifted_bregman.solvers._loop import Stalled
-from lifted_bregman.solvers.outcome import Outcome
+from lifted_bregman.solvers.outcome import Outcome, Stalled
 from lifted_bregman.tasks._inverse_problem import InverseProblem
 from lifted_bregman.tasks.inversion_result import Inversion
-from lifted_bregman.tasks.inversion_solver import InversionSolver, Progress
+from lifted_bregman.tasks.inversion_solver import InversionProgress, InversionSolver
 
 Row = dict[str, float]
 
@@ -27,9 +26,11 @@ def run_inversion(
     record_every: int,
     callback: Callable[[Row], bool | None] | None,
 ) -> Inversion:
-    """Steps until every sample's distance is at most the tolerance, or `steps` are done; how it ended is an outcome.
+    """Step until every sample's distance is at most the tolerance, at most `steps` times.
 
-    Where an energy is not finite, the state of the last row is returned.
+    Every `record_every` steps, and at the last one, energies and distance are computed and a row is recorded.
+    `callback` gets a copy of the row; a true value that it returns ends the run.  If an energy is not finite, the run
+    ends, and the result has the inputs of the row before.
     """
     state = solver.init(inverse, start)
     good, reached = state, solver.progress(inverse, state)
@@ -37,11 +38,13 @@ def run_inversion(
     seconds, outcome, detail = 0.0, Outcome.FINISHED, ""
     try:
         for step in range(1, steps + 1):
+            # One step; only steps are timed
             began = time.perf_counter()
             state = solver.step(inverse, state)
             seconds += time.perf_counter() - began
             if step % record_every and step != steps:
                 continue
+            # Energies and distance of each sample, in the steps that are recorded
             found = solver.progress(inverse, state)
             if not bool(found.energies.isfinite().all()):
                 worst = int((~found.energies.isfinite()).nonzero()[0])
@@ -49,18 +52,20 @@ def run_inversion(
                 break
             good, reached = state, found
             history.append(_row(inverse, step, seconds, good.u, reached))
+            # Stopping rule: max_i distance_i <= tolerance, or the callback
             distance = history[-1]["distance"]
             if distance <= tolerance:
                 what = "distance" if reached.gap is None else "relative gap"
                 outcome, detail = Outcome.CONVERGED, f" The largest {what} is {distance:.3g} after {step} steps."
                 break
             if callback is not None and callback(dict(history[-1])):
-                outcome, detail = Outcome.STOPPED, f" It asked for it after step {step}."
+                outcome, detail = Outcome.STOPPED, f" It returned a true value after step {step}."
                 break
     except Stalled as stalled:
         outcome, detail = Outcome.STALLED, f" {stalled}"
     except KeyboardInterrupt:
         outcome = Outcome.INTERRUPTED
+    # Outcome and result, at the last state with finite energies
     if outcome is Outcome.FINISHED:
         detail = f" The largest distance is {history[-1]['distance']:.3g}, the tolerance {tolerance:g}."
     message = _SENTENCES.get(outcome, outcome.value) + detail
@@ -81,10 +86,10 @@ _SENTENCES = {
     Outcome.CONVERGED: "The inversion converged.",
     Outcome.DIVERGED: "The inversion diverged; the last good input was kept.",
 }
-"""Where the outcome's own sentence is about the parameters of a model."""
+"""Sentences for inversions; those of `Outcome` mention the parameters of a model."""
 
 
-def _row(inverse: InverseProblem, step: int, seconds: float, u: Tensor, reached: Progress) -> Row:
+def _row(inverse: InverseProblem, step: int, seconds: float, u: Tensor, reached: InversionProgress) -> Row:
     row = {
         "step": float(step),
         "seconds": seconds,

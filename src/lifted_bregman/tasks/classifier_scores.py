@@ -1,4 +1,4 @@
-"""Which samples a classifier was not trained for: its energy, without labels."""
+"""Scores by a classifier's energy for samples unlike those it was trained on; no labels are needed."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def classifier_scores(
     at: Where = "forward",
     steps: int = 20,
 ) -> Tensor:
-    """How unfamiliar samples are to a classifier, (samples,); higher is less familiar.
+    """Return a score of each sample, (samples,); higher is less like the classifier's training samples.
 
         free   -φ*(z_L) = -log Σ_k exp z_Lk: the free energy of :cite:t:`liu2020energy`, here the conjugate of the loss
-        label  the energy of the label that the classifier gives, E(x, y) with y its class
+        label  E(x, y), the energy at the class y that the classifier predicts
 
     Args:
         problem: of a classifier with `CrossEntropy()`, in evaluation mode, as `lift` made it.
@@ -38,14 +38,20 @@ def classifier_scores(
         score: "free" or "label".
         at: for "label", the forward pass, where E is the loss of the label, or the minimum over the hidden variables.
         steps: sweeps of `DescentInversion` towards that minimum.
+
+    Example:
+        >>> problem, x = lb.lift(nn.Linear(2, 3), loss=lb.CrossEntropy()), torch.randn(10, 2)
+        >>> z = problem.network.model(x)
+        >>> torch.allclose(lb.tasks.classifier_scores(problem, x), -z.logsumexp(1))
+        True
     """
     require_where(at, steps)
     if score not in ("free", "label"):
         raise SettingError(f"score is {score!r}; it must be 'free' or 'label'.")
     if not isinstance(problem.loss, CrossEntropy):
         raise CompatibilityError(
-            f"the problem has the loss {problem.loss!r}, and these scores are those of a classifier: lift it with "
-            "loss=lb.CrossEntropy()."
+            f"the problem has the loss {problem.loss!r}, but these scores need the cross-entropy of a classifier: lift "
+            "it with loss=lb.CrossEntropy()."
         )
     if score == "free" and at == "minimum":
         raise SettingError("at='minimum' is for score='label': the free energy has no label to minimise towards.")

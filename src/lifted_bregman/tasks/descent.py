@@ -10,20 +10,20 @@ from torch import Tensor
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import Point
-from lifted_bregman.solvers._loop import Stalled
+from lifted_bregman.solvers.outcome import Stalled
 from lifted_bregman.tasks._inverse_problem import InverseProblem, per_sample
-from lifted_bregman.tasks.inversion_solver import InversionSolver, InversionState, Progress
+from lifted_bregman.tasks.inversion_solver import InversionProgress, InversionSolver, InversionState
 
-_FLOOR = 1e-8  # of the factor of step sizes
-_MARGIN = 1.05  # on curvatures that are estimated
+_FLOOR = 1e-8  # the smallest factor of step sizes
+_MARGIN = 1.05  # factor on estimated curvatures
 
 
 @dataclass
 class DescentState(InversionState):
-    """The variables, with what acceleration and step sizes need."""
+    """The variables, and the state of acceleration and step sizes."""
 
     point: Point
-    """The variables with the z_l and d_l that belong to them."""
+    """The variables with their z_l and d_l."""
     energies: Tensor
     """E at the point, (samples,)."""
     curvatures: list[float]
@@ -53,8 +53,14 @@ class DescentInversion(InversionSolver[DescentState]):
                 put back and starts without momentum
     step_size   in (0, 1], the factor of 1/L at the start; by default 1, or ½ for simultaneous steps
 
-    Each block's problem is convex for affine maps, the whole is not: what is found is a stationary point, and depends
-    on the start.  The tolerance bounds ‖x - x⁺‖ / max(1, ‖x‖) of every block and sample in one step.
+    Each block's problem is convex for affine maps, the joint problem is not.  The result is a stationary point that
+    depends on the start.  The tolerance bounds ‖x - x⁺‖ / max(1, ‖x‖) of every block and sample in one step.
+
+    Example:
+        >>> model, u = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 8)), torch.rand(1, 3)
+        >>> found = lb.invert(model, model(u).detach(), solver=lb.DescentInversion(), shape=3)
+        >>> found.residual.item() < 1e-2
+        True
     """
 
     simultaneous: bool = False
@@ -85,9 +91,10 @@ class DescentInversion(InversionSolver[DescentState]):
             assert state.before is not None
             ahead = [x + per_sample(weight, x) * (x - x_) for x, x_ in zip(old, state.before, strict=True)]
             point = inverse.point(ahead[0], ahead[1:])
-        point = self._moved(inverse, point, state)
+        point = self._sweep(inverse, point, state)
         energies = inverse.energies(point)
-        # Samples whose energy would increase stay; a plain sweep over affine maps is a descent up to its proximal maps.
+        # Samples with E⁺ > E keep their variables.  A sweep over affine maps without momentum decreases E, up to the
+        # accuracy of its proximal maps.
         rounding = 8.0 * torch.finfo(energies.dtype).eps * state.energies.abs()
         worse = ~(energies <= state.energies + rounding)
         plain = worse & ((weight == 0.0) if accelerated else torch.ones_like(worse))
@@ -100,7 +107,8 @@ class DescentInversion(InversionSolver[DescentState]):
                 raise Stalled(f"The factor of the step sizes is {factor:.3g}.")
             if not inverse.affine:
                 curvatures = _curvatures(inverse, state.point)
-        moved = _movement(inverse, old, point)
+        # ‖x⁺ - x‖ / max(1, ‖x‖); infinite for samples that stay, so that they do not count as converged
+        moved = _relative_change(inverse, old, point)
         if bool(worse.any()):
             kept = [
                 torch.where(per_sample(worse, x), x, point.x[block])
@@ -112,8 +120,8 @@ class DescentInversion(InversionSolver[DescentState]):
         momentum = torch.where(worse, 1.0, following)
         return DescentState(point.x[0], list(point.state), point, energies, curvatures, factor, old, momentum, moved)
 
-    def _moved(self, inverse: InverseProblem, start: Point, state: DescentState) -> Point:
-        """The point after one proximal gradient step on each block; `start` is not changed."""
+    def _sweep(self, inverse: InverseProblem, start: Point, state: DescentState) -> Point:
+        """Return the point after one proximal gradient step on each block; `start` is not changed."""
         point = inverse.point(start.x[0], start.state)
         blocks = list(reversed(inverse.blocks))
         steps = [state.factor / curvature for curvature in state.curvatures]
@@ -127,12 +135,12 @@ class DescentInversion(InversionSolver[DescentState]):
             point.set_variable(block, inverse.prox(block, v, steps[block]))
         return point
 
-    def progress(self, inverse: InverseProblem, state: DescentState) -> Progress:
-        return Progress(state.energies, state.moved)
+    def progress(self, inverse: InverseProblem, state: DescentState) -> InversionProgress:
+        return InversionProgress(state.energies, state.moved)
 
 
 def _curvatures(inverse: InverseProblem, point: Point) -> list[float]:
-    """A Lipschitz constant of every block's gradient: guaranteed for affine maps, else an estimate and a margin."""
+    """Return a Lipschitz constant of every block's gradient: a bound for affine maps, else an estimate · 1.05."""
     problem = inverse.problem
     found = []
     for block in inverse.blocks:
@@ -144,8 +152,8 @@ def _curvatures(inverse: InverseProblem, point: Point) -> list[float]:
     return found
 
 
-def _movement(inverse: InverseProblem, old: list[Tensor], point: Point) -> Tensor:
-    """max over blocks of ‖x⁺ - x‖ / max(1, ‖x‖), (samples,)."""
+def _relative_change(inverse: InverseProblem, old: list[Tensor], point: Point) -> Tensor:
+    """Return max over blocks of ‖x⁺ - x‖ / max(1, ‖x‖), (samples,)."""
     relative = []
     for block, x in zip(inverse.blocks, old, strict=True):
         lengths = x.flatten(1).norm(dim=1).clamp(min=1.0)

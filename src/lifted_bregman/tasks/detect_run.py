@@ -1,4 +1,4 @@
-"""Detection with the network of a run's folder: new samples against those that the run was trained on."""
+"""Detection with a trained run: scores of new samples, and a threshold from the run's training samples."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from lifted_bregman.tasks.explanation import Explanation
 from lifted_bregman.tasks.term_energies import Where, require_where
 
 _USUAL = 10_000
-"""Training samples that the scale is found from, at most: the first ones."""
+"""The scale is computed from at most this many training samples, the first ones."""
 
 
 @dataclass(frozen=True, eq=False)
 class RunDetection:
-    """Scores of new samples, and where the scores of the training samples end."""
+    """Scores of new samples, and the threshold above which they are abnormal."""
 
     scores: NDArray[np.float64]
     """(samples,); higher is more abnormal."""
@@ -42,12 +42,12 @@ class RunDetection:
 def detect_run(
     trained: TrainedRun, samples: Path, energy: Where = "forward", steps: int = 20, contamination: float = 0.1
 ) -> RunDetection:
-    """Scores of the samples in a file by the energy of a run's network: an autoencoder's, or a classifier's.
+    """Score the samples in a file by the energy of a run's autoencoder or classifier.
 
-    What is usual is found from the run's training samples, which are loaded again.
+    The scale of the energies and the threshold come from the run's training samples, which are loaded again.
 
-    energy         where an autoencoder's energies are taken; of a classifier the free energy is taken
-    contamination  the part of the training samples beyond the threshold, in [0, 1)
+    energy         where an autoencoder's energies are taken; a classifier is scored by its free energy
+    contamination  fraction of the training samples above the threshold, in [0, 1)
     """
     require_where(energy, steps)
     if not 0.0 <= contamination < 1.0:
@@ -59,13 +59,16 @@ def detect_run(
             "train with --task autoencode."
         )
     if settings.task == "classify" and energy == "minimum":
-        raise SettingError("energy is 'minimum', and a classifier has its free energy alone: leave it out.")
+        raise SettingError(
+            "energy is 'minimum', but a classifier is scored by its free energy at the forward pass: leave it out."
+        )
     device = next(problem.model.parameters()).device
     X = trained.inputs.read(samples).to(device)
-    # an autoencoder's usual samples are its targets: those of a denoising run are without noise
+    # The usual samples of an autoencoder are its targets: in a denoising run these are the clean images.
     inputs, targets = load_data(settings).train
     usual = (targets if settings.autoencoder else inputs)[:_USUAL].to(device)
     problem.model.eval()
+    # Scores of the new samples, and of the usual ones for the threshold.
     explanation = None
     if settings.task == "classify":
         scores, known = classifier_scores(problem, X), classifier_scores(problem, usual)
@@ -79,7 +82,7 @@ def detect_run(
 
 
 def _shaped(found: Explanation, shape: tuple[int, ...]) -> Explanation:
-    """Flat samples in the shape of the set's, where that is known."""
+    """Return the explanation with flat samples reshaped to the set's shape, if the sizes agree."""
 
     def shaped(rows: Tensor) -> Tensor:
         return rows.reshape(len(rows), *shape) if rows[0].numel() == math.prod(shape) else rows

@@ -1,4 +1,4 @@
-"""How abnormal samples are for an autoencoder: the energies of its terms, each against its mean on usual samples."""
+"""Scores of abnormal samples: the energies of an autoencoder's terms, divided by their means on usual samples."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lifted_bregman._no_graph import no_graph
-from lifted_bregman.errors import SettingError
+from lifted_bregman.errors import SettingError, TensorError
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.tasks.explanation import Explanation
 from lifted_bregman.tasks.term_energies import (
@@ -22,31 +22,39 @@ from lifted_bregman.tasks.term_energies import (
 )
 
 ROWS = 1000
-"""Samples whose energies are computed together, which bounds the memory."""
-_RIDGE = 0.01  # of the code's covariance, as a part of its mean variance
+"""Energies are computed for this many samples at a time, to bound the memory."""
+_RIDGE = 0.01  # added to the diagonal of the code's covariance, times its mean variance
 
 
 @dataclass(frozen=True)
 class EnergyScale:
-    """How samples of an autoencoder are scored, as found from usual samples by `EnergyScale.of`.
+    """The weights of an autoencoder's energies in a score, computed from usual samples by `EnergyScale.of`.
 
         score(x) = S_out + S_code + mean over l <= c of S_l
         S_l      = Σ_j w_lj E_lj(x),     w_lj proportional to 1 / (m_lj + mean over j of m_lj)
         S_code   proportional to (x_c - μ)ᵀ C⁻¹ (x_c - μ)
 
-    c is the code, the narrowest variable: what lies above it sees the sample through the code alone, and is left out
-    except for the output.  m_lj is the mean of E_lj over usual samples, μ and C are mean and covariance of their codes.
-    Every S has mean 1 over usual samples, so that a usual sample scores about 3.  Labels play no part.
+    c is the code, the narrowest variable.  The terms above it depend on the sample only through the code; of these only
+    the output's counts.  m_lj is the mean of E_lj over usual samples, μ and C are mean and covariance of their codes.
+    Every S has mean 1 over usual samples, so that a usual sample scores about 3.  Labels are not used.
+
+    Example:
+        >>> X = torch.randn(100, 1) @ torch.ones(1, 4)
+        >>> problem = lb.lift(nn.Sequential(nn.Linear(4, 1), nn.Tanh(), nn.Linear(1, 4)), loss=lb.SquaredError())
+        >>> result = lb.fit(problem, (X, X), epochs=20, batch_size=20)
+        >>> scale = lb.tasks.EnergyScale.of(problem, X)
+        >>> scale.explain(torch.tensor([[1.0, 1.0, 1.0, 1.0], [1.0, -1.0, 1.0, -1.0]])).scores.argmax().item()
+        1
     """
 
     problem: LiftedProblem
-    """That of the autoencoder, in evaluation mode."""
+    """The autoencoder's problem, in evaluation mode."""
     at: Where
-    """Where the energies are taken."""
+    """Where the energies are taken: at the forward pass or at the minimum."""
     steps: int
-    """Sweeps towards the minimum."""
+    """Number of sweeps towards the minimum."""
     code: int
-    """c, a layer."""
+    """c, the number of the code's layer."""
     unit_weights: tuple[Tensor, ...]
     """w_lj of the layers 1 .. c and L, (units of x_l,) each, float64."""
     centre: Tensor
@@ -54,26 +62,30 @@ class EnergyScale:
     whitening: Tensor
     """A triangular matrix W with S_code = ‖W(x_c - μ)‖², (units, units), float64."""
     names: tuple[str, ...] = field(default=())
-    """Of the parts: those of the layers 1 .. c, "code" and "output"."""
+    """Names of the parts: the layers 1 .. c, "code" and "output"."""
+    shape: tuple[int, ...] = field(default=())
+    """The shape of one sample."""
 
     @classmethod
     @no_graph
     def of(cls, problem: LiftedProblem, x: Tensor, *, at: Where = "forward", steps: int = 20) -> EnergyScale:
-        """The scale of an autoencoder at usual samples x, (samples, ...)."""
+        """Compute the scale of an autoencoder from usual samples x, (samples, ...), at least two."""
         require_where(at, steps)
         require_autoencoder(problem, x)
         if len(x) < 2:
-            raise SettingError(f"{len(x)} sample is too few to say what is usual: give two or more.")
+            raise SettingError(
+                f"{len(x)} sample is too few for a mean and a covariance: give two or more usual samples."
+            )
         code = narrowest_layer(problem, x)
-        # First pass: m_lj, and mean and covariance of the codes.
+        # One pass over the samples: sums for m_lj, and the codes.
         sums: list[Tensor] = []
         codes = []
         for found in _pieces(problem, x, at, steps):
             units = [part.double().sum(0) for part in _kept(found.units, code)]
             sums = units if not sums else [a + b for a, b in zip(sums, units, strict=True)]
             codes.append(found.code.double())
-        # w_lj = a_lj / Σ_j a_lj m_lj with a_lj = 1/(m_lj + mean of m_l): the mean of S_l is 1.  The floor is the energy
-        # of rounding, so that nothing is divided by 0 where a layer is always exact.
+        # w_lj = a_lj / Σ_j a_lj m_lj with a_lj = 1/(m_lj + mean of m_l): the mean of S_l is 1.  The floor, the energy
+        # of rounding errors, avoids 0/0 for a layer whose energy is always 0.
         floor = torch.finfo(x.dtype).eps ** 2 * max(1.0, float(x.double().square().mean()))
         means = [total / len(x) + floor for total in sums]
         relative = [1.0 / (mean + mean.mean()) for mean in means]
@@ -90,16 +102,16 @@ class EnergyScale:
         whitening = whitening / max(float((deviations @ whitening.T).square().sum(1).mean()), 1e-12) ** 0.5
         labels = [problem.network[layer].label(layer) for layer in range(1, code + 1)]
         names = (*(f"layer {label}" for label in labels), "code", "output")
-        return cls(problem, at, steps, code, tuple(weights), centre, whitening, names)
+        return cls(problem, at, steps, code, tuple(weights), centre, whitening, names, tuple(x.shape[1:]))
 
     @no_graph
     def scores(self, x: Tensor) -> Tensor:
-        """The score of each sample, (samples,), float64; higher is more abnormal."""
+        """Return the score of each sample, (samples,), float64; higher is more abnormal."""
         return torch.cat([self._parts(found).sum(1) for found in self._energies(x)])
 
     @no_graph
     def explain(self, x: Tensor) -> Explanation:
-        """The score of each sample with its parts by layer and, of the output's, by feature."""
+        """Return the scores with their parts by layer, and the output's part by feature."""
         parts, features = [], []
         for found in self._energies(x):
             parts.append(self._parts(found))
@@ -109,10 +121,15 @@ class EnergyScale:
         return Explanation(torch.cat(parts).sum(1), torch.cat(parts), self.names, shaped, x)
 
     def _energies(self, x: Tensor) -> Iterator[TermEnergies]:
+        if tuple(x.shape[1:]) != self.shape:
+            raise TensorError(
+                f"x has samples of shape {tuple(x.shape[1:])}, and the usual samples have {self.shape}: scale, crop or "
+                "convert x to that shape."
+            )
         return _pieces(self.problem, x, self.at, self.steps)
 
     def _parts(self, found: TermEnergies) -> Tensor:
-        """S_l / c of the layers 1 .. c, S_code and S_out, which sum to the score, (samples, c + 2)."""
+        """Return S_1/c, .., S_c/c, S_code and S_out, (samples, c + 2), which sum to the score."""
         kept = _kept(found.units, self.code)
         *below, output = [units.double() @ w for units, w in zip(kept, self.unit_weights, strict=True)]
         code = ((found.code.double() - self.centre) @ self.whitening.T).square().sum(1)
@@ -120,7 +137,7 @@ class EnergyScale:
 
 
 def _kept(units: Iterable[Tensor], code: int) -> tuple[Tensor, ...]:
-    """Those of the terms 1 .. c and L."""
+    """Return the entries of the terms 1 .. c and L."""
     every = tuple(units)
     return (*every[:code], every[-1])
 

@@ -1,4 +1,4 @@
-"""Why a sample has its score: the parts by layer and by feature, and a picture of them."""
+"""The parts of a sample's score by layer and by feature, and a figure of them."""
 
 from __future__ import annotations
 
@@ -17,19 +17,29 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-_FEATURES = 10  # of a sample, shown as bars
+_FEATURES = 10  # shown as bars, for each sample
 
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """Scores of samples and what they are made of; see `EnergyScale` for the parts."""
+    """Scores of samples and their parts, which `EnergyScale` defines.
+
+    Example:
+        >>> X = torch.randn(100, 4)
+        >>> problem = lb.lift(nn.Sequential(nn.Linear(4, 1), nn.Tanh(), nn.Linear(1, 4)), loss=lb.SquaredError())
+        >>> explanation = lb.tasks.EnergyScale.of(problem, X).explain(X)
+        >>> explanation.names
+        ('layer 1', 'code', 'output')
+        >>> torch.allclose(explanation.layers.sum(1), explanation.scores)
+        True
+    """
 
     scores: Tensor
     """(samples,); higher is more abnormal."""
     layers: Tensor
     """The part of each layer, of the code and of the output, (samples, parts), which sum to the score."""
     names: tuple[str, ...]
-    """Of the parts."""
+    """Names of the parts."""
     features: Tensor
     """The output's part by feature, in the shape of a sample, (samples, ...); its sum is the last of `layers`."""
     samples: Tensor
@@ -39,18 +49,18 @@ class Explanation:
         return f"Explanation of {len(self.scores)} scores from {', '.join(self.names)}"
 
     def top_features(self, sample: int, count: int = _FEATURES) -> list[tuple[int, float]]:
-        """The features with the largest parts of a sample's score, as (place in the flattened sample, part)."""
+        """Return the features with the largest parts of a sample's score, as (index in the flattened sample, part)."""
         parts = self.features[sample].flatten()
         largest = parts.topk(min(count, len(parts)))
         return list(zip(largest.indices.tolist(), largest.values.tolist(), strict=True))
 
     def figure(self, rows: Sequence[int] | None = None, feature_names: Sequence[str] | None = None) -> Figure:
-        """A row for each sample: the sample, its parts by layer, and the features that the output's part comes from.
+        """Draw a row for each sample: the sample, its parts by layer, and the output's part by feature.
 
         Pictures are shown with a map of their parts, other samples with the largest parts as bars.
 
         rows: which samples; by default the four with the highest scores.
-        feature_names: of the features of a flattened sample; by default their places.
+        feature_names: of the features of a flattened sample; by default their indices.
         """
         from matplotlib.figure import Figure
 
@@ -85,12 +95,12 @@ class Explanation:
     def plot(
         self, path: str | Path, rows: Sequence[int] | None = None, feature_names: Sequence[str] | None = None
     ) -> None:
-        """Writes `figure` to a file, whose name says the kind: .png, .pdf or .svg."""
+        """Write `figure` to a .png, .pdf or .svg file."""
         self.figure(rows, feature_names).savefig(path)
 
 
 def mean_explanation(members: Sequence[Explanation]) -> Explanation:
-    """The mean of explanations of the same samples by several autoencoders of one architecture."""
+    """Return the mean of explanations of the same samples by several autoencoders of one architecture."""
     scores = torch.stack([member.scores for member in members]).mean(0)
     layers = torch.stack([member.layers for member in members]).mean(0)
     features = torch.stack([member.features for member in members]).mean(0)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lifted_bregman._arguments import whole
-from lifted_bregman.errors import SettingError, TensorError
+from lifted_bregman.errors import LiftedBregmanError, SettingError, TensorError, UnsupportedModuleError
 from lifted_bregman.losses import BregmanLoss
 from lifted_bregman.penalties import Penalty
 from lifted_bregman.problem import LiftedProblem
@@ -47,57 +47,86 @@ def invert(
     networks are not convex: `DescentInversion` finds a stationary point.  Samples are independent of each other.
 
     Args:
-        model: a network in evaluation mode, or a problem that `lift` has made of it.  Nothing of it is changed.
+        model: a network in evaluation mode, or the problem that `lift` makes of it.  It is not changed.
         y: outputs, (samples, ...), in the range of the last activation; labels where the loss takes them.
         penalty: J, its weight α included, such as `TotalVariation(0.015)`; sums are written with +.  None for no
             penalty: then the input is not unique in general, and depends on the start.
         loss: B_L; by default that of the model's last activation, or `SquaredError()` after a map.
         weights: λ_1 .. λ_{L-1} > 0, as for `lift`.
-        shape: that of one input, such as (1, 28, 28); needed where the first map does not tell it.
-        example: inputs that `lift` may run the model on, where its code reads shapes; the shape is then theirs.
+        shape: that of one input, such as (1, 28, 28); needed if the first map is not dense.
+        example: inputs that `lift` runs the model on, if its code reads shapes; they also give the shape.
         start: a guess of the inputs, (samples, ...); 0 by default.  The hidden variables start from its forward pass.
         solver: `PrimalDualInversion()` or `DescentInversion()`; by default the first where the problem is convex.
-        steps: the most steps that are taken.
+        steps: the maximum number of steps.
         tolerance: where to stop: for `PrimalDualInversion` at gap <= tolerance·(1 + E), for `DescentInversion` at
             ‖x - x⁺‖ <= tolerance·max(1, ‖x‖), of every sample.
-        record_every: steps between rows of the history, at which the tolerance is looked at.
+        record_every: steps between rows of the history; the tolerance is checked at each row.
         callback: called with each new row; a true value ends the inversion.
+
+    Example:
+        >>> layer, u = nn.Linear(3, 4), torch.rand(1, 3)
+        >>> found = lb.invert(layer, layer(u).detach())
+        >>> torch.allclose(found.input, u, atol=1e-2)
+        True
+        >>> found.outcome.name
+        'CONVERGED'
     """
     steps, record_every = whole(steps, "steps"), whole(record_every, "record_every")
     tolerance = checks.require_tolerance(tolerance)
     if solver is not None and not isinstance(solver, InversionSolver):
         raise SettingError(f"solver is {solver!r}; it must be PrimalDualInversion() or DescentInversion().")
-    given_shape = None if shape is None else checks.sample_shape(shape)
-    # the lifted problem, whose parameters stay as they are
+    given_shape = None if shape is None else checks.require_shape(shape)
+    # Lift the model; its parameters are fixed.
     if isinstance(model, LiftedProblem):
         if loss is not None or weights is not None:
             raise SettingError("a lifted problem has its loss and weights already: give them to lb.lift.")
         problem = model
     else:
-        like = next((p for p in model.parameters()), None) if isinstance(model, nn.Module) else None
-        if example is None and start is not None and isinstance(start, Tensor):
-            example = start
-        if example is None and given_shape is not None and like is not None:
-            example = torch.zeros((2, *given_shape), dtype=like.dtype, device=like.device)
-        problem = checks.lifted_model(model, loss, weights, example)
+        problem = _lifted(model, loss, weights, given_shape, example, start)
     checks.require_one_input(problem)
-    # the start, and with it the shape of an input
+    # The start u_0, which has the shape of the inputs.
     u = _start(problem, y, given_shape, example, start)
     problem.forward_state(u)  # checks the start, and that the model is in evaluation mode
     checks.require_penalty(penalty, tuple(u.shape[1:]))
-    inverse = InverseProblem(problem, checks.outputs(problem, y, u), penalty)
+    inverse = InverseProblem(problem, checks.encode_outputs(problem, y, u), penalty)
     if solver is None:
         solver = PrimalDualInversion() if inverse.convex else DescentInversion()
     solver.require(inverse)
+    # Steps from u_0 until the tolerance holds.
     if penalty is not None:
-        u = inverse.prox(0, u, 1e-9)  # into the constraints
+        u = inverse.prox(0, u, 1e-9)  # prox_{tJ}(u_0) with a tiny t projects u_0 onto the constraints of J
     return run_inversion(inverse, solver, u, steps, tolerance, record_every, callback)
+
+
+def _lifted(
+    model: Any,
+    loss: BregmanLoss | None,
+    weights: Weights | None,
+    shape: tuple[int, ...] | None,
+    example: Tensor | None,
+    start: Tensor | None,
+) -> LiftedProblem:
+    """Lift the model at the example; if none is given, at the start or at zeros of the given shape."""
+    like = next(model.parameters(), None) if isinstance(model, nn.Module) else None
+    if example is not None or like is None or (shape is None and not isinstance(start, Tensor)):
+        return checks.lift_model(model, loss, weights, example)
+    tried = (
+        start if isinstance(start, Tensor) else torch.zeros((2, *(shape or ())), dtype=like.dtype, device=like.device)
+    )
+    try:
+        return checks.lift_model(model, loss, weights, tried)
+    except UnsupportedModuleError as error:
+        # If the model can be lifted without an example, the shape is wrong: `forward_state` then names it.
+        try:
+            return checks.lift_model(model, loss, weights, None)
+        except LiftedBregmanError:
+            raise error from None
 
 
 def _start(
     problem: LiftedProblem, y: Any, shape: tuple[int, ...] | None, example: Tensor | None, start: Tensor | None
 ) -> Tensor:
-    """The guess, or zeros in the shape that is given or known, one for each output."""
+    """Return the guess, or zeros of the given or known shape, one for each output."""
     samples = len(y) if isinstance(y, Tensor) and y.ndim else 1
     if start is not None:
         if not isinstance(start, Tensor) or start.ndim == 0 or len(start) != samples:
@@ -107,6 +136,6 @@ def _start(
             raise TensorError(f"start is {tuple(start.shape)} and shape is {shape}: leave one of the two out.")
         return start.detach().clone()
     if shape is None:
-        shape = tuple(example.shape[1:]) if isinstance(example, Tensor) else checks.known_shape(problem)
+        shape = tuple(example.shape[1:]) if isinstance(example, Tensor) else checks.input_shape(problem)
     like = next(problem.model.parameters())
     return torch.zeros((samples, *shape), dtype=like.dtype, device=like.device)

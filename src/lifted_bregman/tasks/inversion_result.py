@@ -1,4 +1,4 @@
-"""What an inversion found, how it ended, and a picture of it."""
+"""The result of an inversion, and a figure of it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,21 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_SHOWN = 8  # samples of a picture
+_SHOWN = 8  # samples in a figure
 
 
 @dataclass(frozen=True, repr=False)
 class Inversion:
-    """What `invert` returns.  Tensors are on the device and in the dtype of the model."""
+    """What `invert` returns.  Tensors are on the device and in the dtype of the model.
+
+    Example:
+        >>> layer, u = nn.Linear(3, 4), torch.rand(2, 3)
+        >>> found = lb.invert(layer, layer(u).detach())
+        >>> found.input.shape, found.energy.shape
+        (torch.Size([2, 3]), torch.Size([2]))
+        >>> bool((found.gap < 1e-3).all())
+        True
+    """
 
     input: Tensor
     """u, (samples, ...): an input whose output is close to y."""
@@ -33,13 +42,13 @@ class Inversion:
     gap: Tensor | None
     """E(u) - E(v) <= gap·max(1, ‖v - u‖/radius) for every input v, (samples,); None for more than one layer."""
     radius: Tensor | None
-    """Of that certificate, (samples,): infinity where the factor is 1; None where there is no gap."""
+    """The radius in the bound of `gap`, (samples,): infinity if the factor is 1; None if there is no gap."""
     outcome: Outcome
     message: str
     """The outcome as a sentence, with numbers."""
     history: list[dict[str, float]] = field(default_factory=list)
     """A row every `record_every` steps: "step", "seconds" in steps, "energy" and "residual" (means over samples),
-    "distance" that is compared with the tolerance and "gap" where there is one (the largest of all samples).
+    "distance", which the tolerance bounds, and "gap" if there is one (the largest of all samples).
     """
 
     def __repr__(self) -> str:
@@ -47,7 +56,7 @@ class Inversion:
         return f"Inversion({shape}, energy {energy:.4g}, residual {residual:.4g}: {self.message})"
 
     def figure(self, truth: Tensor | None = None) -> Figure:
-        """The first eight inputs, signals as curves and others as pictures, and the energy by step.
+        """Draw the first eight inputs, signals as curves and others as pictures, and the energy by step.
 
         truth: the true inputs, (samples, ...), shown above them.
         """
@@ -76,12 +85,12 @@ class Inversion:
         return figure
 
     def plot(self, path: str | Path, truth: Tensor | None = None) -> None:
-        """Writes `figure` to a file, whose name says the kind: .png, .pdf or .svg."""
+        """Write `figure` to a .png, .pdf or .svg file."""
         self.figure(truth).savefig(path)
 
 
 def _draw(axes: Axes, sample: Tensor) -> None:
-    """One input: (n,) as a curve; (h, w), (1, h, w) in grey and (3, h, w) in colour; others as their first channel."""
+    """Draw one input: (n,) as a curve; (h, w) and (1, h, w) in grey; (3, h, w) in colour; else the first channel."""
     values = sample.detach().cpu().double()
     if values.ndim == 1 or values.shape[-2] == 1:
         axes.plot(values.flatten().numpy(), linewidth=1.0)

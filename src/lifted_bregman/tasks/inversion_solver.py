@@ -1,4 +1,4 @@
-"""What a solver of inversions is: frozen settings, `init` and `step`, and a measure of how far it still is."""
+"""The interface of inversion solvers: frozen settings, `init`, `step` and `progress`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lifted_bregman.tasks._inverse_problem import InverseProblem
 
 @dataclass
 class InversionState:
-    """Where a solver stands."""
+    """The variables of an inversion; each solver's subclass adds the values that its steps need."""
 
     u: Tensor
     """The input, (samples, ...)."""
@@ -25,33 +25,33 @@ S = TypeVar("S", bound=InversionState)
 
 
 @dataclass(frozen=True)
-class Progress:
-    """How good a state is, one number per sample each."""
+class InversionProgress:
+    """Energy, distance and certificate of a state, each (samples,)."""
 
     energies: Tensor
     """E(u, X)."""
     distance: Tensor
-    """What the tolerance is compared with."""
+    """The number that the tolerance bounds: a relative gap, or the change of the variables in a step."""
     gap: Tensor | None = None
-    """E(u) - E(v) <= gap·max(1, ‖v - u‖/radius) for every input v; None where nothing is certified."""
+    """E(u) - E(v) <= gap·max(1, ‖v - u‖/radius) for every input v; None if no bound is known."""
     radius: Tensor | None = None
-    """Of that certificate; infinity where it holds without the factor."""
+    """The radius in that bound; infinity if the factor is 1."""
 
 
 class InversionSolver(ABC, Generic[S]):
     """An algorithm for min_u,X E(u, X)."""
 
     def require(self, inverse: InverseProblem) -> None:
-        """An error unless the algorithm fits the problem."""
+        """Raise CompatibilityError unless the algorithm can solve the problem."""
 
     @abstractmethod
     def init(self, inverse: InverseProblem, start: Tensor) -> S:
-        """The state at a guess of the input; hidden variables are those of its forward pass."""
+        """Return the state at a guess of the input and the hidden variables of its forward pass."""
 
     @abstractmethod
     def step(self, inverse: InverseProblem, state: S) -> S:
-        """The next state."""
+        """Return the next state."""
 
     @abstractmethod
-    def progress(self, inverse: InverseProblem, state: S) -> Progress:
-        """How good a state is."""
+    def progress(self, inverse: InverseProblem, state: S) -> InversionProgress:
+        """Return energies, distances and certificates of a state."""

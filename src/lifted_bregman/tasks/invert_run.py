@@ -1,4 +1,4 @@
-"""Inversion of the network in a run's folder, with penalties named in text."""
+"""Inversion of the network of a trained run, with penalties given as text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments import TrainedRun
 from lifted_bregman.experiments.specs import make
 from lifted_bregman.losses import CrossEntropy
-from lifted_bregman.penalties import L1, Box, NonNegative, Penalty, SquaredL2, Sum, TotalVariation
+from lifted_bregman.penalties import L1, Bounds, NonNegative, Penalty, SquaredL2, Sum, TotalVariation
 from lifted_bregman.tasks.inversion import invert
 from lifted_bregman.tasks.inversion_result import Inversion
 
@@ -20,19 +20,19 @@ PENALTIES: dict[str, type[Penalty]] = {
     "tv": TotalVariation,
     "l1": L1,
     "squared-l2": SquaredL2,
-    "box": Box,
+    "box": Bounds,
     "non-negative": NonNegative,
 }
-"""Penalties by the names that a command takes."""
+"""Penalties by their names on the command line."""
 _PICTURES = (".png", ".pdf", ".svg")
 
 
 def invert_run(
     trained: TrainedRun, outputs: Path, penalties: Sequence[str], steps: int = 2000, tolerance: float = 1e-6
 ) -> Inversion:
-    """Inputs of a run's network for the outputs in a file, in the shape of the set's samples.
+    """Find inputs of a run's network for the outputs in a file, in the shape of the set's samples.
 
-    penalties  "tv:0.015", "box:0:1" and the like; their sum is J
+    penalties  specs such as "tv:0.015" and "box:0:1"; the sum of these penalties is J
     """
     parts = [make(spec, PENALTIES, "penalty") for spec in penalties]
     penalty = None if not parts else parts[0] if len(parts) == 1 else Sum(*parts)
@@ -47,10 +47,10 @@ def invert_run(
 
 
 def require_picture(path: Path) -> None:
-    """SettingError unless a picture can be written to `path`."""
+    """Raise SettingError unless `path` ends in .png, .pdf or .svg and its folder exists."""
     if path.suffix.lower() not in _PICTURES:
-        raise SettingError(
-            f"{path} is no picture that can be written: name a file that ends in {', '.join(_PICTURES)}."
-        )
+        raise SettingError(f"{path} has no ending of a picture: name a file that ends in {', '.join(_PICTURES)}.")
     if not path.parent.is_dir():
-        raise SettingError(f"{path} cannot be written, for there is no folder {path.parent}: choose another place.")
+        raise SettingError(
+            f"{path} cannot be written, for there is no folder {path.parent}: make it, or choose another."
+        )

@@ -14,21 +14,21 @@ from lifted_bregman._no_graph import no_graph
 from lifted_bregman.errors import CompatibilityError
 from lifted_bregman.graph.terms import sum_features
 from lifted_bregman.penalties import TotalVariation
-from lifted_bregman.penalties._plane import SQUARED_NORM, differences, differences_adjoint, project
-from lifted_bregman.penalties._scalar import Scalar
+from lifted_bregman.penalties.plane import SQUARED_NORM, differences, differences_adjoint, project
+from lifted_bregman.penalties.scalar import Scalar
 from lifted_bregman.penalties.sums import prox_from, split
 from lifted_bregman.tasks._inverse_problem import InverseProblem, inner_product
-from lifted_bregman.tasks.inversion_solver import InversionSolver, InversionState, Progress
+from lifted_bregman.tasks.inversion_solver import InversionProgress, InversionSolver, InversionState
 
-_FIRST_BALANCE = 40  # steps after which the ratio of the steps is chosen anew for the first time
+_FIRST_BALANCE = 40  # steps before the ratio of dual to primal steps is changed for the first time
 
 
 class _Penalty(NamedTuple):
-    """J as the method handles it: total variation by a dual variable, the rest by a proximal map."""
+    """J in two parts: total variation, which gets a dual variable, and g, which enters by its proximal map."""
 
     tv: TotalVariation | None
     g: Scalar | None
-    """The rest, a function of each number; None where it is another penalty, known by its proximal map alone."""
+    """g, a function of each number; None if it is another penalty, of which only the proximal map is known."""
 
 
 @dataclass
@@ -42,11 +42,11 @@ class PrimalDualState(InversionState):
     q: Tensor | None
     """The dual variable of total variation, |q| <= its weight."""
     slope: Tensor
-    """A subgradient at u of the penalty that the proximal map handled last."""
+    """(v - u)/τ, a subgradient of g at u, from the last proximal map u = prox_{τg}(v)."""
     ratio: float
     """ω: σ = ω σ_0 and τ = τ_0/ω."""
     norm: float
-    """A number not below ‖W‖₂²."""
+    """An upper bound of ‖W‖₂²."""
     steps: int = 0
     anchor: tuple[Tensor, ...] = ()
     """u, p and q when the ratio was chosen last."""
@@ -62,7 +62,7 @@ class PrimalDualInversion(InversionSolver[PrimalDualState]):
         p⁺ = prox_{σG*}( p + σ(W(2u⁺ - u) + b) ),    prox_{σG*}(v) = prox_{σΨ/(1+σ)}( (v + y)/(1 + σ) ) - y
         q⁺ = P_{|q| <= w}( q + σ' D(2u⁺ - u) ),      τ(σ‖W‖² + σ'‖D‖²) <= 1
 
-    so that the activation enters by its own proximal map alone.  The norms are guaranteed bounds.  After 40, 80, 160,
+    so that the activation enters only by its proximal map.  The norms are guaranteed bounds.  After 40, 80, 160,
     .. steps the ratio of dual to primal steps is set to that of the distances the variables have moved since.
 
     Certified: with r = Wᵀp + Dᵀq split into r_in, for which m = min_v <r_in, v> + g(v) is finite, and the rest r_ex,
@@ -74,6 +74,12 @@ class PrimalDualInversion(InversionSolver[PrimalDualState]):
     u to v.  It holds up to the rounding of the model's dtype.
 
     ratio  > 0, the first ω
+
+    Example:
+        >>> layer, u = nn.Linear(3, 4), torch.rand(1, 3)
+        >>> found = lb.invert(layer, layer(u).detach(), solver=lb.PrimalDualInversion(ratio=2.0))
+        >>> torch.allclose(found.input, u, atol=1e-2)
+        True
     """
 
     ratio: float = 1.0
@@ -93,7 +99,7 @@ class PrimalDualInversion(InversionSolver[PrimalDualState]):
     @no_graph
     def init(self, inverse: InverseProblem, start: Tensor) -> PrimalDualState:
         point = inverse.point(start, ())
-        tv = _handled(inverse).tv
+        tv = _split_penalty(inverse).tv
         q = None if tv is None else start.new_zeros((tv.dims, *start.shape))
         p = point.sigma(1) - inverse.y
         norm = max(_squared_norm(inverse, start), torch.finfo(start.dtype).tiny)
@@ -101,12 +107,12 @@ class PrimalDualInversion(InversionSolver[PrimalDualState]):
 
     @no_graph
     def step(self, inverse: InverseProblem, state: PrimalDualState) -> PrimalDualState:
-        layer, (tv, g) = inverse.problem.network[1], _handled(inverse)
+        layer, (tv, g) = inverse.problem.network[1], _split_penalty(inverse)
         u, z, p, q, y = state.u, state.z, state.p, state.q, inverse.y
         sigma = state.ratio / state.norm
         tau = 1.0 / (state.ratio * (1.0 if tv is None else 2.0))
         # u⁺ = prox_{τg}(u - τ(Wᵀp + Dᵀq))
-        v = u - tau * _pulled(inverse, state)
+        v = u - tau * _pull_back(inverse, state)
         if g is None:
             assert inverse.penalty is not None
             new, _ = prox_from(inverse.penalty, v, tau)
@@ -125,18 +131,18 @@ class PrimalDualInversion(InversionSolver[PrimalDualState]):
         following = PrimalDualState(
             new, [], new_z, new_p, new_q, slope, state.ratio, state.norm, state.steps + 1, state.anchor
         )
-        return _balanced(following)
+        return _balance(following)
 
     @no_graph
-    def progress(self, inverse: InverseProblem, state: PrimalDualState) -> Progress:
-        layer, g = inverse.problem.network[1], _handled(inverse).g
+    def progress(self, inverse: InverseProblem, state: PrimalDualState) -> InversionProgress:
+        layer, g = inverse.problem.network[1], _split_penalty(inverse).g
         u, p, y = state.u, state.p, inverse.y
         energies = layer.bregman(y, state.z) + inverse.penalties(u)
         # G*(p) - <b, p>, where <b, p> = <z, p> - <Wu, p>
         pulled_p = layer.map.pull_back_input(u, p)
         lower = layer.phi(p + y) - layer.phi(y) - inner_product(state.z, p) + inner_product(u, pulled_p)
         # m and r_ex
-        r = _pulled(inverse, state)
+        r = _pull_back(inverse, state)
         if g is None:
             least, rest = inverse.penalties(u) - inner_product(u, state.slope), r + state.slope
         else:
@@ -146,10 +152,10 @@ class PrimalDualInversion(InversionSolver[PrimalDualState]):
         radius = torch.full_like(energies, math.inf) if bounded else u.flatten(1).norm(dim=1).clamp(min=1.0)
         beyond = 0.0 if bounded else radius * rest.flatten(1).norm(dim=1) - inner_product(rest, u)
         gap = (energies + lower - least + beyond).clamp(min=0.0)
-        return Progress(energies, gap / (1.0 + energies.abs()), gap, radius)
+        return InversionProgress(energies, gap / (1.0 + energies.abs()), gap, radius)
 
 
-def _handled(inverse: InverseProblem) -> _Penalty:
+def _split_penalty(inverse: InverseProblem) -> _Penalty:
     if inverse.penalty is None:
         return _Penalty(None, Scalar())
     base, g = split(inverse.penalty)
@@ -158,14 +164,14 @@ def _handled(inverse: InverseProblem) -> _Penalty:
     return _Penalty(None, g if base is None else None)
 
 
-def _pulled(inverse: InverseProblem, state: PrimalDualState) -> Tensor:
-    """Wᵀp + Dᵀq."""
+def _pull_back(inverse: InverseProblem, state: PrimalDualState) -> Tensor:
+    """Return Wᵀp + Dᵀq."""
     pulled: Tensor = inverse.problem.network[1].map.pull_back_input(state.u, state.p)
     return pulled if state.q is None else pulled + differences_adjoint(state.q)
 
 
 def _squared_norm(inverse: InverseProblem, u: Tensor) -> float:
-    """A number not below ‖W‖₂²; where no bound is guaranteed, an estimate and five per cent."""
+    """Return an upper bound of ‖W‖₂²; if the map gives none, an estimate times 1.05."""
     point = inverse.point(u, ())
     try:
         return inverse.problem.variable_curvature(point, 0, upper=True)
@@ -173,8 +179,8 @@ def _squared_norm(inverse: InverseProblem, u: Tensor) -> float:
         return 1.05 * inverse.problem.variable_curvature(point, 0)
 
 
-def _balanced(state: PrimalDualState) -> PrimalDualState:
-    """The state, with a new ratio √(ω·|dual moved|/|primal moved|) after 40, 80, 160, .. steps."""
+def _balance(state: PrimalDualState) -> PrimalDualState:
+    """Return the state, with the new ratio √(ω·|dual moved|/|primal moved|) after 40, 80, 160, .. steps."""
     duals = (state.p,) if state.q is None else (state.p, state.q)
     if not state.anchor:
         state.anchor = (state.u, *duals)

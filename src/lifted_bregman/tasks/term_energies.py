@@ -1,4 +1,4 @@
-"""What each term of a network's lifted energy costs at a sample, unit by unit."""
+"""The energy of each term of a network at samples, unit by unit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,14 @@ Where = Literal["forward", "minimum"]
 
 @dataclass(frozen=True)
 class TermEnergies:
-    """The energies of samples, by term and unit."""
+    """The energies of samples, by term and unit.
+
+    Example:
+        >>> problem = lb.lift(nn.Sequential(nn.Linear(4, 2), nn.Tanh(), nn.Linear(2, 4)), loss=lb.SquaredError())
+        >>> energies = lb.tasks.term_energies(problem, torch.randn(10, 4))
+        >>> [tuple(unit.shape) for unit in energies.units]
+        [(10, 2), (10, 4)]
+    """
 
     units: tuple[Tensor, ...]
     """E_lj of the terms l = 1 .. L, (samples, units of x_l) each; a group of a joint activation is one unit."""
@@ -34,7 +41,7 @@ class TermEnergies:
 
 
 def narrowest_layer(problem: LiftedProblem, x: Tensor) -> int:
-    """c, the hidden layer with the fewest units at inputs like x (the first of several): an autoencoder's code."""
+    """Return c, the hidden layer with the fewest units (the first of several): an autoencoder's code."""
     if problem.depth == 1:
         raise CompatibilityError(
             "the network has no hidden variable, and energies by layer need one: put an activation between two maps."
@@ -44,39 +51,46 @@ def narrowest_layer(problem: LiftedProblem, x: Tensor) -> int:
 
 
 def require_where(at: object, steps: object) -> None:
-    """An error unless `at` names a point, and `steps` is a whole number."""
+    """Raise SettingError unless `at` is "forward" or "minimum" and `steps` a whole number of at least 1."""
     if at not in get_args(Where):
         raise SettingError(f"energy is {at!r}; it must be 'forward' or 'minimum'.")
     whole(steps, "steps")
 
 
 def require_autoencoder(problem: LiftedProblem, x: Tensor) -> None:
-    """An error unless the network returns what has the shape of its input."""
+    """Raise TensorError unless the network's outputs have the shape of its inputs."""
     returned = tuple(problem.shapes(x[:1])[-1])
     if returned != tuple(x.shape[1:]):
         raise TensorError(
-            f"the network returns {returned} for samples of shape {tuple(x.shape[1:])}: an autoencoder gives back the "
-            "shape that it takes, so pad or crop the samples, or set output_padding of its transposed convolutions."
+            f"the network returns {returned} for samples of shape {tuple(x.shape[1:])}: the output of "
+            "an autoencoder has the shape of its input, so pad or crop the samples, or set output_padding of its "
+            "transposed convolutions."
         )
 
 
 @no_graph
 def term_energies(problem: LiftedProblem, x: Tensor, *, at: Where = "forward", steps: int = 20) -> TermEnergies:
-    """The energies of an autoencoder's terms at samples, with its parameters fixed.
+    """Return the energies of an autoencoder's terms at samples, with its parameters fixed.
 
-    At the forward pass the variables satisfy every term but the last.  There the variables x̂_l of the reconstruction
-    x̂ = N(x) are compared with the maps z_l of the sample:
+    At the forward pass every term but the last is 0.  The energies therefore compare the variables x̂_l of the
+    reconstruction x̂ = N(x) with the maps z_l of the sample:
 
         E_l = B_l(x̂_l, z_l),  l < L,        E_L = B_L(x, z_L),
 
-    all of which vanish if the network returns the sample.  At the minimum, E_l = λ_l B_l(x_l, z_l) at variables that
-    minimise the lifted energy of the sample, x_0 = x_L = x; penalties R_l of the problem count in the minimisation.
+    which are all 0 if the network returns the sample.  At the minimum, E_l = λ_l B_l(x_l, z_l) at variables that
+    minimise the lifted energy of the sample, x_0 = x_L = x; the minimisation includes penalties R_l of the problem.
 
     Args:
         problem: of an autoencoder in evaluation mode, as `lift` made it.
         x: (samples, ...).
         at: "forward" or "minimum".
         steps: sweeps of `DescentInversion` towards the minimum.
+
+    Example:
+        >>> model, x = nn.Sequential(nn.Linear(4, 2), nn.Tanh(), nn.Linear(2, 4)), torch.randn(10, 4)
+        >>> energies = lb.tasks.term_energies(lb.lift(model, loss=lb.SquaredError()), x)
+        >>> torch.allclose(energies.units[-1].sum(1), (model(x) - x).square().sum(1) / 2)
+        True
     """
     require_where(at, steps)
     require_autoencoder(problem, x)

@@ -21,6 +21,7 @@ import os
 import platform
 import re
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -31,10 +32,10 @@ import torch
 
 from lifted_bregman.errors import CheckpointError, SettingError
 from lifted_bregman.training import files
-from lifted_bregman.training.manifest import JSON_LIMIT, MANIFEST, FileHash, json_hash, seal, unseal
-from lifted_bregman.training.snapshot import STATE, Snapshot, is_part_file, plain_json
+from lifted_bregman.training.manifest import JSON_LIMIT, MANIFEST, FileHash, seal, unseal
+from lifted_bregman.training.snapshot import STATE, Snapshot, is_part_file
 
-__all__ = ["CheckpointInfo", "Checkpoints", "Loaded", "Snapshot", "verify"]
+__all__ = ["CheckpointInfo", "Checkpoints", "Loaded", "Snapshot", "verify_checkpoint"]
 
 LATEST = "LATEST"
 _NAME = re.compile(r"step-(\d{8,18})(?:-(\d{1,9}))?")
@@ -45,7 +46,7 @@ _ATTEMPTS = 20  # to load while another process saves
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """What the manifest of a checkpoint says.
+    """The manifest of a checkpoint.
 
     Args:
         step: steps taken.
@@ -54,7 +55,14 @@ class CheckpointInfo:
         torch: the version of torch.
         python: the version of Python.
         settings_sha256: the hash of the settings, see `manifest.json_hash`.
-        files: size and hash of each file, the manifest aside.
+        files: size and hash of each file except the manifest.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from lifted_bregman.training.checkpoints import Checkpoints, Snapshot, verify_checkpoint
+        >>> path = Checkpoints(Path("checkpoints")).save(Snapshot(3, {"model": {"w": torch.ones(2)}}, {}, {}))
+        >>> verify_checkpoint(path).step
+        3
     """
 
     step: int
@@ -73,8 +81,16 @@ class Loaded:
     Args:
         snapshot: its content.
         path: its directory.
-        info: what its manifest says.
+        info: its manifest.
         warning: which damaged checkpoints were passed over; None for none.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from lifted_bregman.training.checkpoints import Checkpoints, Snapshot
+        >>> checkpoints = Checkpoints(Path("checkpoints"))
+        >>> path = checkpoints.save(Snapshot(3, {"model": {"w": torch.ones(2)}}, {}, {}))
+        >>> checkpoints.load().snapshot.parts["model"]["w"]
+        tensor([1., 1.])
     """
 
     snapshot: Snapshot
@@ -88,11 +104,13 @@ class _Directory(NamedTuple):
 
     step: int
     number: int
-    """1, or more where the step was saved again."""
+    """1 for the first save of the step, 2 for the next, and so on."""
     path: Path
     inode: int
     changed: int
-    """When its entries changed last, in nanoseconds; with the inode it tells a directory from its successor."""
+    """Time of the last change of its entries, in nanoseconds.  With the inode it identifies the directory, because a
+    later one may have the same name.
+    """
 
 
 class Checkpoints:
@@ -101,6 +119,15 @@ class Checkpoints:
     Args:
         folder: made with the first save.
         keep: how many of the last to keep, at least 1.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from lifted_bregman.training.checkpoints import Checkpoints, Snapshot
+        >>> checkpoints = Checkpoints(Path("checkpoints"), keep=2)
+        >>> for step in (1, 2, 3):
+        ...     path = checkpoints.save(Snapshot(step, {"model": {"w": torch.ones(2)}}, {}, {}))
+        >>> checkpoints.steps()
+        [2, 3]
     """
 
     def __init__(self, folder: Path, keep: int = 2) -> None:
@@ -140,15 +167,16 @@ class Checkpoints:
         best = best or self._is_best(step)
         with files.writing(f"the checkpoint of step {step} was not written to {self.folder}, which is untouched"):
             files.make_folder(self.folder)
-            with files.workspace(self.folder) as work:
+            with files.locked_workspace(self.folder) as work:
                 # Write and fsync every file, the manifest last.
                 new = work / _name(step)
                 os.mkdir(new)
-                for name, content in contents:
-                    files.write_file(new / name, content)
-                    hashes[name] = FileHash.of(content)
-                settings = json_hash(plain_json(snapshot.settings, "settings"))
-                about = {"step": step, "best": best, **_versions(), "settings_sha256": settings}
+                with ThreadPoolExecutor(1) as other_core:  # hashes while the disk writes
+                    for name, content in contents:
+                        found = other_core.submit(FileHash.of, content)
+                        files.write_file(new / name, content)
+                        hashes[name] = found.result()
+                about = {"step": step, "best": best, **_versions(), "settings_sha256": snapshot.settings_hash()}
                 files.write_file(new / MANIFEST, seal(hashes, **about))
                 files.sync_directory(new)
                 files.write_file(work / LATEST, f"{_name(step)}\n".encode())
@@ -195,7 +223,7 @@ class Checkpoints:
         self.path(step)
         later = [found for found in self._directories() if found.step > step]
         with files.writing(f"{self.folder} was not taken back to step {step} and is untouched"):
-            with files.workspace(self.folder) as work:
+            with files.locked_workspace(self.folder) as work:
                 files.write_file(work / LATEST, f"{_name(step)}\n".encode())
                 self._retire([found.path for found in later], work)
         return sorted({found.step for found in later})
@@ -250,7 +278,7 @@ class Checkpoints:
         return sorted(own for own in found if own.path.name == _name(own.step, own.number))
 
     def _paths(self) -> dict[int, Path]:
-        """The directory of each step, that with the highest number; in increasing order of the steps."""
+        """{step: its directory with the highest number}, in increasing order of the steps."""
         return {found.step: found.path for found in self._directories()}
 
     def _newest_sound(self, directories: list[_Directory]) -> tuple[Loaded | None, list[str]]:
@@ -280,26 +308,22 @@ class Checkpoints:
         return [] if int(name[1]) in steps else [f"{self.folder / name[0]}, which {LATEST} names, is missing."]
 
     def _unwanted(self, step: int, best: bool) -> list[Path]:
-        """The directories that a save of `step` makes superfluous, the best and the last `keep` aside."""
-        paths, plain = self._paths(), self.folder / _name(step)
-        superfluous = {found.path: found.step for found in self._directories() if found.step <= step}
-        if os.path.lexists(plain):
-            superfluous.setdefault(plain, step)  # a link or a file
-        kept = 1
-        for earlier in reversed([earlier for earlier in paths if earlier < step]):
-            path = paths[earlier]
-            if path in self._unsound:
-                continue
+        """The directories to remove after a save of `step`: all but the best checkpoint and the last `keep`."""
+        directories, plain = self._directories(), self.folder / _name(step)
+        saved = [found.path for found in directories if found.step <= step]
+        if plain not in saved and os.path.lexists(plain):
+            saved.append(plain)  # a link or a file
+        sound = [found for found in directories if found.step < step and found.path not in self._unsound]
+        wanted: set[Path] = set()
+        for kept, path in enumerate(reversed({found.step: found.path for found in sound}.values()), start=1):
             try:
                 is_best = not best and _read_info(path).best
                 best = best or is_best
             except CheckpointError:
                 is_best = True  # it may be
             if kept < self.keep or is_best:
-                if superfluous.pop(path, None) is None:  # another process has renamed or removed it meanwhile
-                    superfluous = {other: its for other, its in superfluous.items() if its != earlier}
-            kept += 1
-        return list(superfluous)
+                wanted.add(path)
+        return [path for path in saved if path not in wanted]
 
     def _is_best(self, step: int) -> bool:
         try:
@@ -308,25 +332,28 @@ class Checkpoints:
             return False
 
 
-def verify(path: Path) -> CheckpointInfo:
-    """Checks every byte of one checkpoint directory; CheckpointError with the file and the reason if it is damaged."""
-    info = _read_info(Path(path))
-    _read_snapshot(Path(path), info)
-    return info
+def verify_checkpoint(path: Path) -> CheckpointInfo:
+    """Checks every byte of one checkpoint directory; CheckpointError with the file and the reason if it is damaged.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from lifted_bregman.training.checkpoints import Checkpoints, Snapshot, verify_checkpoint
+        >>> path = Checkpoints(Path("checkpoints")).save(Snapshot(3, {"model": {"w": torch.ones(2)}}, {}, {}))
+        >>> damaged = (path / "model.safetensors").write_bytes(b"")
+        >>> verify_checkpoint(path)
+        Traceback (most recent call last):
+            ...
+        lifted_bregman.errors.CheckpointError: checkpoints/step-00000003/model.safetensors is damaged ...
+    """
+    return _load(Path(path), []).info
 
 
 def _load(path: Path, reasons: list[str]) -> Loaded:
+    """The checkpoint in a directory; `reasons` say why newer ones were passed over."""
     info = _read_info(path)
-    snapshot = _read_snapshot(path, info)
+    snapshot = Snapshot.read(path, info.step, info.files, info.settings_sha256)
     warning = f"{path} was taken, because what came after it is not sound. {' '.join(reasons)}" if reasons else None
     return Loaded(snapshot, path, info, warning)
-
-
-def _read_snapshot(path: Path, info: CheckpointInfo) -> Snapshot:
-    snapshot = Snapshot.read(path, info.step, info.files)
-    if json_hash(snapshot.settings) != info.settings_sha256:
-        raise CheckpointError(f"{path / STATE} is damaged: its settings are not those of the manifest.")
-    return snapshot
 
 
 def _read_info(path: Path) -> CheckpointInfo:

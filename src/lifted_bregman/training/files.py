@@ -1,7 +1,7 @@
-"""Files that are there whole or not at all, and reading files that may be damaged or hostile.
+"""Atomic writes of files, and reading files that may be damaged or hostile.
 
 New files are written in a workspace: a locked directory beside their final place.  They are fsynced there and renamed.
-A kill leaves a workspace without a lock, which `sweep` removes.
+If the process is killed, its workspace stays without a lock; `sweep` removes it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,18 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 @contextmanager
-def workspace(folder: Path) -> Iterator[Path]:
-    """A new directory in `folder`, locked while in use.  It is removed at the end with all that is still in it."""
+def locked_workspace(folder: Path) -> Iterator[Path]:
+    """A new directory in `folder`, locked while in use.  It is removed at the end with all that is still in it.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from lifted_bregman.training.files import locked_workspace
+        >>> with locked_workspace(Path(".")) as folder:
+        ...     folder.is_dir()
+        True
+        >>> folder.is_dir()
+        False
+    """
     path, lock = folder / f".tmp-{secrets.token_hex(8)}", None
     try:
         with _open_directory(folder) as parent:
@@ -74,7 +84,15 @@ def _open_directory(path: Path, flags: int = 0) -> Iterator[int]:
 
 
 def is_workspace(name: str) -> bool:
-    """Whether a directory of this name is a workspace."""
+    """Whether a directory of this name is a workspace.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from lifted_bregman.training.files import is_workspace, locked_workspace
+        >>> with locked_workspace(Path(".")) as folder:
+        ...     is_workspace(folder.name), is_workspace("results")
+        (True, False)
+    """
     return _WORKSPACE.fullmatch(name) is not None
 
 
@@ -91,7 +109,15 @@ def take_lock(file: int | IO[Any], kind: int = fcntl.LOCK_EX) -> bool:
 
 
 def write_file(path: Path, content: bytes | memoryview) -> None:
-    """Writes a new file, fsynced."""
+    """Writes a new file, fsynced.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from lifted_bregman.training.files import write_file
+        >>> write_file(Path("b.txt"), b"abc")
+        >>> Path("b.txt").read_bytes()
+        b'abc'
+    """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         rest = memoryview(content).cast("B")
@@ -103,15 +129,32 @@ def write_file(path: Path, content: bytes | memoryview) -> None:
 
 
 def replace_file(path: Path, content: bytes | memoryview) -> None:
-    """Writes a file in a workspace, then renames it to `path`: there is the old file or the new one, never a part."""
-    with workspace(path.parent) as work:
+    """Replaces `path` atomically: writes a file in a workspace and renames it, so that no reader sees a part of it.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from lifted_bregman.training.files import replace_file
+        >>> replace_file(Path("a.txt"), b"old")
+        >>> replace_file(Path("a.txt"), b"new")
+        >>> Path("a.txt").read_bytes()
+        b'new'
+    """
+    with locked_workspace(path.parent) as work:
         write_file(work / path.name, content)
         os.replace(work / path.name, path)
         sync_directory(path.parent)
 
 
 def make_folder(path: Path) -> None:
-    """Makes a directory and its parents; the entry of each is fsynced."""
+    """Makes a directory and its parents; the entry of each is fsynced.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from lifted_bregman.training.files import make_folder
+        >>> make_folder(Path("runs/first"))
+        >>> Path("runs/first").is_dir()
+        True
+    """
     if not path.is_dir():
         make_folder(path.parent)
         with suppress(FileExistsError):
@@ -132,6 +175,14 @@ def open_file(path: Path, limit: int | None = None) -> Iterator[BinaryIO]:
     Args:
         path: of the file.
         limit: the most bytes that it may have; None for the memory of this machine.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from lifted_bregman.training.files import open_file, write_file
+        >>> write_file(Path("c.txt"), b"abc")
+        >>> with open_file(Path("c.txt")) as file:
+        ...     file.read()
+        b'abc'
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -150,7 +201,17 @@ def open_file(path: Path, limit: int | None = None) -> Iterator[BinaryIO]:
 
 @contextmanager
 def reading(path: Path, remedy: str = "") -> Iterator[None]:
-    """Errors of the block become a CheckpointError that names the file and ends with the remedy."""
+    """Errors of the block become a CheckpointError that names the file and ends with the remedy.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from lifted_bregman.training.files import reading
+        >>> with reading(Path("lost.txt"), ": train again"):
+        ...     Path("lost.txt").read_bytes()
+        Traceback (most recent call last):
+            ...
+        lifted_bregman.errors.CheckpointError: lost.txt cannot be read (No such file or directory): ...
+    """
     try:
         yield
     except (CheckpointError, RecursionError) as error:
@@ -166,6 +227,15 @@ def writing(what: str) -> Iterator[None]:
 
     Args:
         what: the beginning of its sentence: what was not written.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from lifted_bregman.training.files import writing
+        >>> with writing("lost.txt was not written"):
+        ...     Path("no/such/folder/lost.txt").write_bytes(b"abc")
+        Traceback (most recent call last):
+            ...
+        lifted_bregman.errors.CheckpointError: lost.txt was not written (No such file or directory). ...
     """
     try:
         yield

@@ -17,21 +17,26 @@ from lifted_bregman.errors import CheckpointError, SettingError, StreamError, Wo
 from lifted_bregman.graph.inputs import input_tensors
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.solvers import Batch, Callback, GramSweep, Outcome, Result, Run, Solver
-from lifted_bregman.solvers._batches import Source
-from lifted_bregman.solvers._loop import StopNow
-from lifted_bregman.solvers._requirements import require_streamable
-from lifted_bregman.training._company import Company, company, described, digest, require_parallel
-from lifted_bregman.training._workers import in_workers
+from lifted_bregman.solvers.batches import Source
+from lifted_bregman.solvers.outcome import StopNow
+from lifted_bregman.solvers.requirements import require_streamable
 from lifted_bregman.training.callbacks import Checkpoint
 from lifted_bregman.training.inputs import read_inputs, read_stream, read_validation
+from lifted_bregman.training.ranks import RunRanks, batch_sha256, ranks_of_run, require_parallel, stable_repr
 from lifted_bregman.training.run_folder import RunFolder
 from lifted_bregman.training.signals import Signals
+from lifted_bregman.training.workers import in_workers
 
 _BATCH_SIZE = 100
 
 
 def default_solver(parallel: Parallel | None = None) -> Solver[Any]:
-    """The solver of `fit` where none is named; where layers are shared and batches are not, it cuts batches up."""
+    """The solver of `fit` by default; in a layer-parallel run without data parallelism, with 4 micro-batches a step.
+
+    Example:
+        >>> type(lb.training.default_solver()).__name__
+        'GramSweep'
+    """
     return GramSweep(micro_batches=4 if parallel is not None and parallel.layer > 1 == parallel.data else 1)
 
 
@@ -58,20 +63,19 @@ def fit(
     """Trains the problem's model in place, and returns history, outcome and message.
 
     The order of the samples is a function of `seed` and epoch.  The same call with the same seed and number of threads
-    gives the same bits, and a run that was cut anywhere and resumed gives those of one that was not.
+    gives bitwise equal results.  A run that was interrupted and resumed gives those of an uninterrupted run.
 
-    Ctrl-C ends the run after the present step with what was reached; a second one raises KeyboardInterrupt at once.
-    With `out`, SIGTERM saves a checkpoint too, and then raises SystemExit(143).
+    Ctrl-C ends the run after the current step and returns its result; a second Ctrl-C raises KeyboardInterrupt at once.
+    With `out`, Ctrl-C and SIGTERM save a checkpoint; SIGTERM then raises SystemExit(143).
 
-    A stream that fails in the middle of a run, by an error or a batch that does not fit, is a `StreamError` that names
+    If a stream fails during a run, by an error or a batch that does not fit, `fit` raises a `StreamError` that names
     epoch and batch.  The model keeps the parameters of the last whole step, and `out` has a checkpoint of it.
 
-    With `parallel` the run is shared by several processes, and its numbers are those of one but for rounding
-    (`AsynchronousPIAG` apart, whose numbers depend on who comes first).  Where torchrun or SLURM started this process
-    together with others, they share it, and each makes the same call.  Otherwise worker processes are started on this
-    machine, which takes seconds, and what came of it is put into the model here: the first worker calls the callbacks,
-    on copies that get their `state_dict` back.  Workers that are lost are started again, and go on from the last
-    checkpoint in `out`, or from the beginning without one: to the same end.
+    With `parallel` several processes share the run.  Its numbers are those of one process up to rounding, except for
+    `AsynchronousPIAG`, whose numbers depend on the order in which workers answer.  Under torchrun or SLURM each process
+    makes the same call.  Otherwise `fit` starts worker processes on this machine, which takes seconds; trained
+    parameters and callback states are copied back to this process.  Only rank 0 calls callbacks.  Lost workers are
+    started again.  They resume from the last checkpoint in `out`, or else start anew, with the same result.
 
     Args:
         problem: made by `lift`.
@@ -80,7 +84,7 @@ def fit(
             `DataLoader`, with its own order, or a `Dataset`, map-style or iterable.  `lb.data.gathered` holds one in
             memory, for solvers that need the whole set.  For a model that takes several tensors X is a tuple,
             ((A, B), Y), and a stream gives ((a, b), y) or (a, b, y).
-        solver: any solver or baseline; `default_solver()` if None.
+        solver: any solver or baseline; None for `default_solver`.
         epochs: passes over the data; for a whole-set solver, steps.  A resumed run counts those it had.
         batch_size: samples per step; None for 100 where the solver takes batches.  A `DataLoader` has its own.
         epoch_steps: batches after which an epoch of a stream ends, for streams without a length or without an end;
@@ -92,14 +96,21 @@ def fit(
         tolerance: stop when every block's certificate is at most this, for solvers that keep the variables of the
             whole set; None for never.
         record_every: epochs between rows of the history.
-        evaluate_training: whether each row reads a stream once more and evaluates all of it at the row's parameters;
-            without, its rows have the means over the epoch's steps.
+        evaluate_training: True: each row reads the stream once more and evaluates all of it at the row's parameters.
+            False: the row of a stream has running means over the steps of the epoch.
         callbacks: see `lifted_bregman.callbacks`.
         out: a folder for history, checkpoints and the trained model; None for none.  It gets a checkpoint an epoch
-            unless `callbacks` has a `Checkpoint` that says otherwise.
+            unless `callbacks` contains a `Checkpoint`, whose settings are then used.
         resume: continue the run in `out`, if there is one.
         parallel: how many processes share the run; None for this one alone.  A run may be resumed with other numbers.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+        >>> result = lb.fit(lb.lift(model, loss=lb.CrossEntropy()), "digits", epochs=10)
+        >>> result.outcome.name, result.history[-1]["accuracy"] > 0.9
+        ('FINISHED', True)
     """
+    # Check the arguments that do not depend on the data.
     if not isinstance(problem, LiftedProblem):
         raise SettingError(f"problem is a {type(problem).__name__}; make one of the model: lb.lift(model, loss=...).")
     if not any(layer.map.parameters for layer in problem.network):
@@ -118,6 +129,7 @@ def fit(
     if resume and out is None:
         raise SettingError("resume needs the folder of the run to continue: give out='runs/name'.")
     seed = whole(seed, "seed", least=None)
+    # Read the training data: a stream, or the whole set as one batch.
     stream = read_stream(problem, data, batch_size, seed, weights=sample_weights, epoch_steps=epoch_steps)
     train: Batch | Stream
     if stream is not None:
@@ -139,6 +151,7 @@ def fit(
         if size is None and solver.minibatch:
             size = min(_BATCH_SIZE, len(train))
         batch_size = size if solver.minibatch or batch_size is not None else None
+    # Read the validation data.
     second, held_out = read_validation(problem, validation, validation_weights, seed)
     if isinstance(held_out, Stream) and parallel is not None and parallel.size > 1:
         raise SettingError(
@@ -147,6 +160,7 @@ def fit(
         )
     if out is None and any(isinstance(callback, Checkpoint) for callback in callbacks):
         raise SettingError("Checkpoint needs a folder: give fit(..., out='runs/name').")
+    # The run, on this process alone or on the ranks of a world.
     settings: dict[str, Any] = {
         "epochs": epochs,
         "batch_size": batch_size,
@@ -155,26 +169,27 @@ def fit(
         "record_every": record_every,
     }
 
-    def make(others: Company, *more: Callback) -> Run:
+    def make(ranks: RunRanks, *more: Callback) -> Run:
         return Run(
             problem,
-            others.engage(solver),
+            ranks.with_workers(solver),
             train,
             validation=held_out,
             classify=labels,
             evaluate_training=evaluate_training,
             callbacks=[*more, *callbacks],
-            ranks=others.ranks,
-            border=others.border(problem, example),
-            agreement=others.agreement,
+            ranks=ranks.ranks,
+            border=ranks.border(problem, example),
+            agreement=ranks.agreement,
             **settings,
         )
 
+    # Several processes: call `fit` in workers, unless this is one of them.
     if parallel is not None and parallel.size > 1:
         require_parallel(parallel, problem.depth, solver, min(batch_size or len(example), len(example)))
     if parallel is not None and parallel.size > 1 and process_info() is None:
         counted = problem.work.as_dict()
-        make(Company())  # what is wrong with the other settings is told before workers start, too
+        make(RunRanks())  # checks the other settings before workers start
         problem.work.reset(counted)
         if out is not None:
             _require_free(RunFolder(out), resume)
@@ -192,21 +207,22 @@ def fit(
             resume=resume,
             **settings,
         )
+    # Train, from the last checkpoint of `out` if there is one.
     device = next(problem.model.parameters()).device
     with Signals(terminate=out is not None, break_off=out is not None) as signals:
         try:
-            with company(parallel, device) as others:
-                others.begin(problem, described((solver, settings)), example, _example(held_out))
-                run = make(others, signals)
+            with ranks_of_run(parallel, device) as ranks:
+                ranks.require_same(problem, stable_repr((solver, settings)), example, _example(held_out))
+                run = make(ranks, signals)
                 if out is not None:
-                    _prepare(run, RunFolder(out), resume or others.attempt > 0, others, solver)
+                    _prepare(run, RunFolder(out), resume or ranks.attempt > 0, ranks, solver)
                 result = run.execute()
                 if result.outcome is Outcome.INTERRUPTED:
-                    signals.received = others.most(signals.received or 0) or None
+                    signals.received = ranks.largest(signals.received or 0) or None
         except StreamError as error:
             if signals.received is None or error.result is None:
                 raise _explained(error, out) from error.__cause__
-            # The signal has ended the loader's workers too.
+            # The signal ended the workers of the DataLoader, so the stream failed: the run was interrupted.
             message = f"{Outcome.INTERRUPTED.value} It was sent {signal.Signals(signals.received).name}."
             result = replace(error.result, message=message)
         except StopNow:
@@ -214,7 +230,7 @@ def fit(
         except (KeyboardInterrupt, WorkerError):
             if signals.received is None:
                 raise
-            signals.exit_if_terminated()  # a step was broken off, here or in another process, and the run with it
+            signals.exit_if_terminated()  # a step was interrupted, in this process or another
             raise KeyboardInterrupt from None
     if result.outcome is Outcome.INTERRUPTED:
         signals.exit_if_terminated()
@@ -227,7 +243,7 @@ def _example(data: Batch | Source | None) -> Batch | None:
 
 
 def _explained(error: StreamError, out: str | Path | None) -> StreamError:
-    """The error with what is kept, and what to do."""
+    """The error of a stream, with the step whose parameters are kept and how to continue."""
     if error.result is None:
         return error
     kept = f"The model has the parameters of step {error.result.state.steps}, the last whole one"
@@ -237,25 +253,25 @@ def _explained(error: StreamError, out: str | Path | None) -> StreamError:
     return explained
 
 
-def _prepare(run: Run, folder: RunFolder, resume: bool, others: Company, solver: Solver[Any]) -> None:
-    """Opens the folder, puts its callbacks in their places, and goes back to its last checkpoint.
+def _prepare(run: Run, folder: RunFolder, resume: bool, ranks: RunRanks, solver: Solver[Any]) -> None:
+    """Opens the folder, adds its callbacks to the run, and restores the last checkpoint if there is one.
 
-    The first process alone opens it and writes there; the others read the checkpoint that it takes.
+    Only rank 0 opens the folder and writes there.  The other ranks read the checkpoint that rank 0 has restored.
     """
     try:
-        with others.together():
-            if others.leads:
+        with ranks.errors_shared():
+            if ranks.is_first:
                 _require_free(folder, resume)
                 folder.open()
         savers = [callback for callback in run.callbacks if isinstance(callback, Checkpoint)] or [Checkpoint()]
         rest = [callback for callback in run.callbacks if not isinstance(callback, Checkpoint)]
-        run.callbacks = [*rest, folder, *savers]  # a checkpoint holds what the others have made of the same row
+        run.callbacks = [*rest, folder, *savers]  # savers last: a checkpoint holds the other callbacks' new states
         folder.settings = run_settings(run, solver)
         for saver in savers:
             saver.attach(folder)
-        if others.first(folder.started_before):
-            _restore(run, folder, others)
-            if not others.first(folder.differs):  # else the first save is before the first step, as of a new run
+        if ranks.broadcast(folder.started_before):
+            _restore(run, folder, ranks)
+            if not ranks.broadcast(folder.differs):  # else the first save is before the first step, as of a new run
                 for saver in savers:
                     saver.resumed(run)
             if folder.notice is not None:
@@ -272,26 +288,26 @@ def _require_free(folder: RunFolder, resume: bool) -> None:
         )
     if not folder.started_before and (found := folder.results()):
         raise CheckpointError(
-            f"{folder.path} holds {found[0]} and no checkpoint that a run could go on from: choose another folder."
+            f"{folder.path} holds {found[0]} and no checkpoint to resume from: choose another folder."
         )
 
 
-def _restore(run: Run, folder: RunFolder, others: Company) -> None:
+def _restore(run: Run, folder: RunFolder, ranks: RunRanks) -> None:
     step = 0
-    with others.together():
-        if others.leads:
+    with ranks.errors_shared():
+        if ranks.is_first:
             step = folder.restore(run).snapshot.step
-    step = others.first(step)
-    with others.together():
-        if not others.leads:
+    step = ranks.broadcast(step)
+    with ranks.errors_shared():
+        if not ranks.is_first:
             folder.restore(run, step)
 
 
 def run_settings(run: Run, solver: Solver[Any]) -> dict[str, Any]:
-    """What makes a run the run it is: continuing with anything else would be another run.
+    """The settings that a resumed run must share with its checkpoint.
 
-    How many processes share it does not, nor what they make of the `solver` that was given.  Its epochs do where a
-    schedule of the solver ends with them.
+    The number of processes is not among them: a run may be resumed with another.  The number of epochs is, where a
+    schedule of the solver ends with the run.
     """
     problem = run.problem
     epochs: dict[str, Any] = {"epochs": run.epochs} if solver.ends_with_run else {}
@@ -300,18 +316,18 @@ def run_settings(run: Run, solver: Solver[Any]) -> dict[str, Any]:
         epochs
         | stream
         | {
-            "model": described(problem.model),
+            "model": stable_repr(problem.model),
             "trained": [name for name, parameter in problem.model.named_parameters() if parameter.requires_grad],
-            "loss": described(problem.loss),
+            "loss": stable_repr(problem.loss),
             "weights": list(problem.weights),
-            "penalties": {str(layer): described(penalty) for layer, penalty in problem.penalties.items()},
-            "parameter_penalties": {str(l): described(penalty) for l, penalty in problem.parameter_penalties.items()},
-            "solver": described(solver),
+            "penalties": {str(layer): stable_repr(penalty) for layer, penalty in problem.penalties.items()},
+            "parameter_penalties": {str(l): stable_repr(penalty) for l, penalty in problem.parameter_penalties.items()},
+            "solver": stable_repr(solver),
             "batch_size": run.batch_size,
             "seed": run.seed,
             "record_every": run.record_every,
             "dtype": ", ".join(str(x.dtype) for x in input_tensors(run.data.X)),
-            "data": digest(run.data),  # of a stream, its first batch
-            "validation": digest(_example(run.validation)),
+            "data": batch_sha256(run.data),  # of a stream, its first batch
+            "validation": batch_sha256(_example(run.validation)),
         }
     )

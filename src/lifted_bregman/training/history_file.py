@@ -1,4 +1,4 @@
-"""history.jsonl of a run's folder: one row a line, on disk as soon as it is there."""
+"""history.jsonl of a run's folder: one row a line, fsynced when it is added."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class HistoryFile:
         self._lines: list[bytes] = []
 
     def append(self, row: Mapping[str, float]) -> None:
-        """Writes a row, and before it those that are no longer in the file."""
+        """Appends a row; rows that were deleted from the file are written again before it."""
         self.repair()
         line = json.dumps(row).encode() + b"\n"
         with writing(f"{self.path} was not written"):
@@ -61,7 +61,7 @@ class HistoryFile:
             replace_file(self.path, content)
 
     def position(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the history: rows, bytes and sha256."""
+        """The entries by which a checkpoint identifies the history: number of rows, bytes and sha256."""
         content = b"".join(self._lines)
         return {"rows": len(self._lines), "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 

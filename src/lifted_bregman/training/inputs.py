@@ -1,4 +1,4 @@
-"""The forms in which `fit` takes data, all made into tensors that the problem's checks accept."""
+"""Converts the data that users give `fit` to tensors or streams of batches."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.solvers import Batch
 
 
-class Inputs(NamedTuple):
-    """Samples as tensors, and what else their form says."""
+class TensorData(NamedTuple):
+    """Inputs and targets as tensors."""
 
     X: ModelInput
     Y: Tensor
@@ -29,7 +29,7 @@ class Inputs(NamedTuple):
         return self.Y.ndim == 1 and not self.Y.is_floating_point()
 
     def batch(self, problem: LiftedProblem, weights: Any = None) -> Batch:
-        """Everything as one checked batch."""
+        """All samples as one batch, checked by the problem."""
         like = next(problem.model.parameters())
         w = None if weights is None else as_tensor(weights, "sample_weights", like.dtype, like.device)
         return Batch.whole(problem, self.X, self.Y, w)
@@ -45,8 +45,19 @@ def read_stream(
     fixed: bool = False,
     epoch_steps: int | None = None,
 ) -> Stream | None:
-    """The stream of a DataLoader, a Dataset or another source of batches; None for everything else."""
-    if isinstance(data, Inputs | str) or not is_stream(data) or _has_pair(data):
+    """The stream of a DataLoader, a Dataset or another source of batches; None for data of any other form.
+
+    Args:
+        problem: its checks are applied to every batch.
+        data: the `data` of `fit`, unchanged.
+        batch_size: samples of a batch of a Dataset; a DataLoader has its own.
+        seed: fixes the order of a Dataset's samples.
+        name: of the argument, for errors.
+        weights: weights of samples, which a stream cannot have: SettingError unless None.
+        fixed: whether every epoch reads the same batches, as a validation set needs.
+        epoch_steps: batches of an epoch; None for all that the stream gives.
+    """
+    if isinstance(data, TensorData | str) or not is_stream(data) or _has_pair(data):
         if epoch_steps is not None:
             raise SettingError("epoch_steps is for streams: an epoch of a set in memory has all its samples.")
         return None
@@ -67,8 +78,11 @@ def read_stream(
 
 def read_validation(
     problem: LiftedProblem, data: Any, weights: Any, seed: int
-) -> tuple[Inputs | Stream | None, Batch | Stream | None]:
-    """A validation set as it was read, and as it is evaluated: a checked batch, or a stream whose first one is."""
+) -> tuple[TensorData | Stream | None, Batch | Stream | None]:
+    """The validation set twice: as tensors or a stream, which workers are sent, and as a checked batch or stream.
+
+    Errors begin with "validation".  (None, None) without a validation set.
+    """
     if data is None:
         if weights is not None:
             raise SettingError("validation_weights was given without validation: give both, or leave it out.")
@@ -87,17 +101,17 @@ def read_validation(
 
 
 def _has_pair(data: Any) -> bool:
-    """Whether an object's attributes are its samples; what a Dataset gives need not be what its attributes hold."""
+    """Whether the attributes X and y of an object are its samples.  A Dataset may transform what it stores."""
     return hasattr(data, "X") and hasattr(data, "y") and not isinstance(data, Dataset)
 
 
-def read_inputs(problem: LiftedProblem, data: Any, name: str = "data") -> Inputs:
+def read_inputs(problem: LiftedProblem, data: Any, name: str = "data") -> TensorData:
     """Tensors from (X, Y) of tensors or arrays, samples of a data set, or a set's name.
 
-    `Inputs` that were read before are returned as they are.
+    `TensorData` that were read before are returned as they are.
     """
     like = next(problem.model.parameters())
-    if isinstance(data, Inputs):
+    if isinstance(data, TensorData):
         return data
     if isinstance(data, str):
         from lifted_bregman import data as sets
@@ -111,19 +125,19 @@ def read_inputs(problem: LiftedProblem, data: Any, name: str = "data") -> Inputs
                 f"{name} has {len(data)} parts; expected {pair}. Weights of samples are given as sample_weights=, and "
                 "a validation set as validation=."
             )
-        return Inputs(*as_pair(data[0], data[1], name, like, problem.network))
+        return TensorData(*as_pair(data[0], data[1], name, like, problem.network))
     if _has_pair(data):
-        return Inputs(*as_pair(data.X, data.y, name, like, problem.network))
+        return TensorData(*as_pair(data.X, data.y, name, like, problem.network))
     raise TensorError(
         f"{name} is a {type(data).__name__}; expected (X, Y) of tensors or arrays, a Dataset, a DataLoader or the name "
         "of a data set."
     )
 
 
-def _named(problem: LiftedProblem, samples: Any, name: str, like: Tensor) -> Inputs:
+def _named(problem: LiftedProblem, samples: Any, name: str, like: Tensor) -> TensorData:
     if len(problem.network.inputs) > 1:
         raise DataError(f"{name} has one tensor of inputs and the model takes {len(problem.network.inputs)}.")
-    pair = Inputs(*as_pair(samples.X, samples.y, name, like, problem.network))
+    pair = TensorData(*as_pair(samples.X, samples.y, name, like, problem.network))
     assert isinstance(pair.X, Tensor)
     outputs, classes = _output_features(problem, pair.X), int(pair.Y.max()) + 1
     if pair.labels and outputs is not None and outputs < classes:

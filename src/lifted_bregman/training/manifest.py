@@ -1,7 +1,7 @@
-"""manifest.json: size and sha256 of the files beside it, and a sha256 of its own entries.
+"""manifest.json: size and sha256 of files in its folder, and a sha256 of the entries of the manifest itself.
 
-A checkpoint has one that lists all its files.  The folder of a run has one that lists settings, record of the data,
-trained model and result: all that predictions depend on.
+The manifest of a checkpoint lists all files of the checkpoint.  That of a run's folder lists the files on which
+predictions depend: settings, record of the data, trained model and result.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +24,13 @@ _ATTEMPTS = 20  # to read while another process writes
 
 
 class FileHash(NamedTuple):
-    """What a manifest says of a file."""
+    """The entry of a file in a manifest.
+
+    Example:
+        >>> from lifted_bregman.training.manifest import FileHash
+        >>> FileHash(size=3, sha256="ab" * 32).size
+        3
+    """
 
     size: int
     """Bytes."""
@@ -39,12 +44,24 @@ class FileHash(NamedTuple):
 
 
 def json_hash(value: Any) -> str:
-    """sha256 of the canonical JSON of a value: keys sorted, no spaces, ASCII."""
+    """sha256 of the canonical JSON of a value: keys sorted, no spaces, ASCII.
+
+    Example:
+        >>> from lifted_bregman.training.manifest import json_hash
+        >>> json_hash({"a": 1, "b": 2}) == json_hash({"b": 2, "a": 1})
+        True
+    """
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode("ascii")).hexdigest()
 
 
 def json_text(value: Any, what: str, indent: int | None = None) -> bytes:
-    """The JSON text of a value as it goes into a file; `what` names the value in errors."""
+    """The JSON text of a value as it goes into a file; `what` names the value in errors.
+
+    Example:
+        >>> from lifted_bregman.training.manifest import json_text
+        >>> json_text({"a": 1}, "the settings").decode().strip()
+        '{"a": 1}'
+    """
     try:
         text = json.dumps(value, indent=indent).encode("ascii") + b"\n"
     except (ValueError, RecursionError) as error:  # such as a number of more than 4,300 digits
@@ -58,7 +75,13 @@ def json_text(value: Any, what: str, indent: int | None = None) -> bytes:
 
 
 def parse_json(text: bytes) -> Any:
-    """The value of a JSON text that may be hostile, of at most `JSON_LIMIT` bytes."""
+    """The value of a JSON text that may be hostile, of at most `JSON_LIMIT` bytes.
+
+    Example:
+        >>> from lifted_bregman.training.manifest import parse_json
+        >>> parse_json(b'{"a": 1}')
+        {'a': 1}
+    """
     if len(text) > JSON_LIMIT:
         raise CheckpointError(f"it has {len(text)} bytes and {JSON_LIMIT} are allowed")
     try:
@@ -67,18 +90,39 @@ def parse_json(text: bytes) -> Any:
         raise CheckpointError(f"it is no JSON ({error})") from error
 
 
+def parse_table(text: bytes) -> dict[str, Any]:
+    """The table of a JSON text that may be hostile."""
+    table = parse_json(text)
+    if not isinstance(table, dict):
+        raise CheckpointError("it holds no table")
+    return table
+
+
 def seal(files: Mapping[str, FileHash], **more: Any) -> bytes:
-    """The content of a manifest that lists `files` and holds further entries."""
+    """The content of a manifest that lists `files` and holds further entries.
+
+    Example:
+        >>> from lifted_bregman.training.manifest import FileHash, seal, unseal
+        >>> files, more = unseal(seal({"a.txt": FileHash(3, "ab" * 32)}, step=2))
+        >>> files["a.txt"].size, more
+        (3, {'step': 2})
+    """
     listed = {name: files[name]._asdict() for name in sorted(files)}
     entries = {"format": FORMAT, **more, "files": listed}
     return json_text({**entries, "sha256": json_hash(entries)}, MANIFEST, indent=1)
 
 
 def unseal(content: bytes) -> tuple[dict[str, FileHash], dict[str, Any]]:
-    """The files that a manifest lists, and its further entries.  CheckpointError unless it is as `seal` wrote it."""
-    entries = parse_json(content)
-    if not isinstance(entries, dict):
-        raise CheckpointError("it is no manifest")
+    """The files that a manifest lists, and its further entries.  CheckpointError unless it is as `seal` wrote it.
+
+    Example:
+        >>> from lifted_bregman.training.manifest import unseal
+        >>> unseal(b"{}")
+        Traceback (most recent call last):
+            ...
+        lifted_bregman.errors.CheckpointError: it has format None and this version of the library reads ...
+    """
+    entries = parse_table(content)
     digest, known = entries.pop("sha256", None), entries.get("format")
     if type(known) is not int or known != FORMAT:
         raise CheckpointError(
@@ -101,18 +145,47 @@ def unseal(content: bytes) -> tuple[dict[str, FileHash], dict[str, Any]]:
     return files, entries
 
 
+def read_files(folder: Path, names: Iterable[str]) -> tuple[dict[str, bytes], str | None]:
+    """{name: content} of those files of a run that exist.
+
+    Raises CheckpointError if a file that the manifest lists is missing, or differs from its entry.  Also returns a
+    warning that names the files that the manifest does not list; None if each file was verified.  Such files remain if
+    a process is killed while it writes them.
+    """
+    names = tuple(names)
+    files, listed = _read_with_manifest(folder, names)
+    for name in filter(listed.__contains__, names):
+        if name not in files:
+            raise CheckpointError(f"{folder / name} is missing, which {MANIFEST} lists: restore it, or train again.")
+        if listed[name] != FileHash.of(files[name]):
+            raise CheckpointError(
+                f"{folder / name} is not what the run wrote (sha256): it is damaged, so restore it, or train again; if "
+                f"it was changed on purpose, remove {MANIFEST}."
+            )
+    unlisted = [name for name in files if name not in listed]
+    if not unlisted:
+        return files, None
+    return files, f"{' and '.join(unlisted)} could not be verified, for {folder / MANIFEST} does not list them."
+
+
 def update_files(folder: Path, files: Mapping[str, bytes | None]) -> None:
     """Writes files of a run and lists them in its manifest; None removes a file.
 
-    The files that change are taken off the list before the first change and are listed again after the last one.  A
-    kill in between leaves files that cannot be verified, never files that are refused.
+    The entries of these files are removed from the manifest before the first change, and the new ones are added after
+    the last change.  If the process is killed in between, `read_files` cannot verify these files, but accepts them.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from lifted_bregman.training.manifest import unseal, update_files
+        >>> update_files(Path("."), {"a.txt": b"abc"})
+        >>> unseal(Path("manifest.json").read_bytes())[0]["a.txt"].size
+        3
     """
-    stored = StoredFiles.read(folder, files)
+    stored, listed = _read_with_manifest(folder, files)
     wanted = {name: content for name, content in files.items() if content is not None}
-    listed = {} if stored.manifest is None else stored.listed()
     hashes = {name: FileHash.of(content) for name, content in wanted.items()}
     kept = {name: found for name, found in listed.items() if name not in files or found == hashes.get(name)}
-    if stored.files == wanted and listed == kept | hashes:
+    if stored == wanted and listed == kept | hashes:
         return
     if kept != listed:
         _replace(folder / MANIFEST, seal(kept))
@@ -120,7 +193,7 @@ def update_files(folder: Path, files: Mapping[str, bytes | None]) -> None:
         if name not in wanted:
             with writing(f"{folder / name} was not written"):
                 (folder / name).unlink(missing_ok=True)
-        elif stored.files.get(name) != wanted[name]:
+        elif stored.get(name) != wanted[name]:
             _replace(folder / name, wanted[name])
     _replace(folder / MANIFEST, seal(kept | hashes))
 
@@ -130,58 +203,15 @@ def _replace(path: Path, content: bytes) -> None:
         replace_file(path, content)
 
 
-@dataclass(frozen=True)
-class StoredFiles:
-    """Files of a run and its manifest, as they were on the disk at one moment.
-
-    Args:
-        folder: of the run.
-        names: of the files that were asked for.
-        files: the content of each of them that is there.
-        manifest: the content of `manifest.json`; None where there is none.
-    """
-
-    folder: Path
-    names: tuple[str, ...]
-    files: Mapping[str, bytes]
-    manifest: bytes | None
-
-    @classmethod
-    def read(cls, folder: Path, names: Iterable[str]) -> StoredFiles:
-        """Reads the files; again if another process has changed the manifest in the meantime."""
-        names = tuple(names)
-        for _ in range(_ATTEMPTS):
-            manifest = _content(folder / MANIFEST)
-            found = {name: content for name in names if (content := _content(folder / name)) is not None}
-            if manifest == _content(folder / MANIFEST):
-                break
-        return cls(folder, names, found, manifest)
-
-    def listed(self) -> dict[str, FileHash]:
-        """The files that the manifest lists."""
-        with reading(self.folder / MANIFEST, _REMEDY):
-            return unseal(self.manifest or b"")[0]
-
-    def verify(self) -> str | None:
-        """CheckpointError if a file is not the one that the manifest lists.
-
-        Returns the sentence about files that the manifest does not list: a run of an earlier version, or one that was
-        killed while it wrote them.  None where each file was verified.
-        """
-        listed = {} if self.manifest is None else self.listed()
-        for name in self.names:
-            path = self.folder / name
-            if name in listed and name not in self.files:
-                raise CheckpointError(f"{path} is missing, which {MANIFEST} lists: restore it, or train again.")
-            if name in listed and listed[name] != FileHash.of(self.files[name]):
-                raise CheckpointError(
-                    f"{path} is not what the run wrote (sha256): it is damaged, so restore it, or train again; if it "
-                    f"was changed on purpose, remove {MANIFEST}."
-                )
-        unlisted = [name for name in self.files if name not in listed]
-        if not unlisted:
-            return None
-        return f"{' and '.join(unlisted)} could not be verified, for {self.folder / MANIFEST} does not list them."
+def _read_with_manifest(folder: Path, names: Iterable[str]) -> tuple[dict[str, bytes], dict[str, FileHash]]:
+    """The files that exist, and the entries of the manifest at that moment; no entries without a manifest."""
+    for _ in range(_ATTEMPTS):  # another process may change them in the meantime
+        manifest = _content(folder / MANIFEST)
+        found = {name: content for name in names if (content := _content(folder / name)) is not None}
+        if manifest == _content(folder / MANIFEST):
+            break
+    with reading(folder / MANIFEST, _REMEDY):
+        return found, {} if manifest is None else unseal(manifest)[0]
 
 
 def _content(path: Path) -> bytes | None:

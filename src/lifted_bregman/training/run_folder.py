@@ -1,8 +1,8 @@
-"""A run's folder: its history, its checkpoints, how it ended, and the trained model.
+"""A run's folder: history, checkpoints, result and trained model.
 
-history.jsonl         one row an epoch, on disk as soon as it is there
+history.jsonl         one row an epoch, fsynced when it is added
 checkpoints/          all that a resumed run needs, see `checkpoints`
-model.safetensors     the trained parameters, once the run has ended; none that are not finite
+model.safetensors     the trained parameters, once the run has ended; only if all are finite
 result.json           outcome, message and position
 manifest.json         size and sha256 of the last two, and of the files that describe the run, see `manifest`
 """
@@ -22,36 +22,48 @@ from lifted_bregman.solvers import Callback, Run
 from lifted_bregman.training import files
 from lifted_bregman.training.checkpoints import Checkpoints, Loaded, Snapshot
 from lifted_bregman.training.history_file import HistoryFile
-from lifted_bregman.training.manifest import FileHash, StoredFiles, parse_json, update_files
+from lifted_bregman.training.manifest import parse_table, read_files, update_files
 from lifted_bregman.training.snapshot import is_finite, load_tensors, save_tensors
 
 MODEL, RESULT = "model.safetensors", "result.json"
-_OWN_PARTS = ("variables", "multipliers")  # entries of the solver's state with a file of their own
-_MORE_PARTS = ("kept", "stream")  # the parameters of the last good row, and where a stream goes on
+_SOLVER_PARTS = ("variables", "multipliers")  # entries of the solver's state that are stored in separate files
+_RUN_PARTS = ("kept", "stream")  # the parameters of the last good row, and the position in a stream
 
 
 class RunFolder(Callback):
-    """The folder `path` as a run uses it; one run at a time.  It is a callback of the run that writes it.
+    """The folder of a run, locked while the run trains.  As a callback of that run it writes history and result.
 
-    Where several processes share the run, rank 0 writes.
+    Of several ranks only rank 0 writes.
+
+    Example:
+        >>> from lifted_bregman.training.run_folder import RunFolder
+        >>> problem, X = lb.lift(nn.Linear(3, 3), loss=lb.SquaredError()), torch.randn(20, 3)
+        >>> result = lb.fit(problem, (X, X), epochs=4, out="run")
+        >>> len(RunFolder("run").history()), RunFolder("run").result()["outcome"]
+        (4, 'FINISHED')
     """
 
-    everywhere = True  # every process learns whether the end was written
+    everywhere = True  # every rank learns whether the result was written
     reads_parameters = False
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.checkpoints = Checkpoints(self.path / "checkpoints")
         self.settings: Mapping[str, Any] = {}
-        """The settings that a resumed run must share; hashed into every checkpoint."""
+        """The settings that a resumed run must share; every checkpoint stores them."""
         self.notice: str | None = None
-        """What the user of a resumed run or of its model should know: damaged checkpoints that were passed over, rows
-        of the history that are lost, callbacks that are new, files that could not be verified.  None for nothing.
+        """A warning after `restore` or `model_parameters`: damaged checkpoints that were skipped, rows that are lost,
+        new callbacks, files that could not be verified.  None if there is nothing to say.
         """
         self.differs = False
-        """Whether a resumed run has another history, or other callbacks, than its checkpoint was saved with."""
+        """Whether `restore` found another history, or other callbacks, than the checkpoint has."""
         self._lock: IO[str] | None = None
         self._history = HistoryFile(self.path / "history.jsonl")
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run has ended; `result` says how."""
+        return (self.path / RESULT).exists()
 
     @property
     def started_before(self) -> bool:
@@ -59,7 +71,7 @@ class RunFolder(Callback):
         return bool(self.checkpoints.steps())
 
     def results(self) -> list[str]:
-        """The files here that a run would write anew; the end of a run that took no step does not count."""
+        """The files that a new run would overwrite, without the result of a run that took no step."""
         found = [name for name in (self._history.path.name, MODEL, RESULT) if (self.path / name).exists()]
         if found == [RESULT]:
             try:
@@ -69,7 +81,7 @@ class RunFolder(Callback):
         return found
 
     def open(self) -> None:
-        """Makes the folder, locks it for this process, and removes what dead processes left."""
+        """Makes the folder, locks it for this process, and removes temporary directories of dead processes."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / "lock").open("a")
@@ -105,7 +117,7 @@ class RunFolder(Callback):
 
     def started(self, run: Run) -> None:
         if run.agreement.rank == 0:
-            update_files(self.path, {MODEL: None, RESULT: None})  # those of an earlier end are no longer true
+            update_files(self.path, {MODEL: None, RESULT: None})  # of an earlier end
 
     def recorded(self, run: Run, row: dict[str, float]) -> None:
         if run.agreement.rank == 0:
@@ -137,11 +149,11 @@ class RunFolder(Callback):
         update_files(self.path, {MODEL: model, RESULT: (json.dumps(ending, indent=1) + "\n").encode()})
 
     def save(self, run: Run, best: bool = False) -> Path:
-        """One checkpoint of where the run stands."""
+        """Saves a checkpoint of the run; returns its directory."""
         entries = run.state_dict()
         solver = dict(entries.pop("solver"))
-        parts = {name: solver.pop(name) for name in _OWN_PARTS if name in solver}
-        for name in _MORE_PARTS:
+        parts = {name: solver.pop(name) for name in _SOLVER_PARTS if name in solver}
+        for name in _RUN_PARTS:
             if entries.get(name):
                 parts[name] = entries.pop(name)
             entries.pop(name, None)
@@ -152,9 +164,11 @@ class RunFolder(Callback):
         return self.checkpoints.save(Snapshot(run.state.steps, parts, state, dict(self.settings)), best=best)
 
     def restore(self, run: Run, step: int | None = None) -> Loaded:
-        """Puts a checkpoint into the run: parameters, solver state, callbacks, history, generators.
+        """Restores parameters, solver state, callbacks, history and generators of a run from a checkpoint.
 
-        It is the newest sound one, which the run then goes on from, or that of `step` for a process that follows.
+        Args:
+            run: the run that resumes.
+            step: the step whose checkpoint is read, on ranks above 0; None for the newest sound checkpoint.
         """
         loaded = self.checkpoints.load(step)
         snapshot = loaded.snapshot
@@ -162,7 +176,7 @@ class RunFolder(Callback):
         parts = dict(snapshot.parts)
         try:
             parameters, states, generators = parts.pop("model"), parts.pop("callbacks"), parts.pop("generators")
-            more = {name: parts.pop(name, None) for name in _MORE_PARTS}
+            more = {name: parts.pop(name, None) for name in _RUN_PARTS}
             solver = {**parts.pop("solver"), **parts}
             _require_same_shapes(parameters, run.problem.model.state_dict())
             rows, lost = self._history.rewind(snapshot.state["history"], snapshot.step)
@@ -185,43 +199,33 @@ class RunFolder(Callback):
         return loaded
 
     def _lost(self, rows: Sequence[Mapping[str, float]], lost: int, epochs: int) -> str | None:
-        """The sentence that rows of the history are lost."""
+        """A warning that rows of the history are lost."""
         if not lost:
             return None
         path = self._history.path
         found = f"ends with the row of epoch {int(rows[-1]['epoch'])}" if rows else "is missing or empty"
         return (
             f"{path} {found}, and {epochs} epochs are done: {lost} of {len(rows) + lost} rows are lost, and the run "
-            "goes on without them."
+            "continues without them."
         )
 
     def model_parameters(self) -> dict[str, Tensor]:
         """The trained parameters: those of the end, or of the newest sound checkpoint of a run that has not ended."""
-        if not (self.path / RESULT).exists():
+        if not self.has_ended:
             loaded = self.checkpoints.load()
             self.notice = loaded.warning
             return dict(loaded.snapshot.parts["model"])
-        stored = StoredFiles.read(self.path, (RESULT, MODEL))
-        self.notice, ending, content = stored.verify(), self.result(), stored.files.get(MODEL)
-        if content is None:
+        found, self.notice = read_files(self.path, (RESULT, MODEL))
+        if MODEL not in found:
             raise CheckpointError(f"{self.path} has no trained model, for its parameters were not finite at the end.")
-        expected = ending.get("model_sha256")  # a run of an earlier version has no other hash of its model
-        if expected is not None:
-            if FileHash.of(content).sha256 != expected:
-                raise CheckpointError(f"{self.path / MODEL} is not what the run wrote (sha256): resume it.")
-            self.notice = None
         with files.reading(self.path / MODEL):
-            return load_tensors(content)
+            return load_tensors(found[MODEL])
 
     def result(self) -> dict[str, Any]:
-        """How the run ended, as `result.json` has it."""
-        stored = StoredFiles.read(self.path, (RESULT,))
-        stored.verify()
+        """The content of `result.json`: outcome, message and position of the run."""
+        found, _ = read_files(self.path, (RESULT,))
         with files.reading(self.path / RESULT):
-            entries = parse_json(stored.files.get(RESULT, b""))
-            if not isinstance(entries, dict):
-                raise CheckpointError("it holds no table")
-        return entries
+            return parse_table(found.get(RESULT, b""))
 
     def history(self) -> list[dict[str, float]]:
         """The rows on disk; a line that a dying process left unfinished is passed over."""
@@ -241,7 +245,7 @@ class RunFolder(Callback):
 
 
 def _require_same_shapes(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    """PyTorch itself loads what fits before it says what does not."""
+    """Raises TypeError unless names and shapes agree; `load_state_dict` of torch would first copy those that fit."""
     before, now = ({name: tuple(getattr(v, "shape", ())) for name, v in e.items()} for e in (saved, own))
     for name in sorted({*before, *now}):
         if before.get(name) != now.get(name):
@@ -255,9 +259,10 @@ def _names(callbacks: Sequence[Callback]) -> list[str]:
 def _load_callbacks(
     callbacks: Sequence[Callback], states: Sequence[Mapping[str, Any]], names: Sequence[str], where: Path
 ) -> list[Callback]:
-    """Gives each callback the state of its class in the checkpoint; returns those that find none there.
+    """Loads into each callback the saved state of its class; returns the callbacks without a saved state.
 
-    Several of one class take theirs in order.  A state that no callback takes is an error, unless it is empty.
+    Several callbacks of one class get their states in order.  A saved state without a callback raises CheckpointError,
+    unless it is empty.
 
     Args:
         callbacks: those of this run.
@@ -292,7 +297,7 @@ def _load_callbacks(
 
 
 def _fresh(new: Sequence[Callback]) -> str | None:
-    """The sentence about callbacks with a memory of which the checkpoint has none."""
+    """A warning that names the callbacks with a state of which the checkpoint has none; None without such callbacks."""
     names = [type(callback).__name__ for callback in new if callback.state_dict()]
     verb = "starts" if len(names) == 1 else "start"
     return f"{' and '.join(names)} {verb} afresh, for the checkpoint was saved without." if names else None

@@ -1,4 +1,4 @@
-"""Signals: a run that is asked to stop does so after a whole step, with everything saved."""
+"""Signals: SIGINT and SIGTERM end a run after a whole step, with a checkpoint."""
 
 from __future__ import annotations
 
@@ -8,22 +8,30 @@ from types import FrameType
 from typing import Any
 
 from lifted_bregman.solvers import Callback, Outcome, Run
-from lifted_bregman.solvers._loop import Phase, StopNow
+from lifted_bregman.solvers.loop import Phase
+from lifted_bregman.solvers.outcome import StopNow
 
-# A step longer than this is broken off, so that a run with checkpoints ends within five seconds of the signal.
+# Seconds before a step is interrupted, so that a run with checkpoints ends within five seconds of the signal.
 _GRACE = 2.5
 
 
 class Signals(Callback):
     """Ends the run after the present step when SIGINT comes, and SIGTERM where `terminate` is set.
 
-    A second SIGINT raises KeyboardInterrupt at once.  With `break_off` a step or evaluation that has not ended after
-    a few seconds is broken off; the caller then goes back to a checkpoint.  Outside the main thread, where Python
-    delivers no signals, it does nothing.  A handler that was not set from Python cannot be put back: the default one
-    takes its place.
+    A second SIGINT raises KeyboardInterrupt at once.  With `break_off` a step or evaluation that takes more than a few
+    seconds is interrupted; the caller then restores a checkpoint.  Outside the main thread, where Python delivers no
+    signals, this does nothing.  A handler that was set by C code is replaced by the default one at the end.
+
+    Example:
+        >>> import signal
+        >>> from lifted_bregman.training.signals import Signals
+        >>> with Signals() as signals:
+        ...     signal.raise_signal(signal.SIGINT)
+        >>> signals.received == signal.SIGINT
+        True
     """
 
-    everywhere = True  # a signal may come to any process of a run
+    everywhere = True  # any rank may receive the signal
     reads_parameters = False
 
     def __init__(self, terminate: bool = False, break_off: bool = False) -> None:
@@ -49,7 +57,7 @@ class Signals(Callback):
             signal.signal(number, handler)
 
     def exit_if_terminated(self) -> None:
-        """Ends the process as SIGTERM would have, now that everything is saved."""
+        """Raises SystemExit(143) if SIGTERM ended the run; everything is saved by then."""
         if self.received == signal.SIGTERM:
             raise SystemExit(128 + signal.SIGTERM)
 
@@ -63,7 +71,7 @@ class Signals(Callback):
         self._stop(run)
 
     def ended(self, run: Run) -> None:
-        self._run = None  # what is left to do is saved whole
+        self._run = None  # the last save and the result are not interrupted
 
     def _stop(self, run: Run) -> None:
         if self.received is not None:
@@ -94,4 +102,4 @@ class Signals(Callback):
         self._overdue = True
         main = threading.main_thread().ident
         assert main is not None
-        signal.pthread_kill(main, signal.SIGINT)  # a real one, which also ends a call that waits, such as a read
+        signal.pthread_kill(main, signal.SIGINT)  # a real signal also ends a blocking call

@@ -1,9 +1,11 @@
-"""Snapshot: what a checkpoint holds, taken apart into files and put together again.
+"""Snapshot: the content of a checkpoint, and its conversion to files and back.
 
-The tensors of each part are one safetensors file.  Everything else is in state.json.  There a part is a tree: None,
-booleans, whole numbers, strings, finite floats and lists are themselves, the rest are tables of one entry:
+The tensors of each part are one safetensors file.  All other values are in state.json.  None, booleans, whole numbers,
+strings, finite floats, lists and dicts with string keys are written as JSON; other values as a table of one entry:
 
     {"tuple": [...]}    {"dict": [[key, value], ...]}    {"tensor": [name, dtype]}    {"float": 16 hexadecimal digits}
+
+A dict whose only key is one of these four words is written in the second form.
 """
 
 from __future__ import annotations
@@ -22,12 +24,13 @@ from torch import Tensor
 
 from lifted_bregman.errors import CheckpointError, SettingError
 from lifted_bregman.training.files import open_file, reading
-from lifted_bregman.training.manifest import JSON_LIMIT, FileHash, json_text, parse_json
+from lifted_bregman.training.manifest import JSON_LIMIT, FileHash, json_hash, json_text, parse_json
 
 STATE, SUFFIX = "state.json", ".safetensors"
 _PART = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _DOUBLE = re.compile("[0-9a-f]{16}")
 _DEPTH_LIMIT = 64
+_TAGS = ("tensor", "float", "tuple", "dict")
 # dtypes that the safetensors library does not read -> the dtype of the last axis by which they are stored
 _STORED_AS = {
     torch.complex128: torch.float64,
@@ -42,15 +45,24 @@ KeyPath = tuple[str | int, ...]
 class Snapshot:
     """All that a resumed run needs.
 
-    Loaded tensors are on the CPU, bitwise equal to the saved ones, each with memory of its own.  Containers come back
-    as dict, list or tuple.
+    Loaded tensors are on the CPU, bitwise equal to the saved ones, and share no memory.  Loaded containers are of type
+    dict, list or tuple.
 
     Args:
         step: steps taken, at least 0.
         parts: "model", "solver", ... -> nested dicts (keys are strings or integers), lists and tuples of tensors,
             numbers, booleans, strings and None.  Tensors must be finite; plain numbers may be NaN or infinite.
-        state: plain JSON, such as the position in the data; tuples come back as lists.
-        settings: plain JSON; its hash tells whether a resumed run has the same settings.
+        state: the same without tensors, such as the position in the data.
+        settings: the same without tensors: what a resumed run must share.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from lifted_bregman.training.checkpoints import Checkpoints
+        >>> from lifted_bregman.training.snapshot import Snapshot
+        >>> snapshot = Snapshot(step=3, parts={"model": {"w": torch.ones(2)}}, state={"epoch": 1}, settings={})
+        >>> path = Checkpoints(Path("checkpoints")).save(snapshot)
+        >>> Checkpoints(Path("checkpoints")).load().snapshot.state
+        {'epoch': 1}
     """
 
     step: int
@@ -70,7 +82,6 @@ class Snapshot:
 
         CheckpointError names an entry that cannot be stored, or that holds NaN or infinity.
         """
-        state, settings = plain_json(self.state, "state"), plain_json(self.settings, "settings")
         tensors: dict[str, dict[str, Tensor]] = {part: {} for part in self.parts}
 
         def put(path: KeyPath, tensor: Tensor) -> str:
@@ -83,12 +94,19 @@ class Snapshot:
             return name
 
         trees = {part: _encode(content, put, (part,)) for part, content in self.parts.items()}
-        entries = {"step": self.step, "state": state, "settings": settings, "parts": trees}
-        text = json_text(entries, "the state")
+        state, settings = _encode(self.state, _refuse, ("state",)), self._settings_tree()
+        text = json_text({"step": self.step, "state": state, "settings": settings, "parts": trees}, "the state")
         return chain(((part + SUFFIX, _save(part, own)) for part, own in tensors.items()), [(STATE, text)])
 
+    def settings_hash(self) -> str:
+        """sha256 of the settings, as they stand in state.json."""
+        return json_hash(self._settings_tree())
+
+    def _settings_tree(self) -> Any:
+        return _encode(self.settings, _refuse, ("settings",))
+
     @classmethod
-    def read(cls, folder: Path, step: int, files: Mapping[str, FileHash]) -> Snapshot:
+    def read(cls, folder: Path, step: int, files: Mapping[str, FileHash], settings_sha256: str) -> Snapshot:
         """The snapshot in the files of a folder, each verified by size and hash."""
         with reading(folder / STATE):
             with open_file(folder / STATE, JSON_LIMIT) as file:
@@ -100,6 +118,11 @@ class Snapshot:
                         raise CheckpointError("its step or parts are not those of the manifest")
                 case _:
                     raise CheckpointError("it is not what a checkpoint keeps there")
+            if json_hash(settings) != settings_sha256:
+                raise CheckpointError("its settings are not those of the manifest")
+            state, settings = _decode(state, {}), _decode(settings, {})
+            if not isinstance(state, dict) or not isinstance(settings, dict):
+                raise CheckpointError("its state and settings are no dicts")
         parts = {}
         for part, tree in trees.items():
             tensors = _load(folder / (part + SUFFIX), files[part + SUFFIX])
@@ -111,12 +134,24 @@ class Snapshot:
 
 
 def is_part_file(name: str) -> bool:
-    """Whether a file of this name may hold the tensors of a part."""
+    """Whether a file of this name may hold the tensors of a part.
+
+    Example:
+        >>> from lifted_bregman.training.snapshot import is_part_file
+        >>> is_part_file("model.safetensors"), is_part_file("../model.safetensors")
+        (True, False)
+    """
     return name.endswith(SUFFIX) and _PART.fullmatch(name.removesuffix(SUFFIX)) is not None
 
 
 def save_tensors(tensors: Mapping[str, Tensor]) -> bytes:
-    """The content of a safetensors file; the tensors may be views of the same memory."""
+    """The content of a safetensors file; the tensors may be views of the same memory.
+
+    Example:
+        >>> from lifted_bregman.training.snapshot import load_tensors, save_tensors
+        >>> load_tensors(save_tensors({"w": torch.ones(2)}))
+        {'w': tensor([1., 1.])}
+    """
     from safetensors.torch import save
 
     stored, seen = {}, set()
@@ -132,7 +167,17 @@ def save_tensors(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def load_tensors(content: bytes) -> dict[str, Tensor]:
-    """The tensors in the content of a safetensors file that may be hostile, each with memory of its own."""
+    """The tensors in the content of a safetensors file that may be hostile; they share no memory.
+
+    Example:
+        >>> from lifted_bregman.training.snapshot import load_tensors, save_tensors
+        >>> load_tensors(save_tensors({"w": torch.ones(2)}))
+        {'w': tensor([1., 1.])}
+        >>> load_tensors(b"no tensors")
+        Traceback (most recent call last):
+            ...
+        lifted_bregman.errors.CheckpointError: it is no safetensors file (Error while deserializing: ...
+    """
     from safetensors import SafetensorError
     from safetensors.torch import load
 
@@ -179,23 +224,8 @@ def _require_hash(content: bytes, expected: FileHash) -> None:
         raise CheckpointError("its content is not what was written (sha256)")
 
 
-def plain_json(value: Any, where: str, depth: int = 0) -> Any:
-    """The value made of dicts and lists, as JSON gives it back; CheckpointError for what JSON cannot hold."""
-    if depth > _DEPTH_LIMIT:
-        raise CheckpointError(f"{where[:200]} is nested deeper than {_DEPTH_LIMIT} containers.")
-    if isinstance(value, Mapping):
-        for key in value:
-            if not isinstance(key, str):
-                raise CheckpointError(f"{where} has the key {key!r}; the keys of plain JSON are strings.")
-        return {key: plain_json(entry, f"{where}[{key!r}]", depth + 1) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain_json(entry, f"{where}[{index}]", depth + 1) for index, entry in enumerate(value)]
-    if value is None or isinstance(value, str | int | float):
-        return value
-    raise CheckpointError(
-        f"{where} is a {type(value).__name__}; JSON keeps None, booleans, numbers, strings, lists and dicts. "
-        "Put tensors into a part."
-    )
+def _refuse(path: KeyPath, tensor: Tensor) -> str:
+    raise CheckpointError(f"{_shown(path)} is a {type(tensor).__name__}: put tensors into a part.")
 
 
 def _encode(value: Any, put: Callable[[KeyPath, Tensor], str], path: KeyPath) -> Any:
@@ -212,10 +242,12 @@ def _encode(value: Any, put: Callable[[KeyPath, Tensor], str], path: KeyPath) ->
         for key in value:
             if not isinstance(key, str | int) or isinstance(key, bool):
                 raise CheckpointError(f"{_shown(path)} has the key {key!r}; keys are strings or whole numbers.")
-        return {"dict": [[key, _encode(entry, put, (*path, key))] for key, entry in value.items()]}
+        entries = {key: _encode(entry, put, (*path, key)) for key, entry in value.items()}
+        plain = all(isinstance(key, str) for key in entries) and not (len(entries) == 1 and entries.keys() <= {*_TAGS})
+        return entries if plain else {"dict": [list(item) for item in entries.items()]}
     if isinstance(value, list | tuple):
-        entries = [_encode(entry, put, (*path, index)) for index, entry in enumerate(value)]
-        return entries if isinstance(value, list) else {"tuple": entries}
+        listed = [_encode(entry, put, (*path, index)) for index, entry in enumerate(value)]
+        return listed if isinstance(value, list) else {"tuple": listed}
     raise CheckpointError(
         f"{_shown(path)} is a {type(value).__name__}; a part holds tensors, numbers, booleans, strings, None, dicts, "
         "lists and tuples. Convert it first."
@@ -223,9 +255,14 @@ def _encode(value: Any, put: Callable[[KeyPath, Tensor], str], path: KeyPath) ->
 
 
 def _decode(tree: Any, tensors: dict[str, Tensor]) -> Any:
-    """The value of a tree that may be hostile; takes the tensors that the tree names out of `tensors`."""
+    """The value of a tree that may be hostile; takes the tensors that the tree names out of `tensors`.
+
+    Lists and dicts are changed in place, so that a wide tree takes its memory once.
+    """
     if isinstance(tree, list):
-        return [_decode(entry, tensors) for entry in tree]
+        for place, entry in enumerate(tree):
+            tree[place] = _decode(entry, tensors)
+        return tree
     if not isinstance(tree, dict):
         return tree
     match list(tree.items()):
@@ -241,6 +278,12 @@ def _decode(tree: Any, tensors: dict[str, Tensor]) -> Any:
             result = {key: _decode(entry, tensors) for key, entry in entries}
             if len(result) == len(entries):
                 return result
+        case [(name, _)] if name in _TAGS:
+            pass
+        case items:
+            for name, entry in items:
+                tree[name] = _decode(entry, tensors)
+            return tree
     raise CheckpointError(f"it holds an entry that no checkpoint has: {str(tree)[:100]}")
 
 
@@ -260,7 +303,13 @@ def _as_given(stored: Tensor, dtype: str) -> Tensor:
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Whether a tensor holds neither NaN nor infinity; it may be of any dtype."""
+    """Whether a tensor holds neither NaN nor infinity; it may be of any dtype.
+
+    Example:
+        >>> from lifted_bregman.training.snapshot import is_finite
+        >>> is_finite(torch.ones(2)), is_finite(torch.tensor([1.0, torch.nan]))
+        (True, False)
+    """
     if not tensor.numel() or not (tensor.is_floating_point() or tensor.is_complex()):
         return True
     tensor = tensor.detach().resolve_conj()

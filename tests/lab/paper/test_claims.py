@@ -18,19 +18,22 @@ from lifted_bregman_lab.reproduction import (
     Less,
     Near,
     Priority,
+    Quoted,
     RecipeRun,
     Status,
 )
 from lifted_bregman_lab.reproduction.exhibits import ShownTable
 from lifted_bregman_lab.reproduction.quantities import AtEpoch, ChangeCorrelation, Final, OrInfinite
-from tests.lab.paper.worlds import ROWS, stored, swapped, world
+from tests.lab.paper.worlds import ONE, ROWS, stored, swapped, world
 
 PAPER = paper()
 CLAIMS = {claim.name: claim for claim in PAPER.claims}
 TABLES = [claim for claim in PAPER.claims if claim.name.startswith("table")]
 WORLD = world(PAPER)
 FINDINGS = [claim for claim in PAPER.claims if not claim.name.startswith("table")]
-NOT_TRUE = {"sparse-ae-parameters": Status.NOT_REPRODUCED, "denoising-10k-code-scale": Status.NOT_APPLICABLE}
+QUOTED = {claim.name for claim in TABLES if claim.name.startswith("table1") and claim.name.endswith("classical")}
+NOT_TRUE = {"sparse-ae-parameters": Status.ERRATUM, "denoising-10k-code-scale": Status.NOT_APPLICABLE}
+NOT_TRUE |= dict.fromkeys(QUOTED, Status.NOT_APPLICABLE)
 
 
 def parts(value: Any) -> Iterator[Any]:
@@ -74,17 +77,34 @@ def test_the_numbers_are_those_of_the_tables() -> None:
         expected |= {f"table2-{key}-layer{l}-{method}": share for l, share in enumerate(layers, start=1)}
         for name, value in expected.items():
             rule = CLAIMS[name].rule
-            assert isinstance(rule, Near) and rule.value == value and rule.recipes == (recipe,)
+            assert isinstance(rule, Quoted if name in QUOTED else Near)
+            assert rule.value == value and rule.recipes == (f"{recipe}{ONE}",)
+    assert len(QUOTED) == 4
 
 
-def test_core_runs_answer_every_claim_and_every_other_core_run_stands_in_the_headline() -> None:
+def test_core_runs_answer_every_claim() -> None:
     core = {recipe.name for recipe in PAPER.recipes if recipe.priority is Priority.CORE}
-    needed = {name for claim in PAPER.claims for name in claim.recipes}
+    assert core == {name for claim in PAPER.claims for name in claim.recipes}
     shown = [one for exhibit in PAPER.exhibits for one in exhibit.shown if isinstance(one, ShownTable) and one.headline]
-    beside = {name for table in shown for name in table.recipes} - needed
-    methods = ("lifted-narrow", "sgd-narrow")
-    assert beside == {f"classify-{key}-{method}" for key in ("mnist", "fashion") for method in methods}
-    assert core == needed | beside
+    assert len(shown) == 2 and {name for table in shown for name in table.recipes} < core
+
+
+def test_only_what_was_not_run_by_one_number_is_judged_by_the_mean_image() -> None:
+    for claim in PAPER.claims:
+        large = any("10k" in name for name in claim.recipes)
+        assert all(name.endswith(ONE) is not large for name in claim.recipes), claim.name
+
+
+def test_claims_that_state_one_fact() -> None:
+    facts: dict[str, list[str]] = {}
+    for claim in PAPER.claims:
+        facts.setdefault(claim.fact, []).append(claim.name)
+    repeated = {fact: len(names) for fact, names in facts.items() if len(names) > 1}
+    assert repeated == {
+        "classification-mnist-classical-affine": 8,
+        "sparse-ae-lbn-d-does-not-overfit-yet": 7,
+        "denoising-10k-sparsity": 2,
+    }
 
 
 def test_every_epoch_that_a_claim_reads_is_recorded() -> None:
@@ -110,13 +130,13 @@ def test_all_claims_hold_on_synthetic_runs() -> None:
 
 def test_a_number_of_the_tables_is_refused_beyond_its_tolerance() -> None:
     tolerances = {claim.name: claim.rule.tolerance for claim in TABLES if isinstance(claim.rule, Near)}
-    assert len(tolerances) == len(TABLES) == 30 and max(tolerances.values()) <= 5.0
+    assert len(tolerances) == len(TABLES) - len(QUOTED) == 26 and max(tolerances.values()) <= 5.0
     for tolerance in set(tolerances.values()):
         for factor, status in ((0.99, Status.REPRODUCED), (1.01, Status.NOT_REPRODUCED)):
             for shift in (-factor * tolerance, factor * tolerance):
                 shifted = world(PAPER, shift=shift)
                 for claim in TABLES:
-                    if tolerances[claim.name] == tolerance:
+                    if tolerances.get(claim.name) == tolerance:
                         check(claim, shifted, status)
 
 
@@ -125,7 +145,7 @@ def test_no_tolerance_lets_an_affine_network_pass_for_a_lifted_one() -> None:
     assert len(lifted) >= 8
     for claim in lifted:
         start = f"classify-{claim.name.split('-')[1]}"
-        check(claim, swapped(WORLD, f"{start}-lifted", f"{start}-classical"), Status.NOT_REPRODUCED)
+        check(claim, swapped(WORLD, f"{start}-lifted{ONE}", f"{start}-classical{ONE}"), Status.NOT_REPRODUCED)
 
 
 ALIKE = {"1k-isgd-reaches", "matches-isgd", "lifted-like-sgd", "equal-iterations", "similar-sparsity"}
@@ -184,10 +204,11 @@ BEST = {
 def test_the_best_rate_is_judged_against_one_below_and_one_above(name: str) -> None:
     claim, (ours, *rates) = CLAIMS[name], BEST[name]
     recipes = {recipe.name: recipe.settings.solver_settings for recipe in PAPER.recipes}
-    low, high = (recipes[f"{ours}-{rate}"]["learning_rate"] for rate in rates)
+    others, ours = [f"{ours}-{rate}{ONE}" for rate in rates], ours + ONE
+    low, high = (recipes[other]["learning_rate"] for other in others)
     assert low < recipes[ours]["learning_rate"] < high
     assert {recipes[recipe]["normalisation"] for recipe in claim.recipes} == {recipes[ours]["normalisation"]}
-    assert claim.recipes == (ours, *(f"{ours}-{rate}" for rate in rates))
+    assert claim.recipes == (ours, *others)
     assert may_diverge(claim) == set(claim.recipes[1:])
     for other in claim.recipes[1:]:
         assert claim.verdict(swapped(WORLD, ours, other)).status is Status.NOT_REPRODUCED
@@ -204,7 +225,7 @@ def test_relative_changes_of_the_objective_are_what_falls_with_sparsity() -> Non
     claim, evidence = CLAIMS["sparse-ae-objective-falls-with-sparsity"], WORLD
     found = [part for part in parts(claim.rule) if isinstance(part, ChangeCorrelation)]
     assert [(part.recipe, part.column, part.other) for part in found] == [
-        (recipe, "objective", "sparsity") for recipe in ("sparse-ae-sgd", "sparse-ae-gd")
+        (recipe, "objective", "sparsity") for recipe in (f"sparse-ae-sgd{ONE}", f"sparse-ae-gd{ONE}")
     ]
 
     def steep(run: RecipeRun) -> RecipeRun:
@@ -241,17 +262,22 @@ def test_the_printed_number_of_parameters_is_not_that_of_the_network() -> None:
     layers = nn.Sequential(*(nn.Linear(784, 784) for _ in range(4)))
     verdict = CLAIMS["sparse-ae-parameters"].verdict(Evidence(()))
     assert verdict.measured == sum(p.numel() for p in layers.parameters()) == 2_461_760
-    assert verdict.status is Status.NOT_REPRODUCED and "3,136" in verdict.sentence
+    assert verdict.status is Status.ERRATUM and "3,136" in verdict.sentence
 
 
 def test_several_seeds_are_judged_by_their_mean_and_their_spread_is_given() -> None:
     claim = CLAIMS["table1-mnist-test-lifted"]
-    shifts = (-2.0, 0.5, 2.1)
-    runs = tuple(stored(PAPER, "classify-mnist-lifted", seed, shift=shift) for seed, shift in enumerate(shifts))
+
+    def found(*shifts: float) -> tuple[RecipeRun, ...]:
+        return tuple(stored(PAPER, f"classify-mnist-lifted{ONE}", s, shift=shift) for s, shift in enumerate(shifts))
+
+    runs = found(1.1, -0.3, -0.3, -0.3, -0.2)
     verdict = claim.verdict(Evidence(runs))
-    assert verdict.status is Status.REPRODUCED and verdict.seeds == 3
-    assert verdict.measured == pytest.approx(97.0) and verdict.spread == pytest.approx(2.0663979, rel=1e-6)
+    assert verdict.status is Status.REPRODUCED and verdict.seeds == 5
+    assert verdict.measured == pytest.approx(96.8) and verdict.spread == pytest.approx((1.52 / 4) ** 0.5)
     assert claim.verdict(Evidence(runs[:1])).status is Status.NOT_REPRODUCED
+    wide = claim.verdict(Evidence(found(-2.0, 0.5, 2.1)))  # 97.0, 0.8 from the bound, and two standard errors are 2.4
+    assert wide.status is Status.UNDECIDED and wide.spread == pytest.approx(2.0663979, rel=1e-6)
 
 
 def test_bounds_of_findings_can_be_missed() -> None:

@@ -1,4 +1,4 @@
-"""`lifted bench`: the race against other optimisers, and its tables again."""
+"""`lifted bench`: the race against other optimisers, and the tables of a stored race."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Annotated
 
 from cyclopts import App
 
-from lifted_bregman.cli import _console
-from lifted_bregman.cli._errors import ExitCode
+from lifted_bregman.cli import terminal
+from lifted_bregman.cli.exit_codes import ExitCode
 from lifted_bregman.cli.parameters import Parameter, Whole, argument
 from lifted_bregman.errors import SettingError
-from lifted_bregman.experiments._write import write_whole
+from lifted_bregman.experiments.files import write_whole
 from lifted_bregman.training.signals import Signals
 from lifted_bregman_lab.commands import bench_denoising, bench_detection, bench_estimators, bench_scale, bench_study
 from lifted_bregman_lab.commands._bar import bar
@@ -60,7 +60,7 @@ def run(
     lifted bench race --quick
     lifted bench race --problems wine,mnist-1d --opponents lifted,adamw,muon --rows race.jsonl
 
-    Rates are tuned first, with another seed. Ctrl-C stops after the present turn. The same command then goes on with
+    Rates are tuned first, with another seed. Ctrl-C stops after the present turn. The same command then makes
     the runs that are missing in the file of rows.
     """
     raced = tasks.choose(_names(problems) or (tasks.QUICK if quick else ()), tasks.PROBLEMS, "problem of the race")
@@ -74,10 +74,10 @@ def run(
     missing = left_out(raced, (*chosen, rivals.OPPONENTS[rivals.REFERENCE]))
     for name, packages in missing.items():
         sentence = f"'{name}' is left out: it needs {packages}, which the lab's extra 'race' installs."
-        _console.say("warning", sentence, "bold yellow")
+        terminal.say("warning", sentence, "bold yellow")
     raced = tuple(problem for problem in raced if problem.name not in missing)
     chosen = tuple(opponent for opponent in chosen if opponent.name not in missing)
-    with _console.downloads() as progress:
+    with terminal.downloads() as progress:
         fetch_missing((name for problem in raced for name in problem.sets), data_dir, progress)
     whole = True
     with Signals(terminate=True) as signals:
@@ -87,7 +87,7 @@ def run(
     _show_rows(store)
     if whole:
         return ExitCode.OK
-    _console.say("lifted", f"ended early; {rows} keeps what is done, and the same command goes on.", "bold yellow")
+    terminal.say("lifted", f"ended early; {rows} keeps what is done, and the same command continues.", "bold yellow")
     return ExitCode.TERMINATED if signals.received == signal.SIGTERM else ExitCode.INTERRUPTED
 
 
@@ -98,7 +98,7 @@ def show(
     *,
     markdown: Annotated[Path | None, Parameter(help="A file for the tables of rows in Markdown.")] = None,
 ) -> None:
-    """The tables of a race again, from stored rows.
+    """Show the tables of a stored race.
 
     lifted bench show race.jsonl --markdown race.md
     """
@@ -117,13 +117,13 @@ def show(
 
 def _show_rows(store: Store) -> None:
     for caption, table in race_tables(store.rows.values()):
-        _console.output().print(caption)
+        terminal.output().print(caption)
         _print(table)
-        _console.output().print("")
+        terminal.output().print("")
 
 
 def _show_race(result: Race) -> None:
-    console = _console.output()
+    console = terminal.output()
     for problem in result.problems:
         console.print(f"{problem.name}: {problem.title}")
         for target in targets_of(problem):
@@ -141,7 +141,7 @@ def _show_race(result: Race) -> None:
 
 def _print(table: Rows) -> None:
     for line in plain_table(*table):
-        _console.output().print(line)
+        terminal.output().print(line)
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -8,13 +8,13 @@ from typing import Annotated
 from torch import nn
 
 from lifted_bregman import data
-from lifted_bregman.cli import _console
-from lifted_bregman.cli._errors import ExitCode
+from lifted_bregman.cli import terminal
+from lifted_bregman.cli.exit_codes import ExitCode
 from lifted_bregman.cli.parameters import Parameter, Whole
 from lifted_bregman.experiments.environment import threads
 from lifted_bregman_lab.commands._bar import bar
-from lifted_bregman_lab.denoising import StudySettings, run_study, write_study
-from lifted_bregman_lab.denoising.page import draw, page, table
+from lifted_bregman_lab.denoising import StudySettings, run_denoising, write_denoising
+from lifted_bregman_lab.denoising.page import draw, method_rows, page
 from lifted_bregman_lab.text import plain_table
 
 STORED, INCLUDED, FIGURE = "denoising.json", "denoising.inc", "denoising.png"
@@ -37,22 +37,22 @@ def run(
     settings = StudySettings(minutes, layers, filters, kernel_size, seed=seed)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-    with _console.downloads() as progress:
+    with terminal.downloads() as progress:
         train, validation, test = (
             data.load_pictures(name, data_dir=data_dir, progress=progress) for name in ("train400", "set12", "bsd68")
         )
     models: dict[str, nn.Module] = {}
     try:
         with threads(1), bar() as watch:
-            found = run_study(settings, train, validation, test, watch, models.__setitem__)
+            found = run_denoising(settings, train, validation, test, watch, models.__setitem__)
     except KeyboardInterrupt:
-        _console.say("lifted", "ended early; nothing was stored.", "bold yellow")
+        terminal.say("lifted", "ended early; nothing was stored.", "bold yellow")
         return ExitCode.INTERRUPTED
-    console = _console.output()
-    for line in plain_table(*table(found)):
+    console = terminal.output()
+    for line in plain_table(*method_rows(found)):
         console.print(line)
     if out is not None:
-        write_study(out / STORED, found)
+        write_denoising(out / STORED, found)
         (out / INCLUDED).write_text(page(found), encoding="utf-8")
         draw(found, models, test, out / FIGURE)
         console.print(f"rows, table and figure: {out}")

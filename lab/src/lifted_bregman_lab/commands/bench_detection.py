@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Annotated
 
 from lifted_bregman._arguments import whole
-from lifted_bregman.cli import _console
-from lifted_bregman.cli._errors import ExitCode
+from lifted_bregman.cli import terminal
+from lifted_bregman.cli.exit_codes import ExitCode
 from lifted_bregman.cli.parameters import Parameter, Whole
 from lifted_bregman.errors import CheckpointError, SettingError
 from lifted_bregman.experiments.environment import threads
 from lifted_bregman.training.fit import default_solver
 from lifted_bregman_lab import detection
-from lifted_bregman_lab.commands._bar import bar
+from lifted_bregman_lab.commands._bar import bar, report_interrupt
 from lifted_bregman_lab.datasets import fetch_missing
 from lifted_bregman_lab.detection import summary
 from lifted_bregman_lab.detection.problems import sets_of
@@ -27,15 +27,15 @@ def run(
     out: Annotated[Path | None, Parameter(help="A folder for the rows, and their tables.")] = None,
     studies: Annotated[str, Parameter(help="Of pictures, tables and classifier, with commas. [default: all]")] = "",
     seeds: Annotated[Whole, Parameter(help="Number of seeds.")] = 1,
-    fresh: Annotated[bool, Parameter(help="Begin anew, and replace what the folder holds.")] = False,
+    fresh: Annotated[bool, Parameter(help="Measure everything again, and replace the stored rows.")] = False,
     data_dir: Annotated[Path | None, Parameter(help="A folder that holds data sets. [default: the cache]")] = None,
 ) -> int:
     """LiftedDetector: MNIST one class against the rest, 20 tables against PyOD; Fashion-MNIST against MNIST.
 
     lifted bench detection --out docs/figures
 
-    The lab's extra 'detection' installs PyOD; without it the rivals are left out.  After Ctrl-C the same command goes
-    on with what is missing, if --out is given.
+    The lab's extra 'detection' installs PyOD; without it the rivals are left out.  After Ctrl-C the same command
+    runs what is missing, if --out is given.
     """
     whole(seeds, "seeds")
     chosen = tuple(name.strip() for name in studies.split(",") if name.strip()) or detection.STUDIES
@@ -49,13 +49,13 @@ def run(
             stored = detection.read_detections(out / STORED)
             if stored.solver != repr(default_solver()):
                 raise CheckpointError(
-                    f"{out / STORED} holds rows of {stored.solver}, and the detector's solver is {default_solver()!r} "
-                    "now: replace them by --fresh."
+                    f"{out / STORED} holds rows of {stored.solver}, but the detector's solver is {default_solver()!r} "
+                    "now: replace them with --fresh."
                 )
     if "tables" in chosen and detection.missing_rivals():
         sentence = "PyOD's detectors are left out: 'pyod' is not installed, which the lab's extra 'detection' installs."
-        _console.say("warning", sentence, "bold yellow")
-    with _console.downloads() as progress:
+        terminal.say("warning", sentence, "bold yellow")
+    with terminal.downloads() as progress:
         fetch_missing(sets_of(chosen), data_dir, progress)
 
     def keep(found: detection.Detections) -> None:
@@ -66,10 +66,8 @@ def run(
         with threads(1), bar() as watch:
             found = detection.detect(chosen, seeds, data_dir, watch, stored=stored, keep=keep)
     except KeyboardInterrupt:
-        how = f"{out} keeps what is done, and the same command goes on" if out else "with --out it could go on"
-        _console.say("lifted", f"ended early; {how}.", "bold yellow")
-        return ExitCode.INTERRUPTED
-    console = _console.output()
+        return report_interrupt(out)
+    console = terminal.output()
     for caption, rows in summary.tables(found):
         console.print(caption)
         for line in plain_table(*rows):

@@ -1,16 +1,16 @@
-"""`lifted bench scale`: what several processes gain."""
+"""`lifted bench scale`: the speed-up of two processes over one."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
 
-from lifted_bregman.cli import _console
-from lifted_bregman.cli._errors import ExitCode
+from lifted_bregman.cli import terminal
+from lifted_bregman.cli.exit_codes import ExitCode
 from lifted_bregman.cli.parameters import Parameter, Whole
 from lifted_bregman.experiments.environment import load_average
 from lifted_bregman_lab import scale
-from lifted_bregman_lab.commands._bar import bar
+from lifted_bregman_lab.commands._bar import bar, report_interrupt
 from lifted_bregman_lab.scale import tables as scale_tables
 from lifted_bregman_lab.text import plain_table
 from lifted_bregman_lab.watching import IDLE
@@ -28,14 +28,14 @@ def run(
     ] = None,
     data_dir: Annotated[Path | None, Parameter(help="A folder that holds data sets.")] = None,
     quick: Annotated[bool, Parameter(help="Four networks; about a minute.")] = False,
-    fresh: Annotated[bool, Parameter(help="Begin anew, and replace what the folder holds.")] = False,
+    fresh: Annotated[bool, Parameter(help="Measure everything again, and replace the stored rows.")] = False,
 ) -> int:
-    """What two processes gain over one, each with one thread, in turns.
+    """Measure the speed-up of two processes over one, each with one thread, in turns.
 
     lifted bench scale --quick
     lifted bench scale --out out/scale
 
-    It takes about ten minutes.  After Ctrl-C the same command goes on with what is missing, if --out is given.
+    It takes about ten minutes.  After Ctrl-C the same command runs what is missing, if --out is given.
     """
     settings = scale.ScaleSettings(
         rounds if rounds is not None else _QUICK_ROUNDS if quick else scale.ScaleSettings.rounds,
@@ -49,32 +49,30 @@ def run(
         if (out / STORED).exists() and not fresh:
             stored = scale.read_scale(out / STORED)
     if load_average() > IDLE:
-        sentence = "the machine is not idle: times will be longer, and ratios less sure."
-        _console.say("warning", sentence, "bold yellow")
+        sentence = "the machine is not idle: times are longer and ratios less certain than on an idle one."
+        terminal.say("warning", sentence, "bold yellow")
 
-    def keep(found: scale.Scale) -> None:
+    def keep(found: scale.ScaleStudy) -> None:
         if out is not None:
             scale.write_scale(out / STORED, found)
 
     samples = None
     if settings.repetitions and (stored is None or scale.missing_arrivals(stored, settings.repetitions)):
-        with _console.downloads() as progress:
+        with terminal.downloads() as progress:
             samples = scale.samples_of(data_dir, progress)
     try:
         with bar() as watch:
             cases = scale.QUICK if quick else scale.CASES
             found = scale.run_scale(cases, settings, watch, stored=stored, keep=keep, samples=samples)
     except KeyboardInterrupt:
-        how = f"{out} keeps what is done, and the same command goes on" if out else "with --out it could go on"
-        _console.say("lifted", f"ended early; {how}.", "bold yellow")
-        return ExitCode.INTERRUPTED
+        return report_interrupt(out)
     keep(found)
     _show(found, out)
     return ExitCode.OK
 
 
-def _show(found: scale.Scale, out: Path | None) -> None:
-    console = _console.output()
+def _show(found: scale.ScaleStudy, out: Path | None) -> None:
+    console = terminal.output()
     tables = {
         "two processes that share batches": scale_tables.gain_rows(found, "data"),
         "two processes that share layers": scale_tables.gain_rows(found, "layer"),

@@ -1,4 +1,4 @@
-"""`lifted report`: the page again, from stored rows."""
+"""`lifted report`: the page of a demonstration, a run or a reproduction, made from stored rows."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
-from lifted_bregman.cli import _console
+from lifted_bregman.cli import terminal
 from lifted_bregman.cli.parameters import Parameter, argument
 from lifted_bregman.errors import CheckpointError
 from lifted_bregman.reports.report import require_drawing
-from lifted_bregman_lab.reports import write_paper_report, write_report
+from lifted_bregman_lab.reports import write_any_report, write_paper_report
 from lifted_bregman_lab.reproduction.report.results import is_results, load_results
 from lifted_bregman_lab.reproduction.report.summary import require_place, write_headline, write_summary
 from lifted_bregman_lab.reproduction.report.tables import counted
@@ -39,16 +39,16 @@ def report(
     lifted report results --summary docs/reproduction-results.md
     """
     require_drawing()
-    console = _console.output()
+    console = terminal.output()
     if not is_results(folder):
         _refuse(folder, {"--summary": summary, "--headline": headline, "--paper": paper})
-        console.print(f"page: {write_report(folder, out)}")
+        console.print(f"page: {write_any_report(folder, out)}")
         return
     results = load_results(folder, paper)
     if headline is not None:
         require_place(headline)
     for name, reason in results.ignored.items():
-        _console.say("warning", f"{folder / name}: {reason}", "bold yellow")
+        terminal.say("warning", f"{folder / name}: {reason}", "bold yellow")
     console.print(counted(results))
     console.print(f"page: {write_paper_report(results, out)}")
     if summary is not None:
@@ -58,7 +58,7 @@ def report(
 
 
 def _refuse(folder: Path, options: Mapping[str, object]) -> None:
-    """An error if an option is given that means something for a reproduction only."""
+    """Raise an error if an option is given that is for reproductions only."""
     for option, value in options.items():
         if value is not None and folder.is_dir():
             raise CheckpointError(

@@ -10,8 +10,8 @@ from typing import Annotated
 
 from lifted_bregman._arguments import positive
 from lifted_bregman._text import unknown
-from lifted_bregman.cli import _console
-from lifted_bregman.cli._errors import ExitCode
+from lifted_bregman.cli import terminal
+from lifted_bregman.cli.exit_codes import ExitCode
 from lifted_bregman.cli.parameters import Parameter, Whole, argument
 from lifted_bregman.errors import SettingError
 from lifted_bregman_lab.datasets import fetch_missing
@@ -58,7 +58,7 @@ def reproduce(
     lifted reproduce all --minutes 150
 
     Every claim is answered once first, then other seeds, then other readings of the text. Ctrl-C and --minutes stop
-    after the present step; the same command goes on. Several processes may share the work.
+    after the present step; the same command continues. Several processes may share the work.
     """
     chosen = choose_paper(find_papers(), paper)
     default = _SMOKE if smoke else _FULL
@@ -88,11 +88,11 @@ def reproduce(
 
 def _work(jobs: Sequence[Job], places: Places, deadline: Deadline, data_dir: Path | None) -> int:
     """Train the missing runs; return the exit code."""
-    store, console = ResultStore(places.results), _console.messages()
+    store, console = ResultStore(places.results), terminal.messages()
     missing = [job for job in jobs if store.read(job) is None]
     for path, reason in store.ignored.items():
-        _console.say("warning", f"{path}: {reason}", "bold yellow")
-    with _console.downloads() as progress:
+        terminal.say("warning", f"{path}: {reason}", "bold yellow")
+    with terminal.downloads() as progress:
         fetch_missing((job.settings.data for job in missing), data_dir, progress)
 
     def begun(job: Job) -> None:
@@ -111,12 +111,14 @@ def _work(jobs: Sequence[Job], places: Places, deadline: Deadline, data_dir: Pat
 
 def _end(paper: Paper, name: str, jobs: Sequence[Job], places: Places, smoke: bool) -> None:
     """Print the number of runs that are left, and the verdicts on the claims."""
-    console, store = _console.output(), ResultStore(places.results)
+    console, store = terminal.output(), ResultStore(places.results)
     left = [job for job in jobs if store.read(job) is None]
     if left:
         hours = _duration(sum(job.recipe.seconds for job in left))
         time_left = "" if smoke else f", about {hours}"
-        console.print(f"{len(left)} of {len(jobs)} runs are left{time_left}: {_some(left)}. The same command goes on.")
+        console.print(
+            f"{len(left)} of {len(jobs)} runs are left{time_left}: {_some(left)}. The same command continues."
+        )
     if smoke:
         ended = Counter(run.outcome.lower() for job in jobs if (run := store.read(job)) is not None)
         said = ", ".join(f"{count} {word}" for word, count in sorted(ended.items()))
@@ -131,12 +133,13 @@ def _end(paper: Paper, name: str, jobs: Sequence[Job], places: Places, smoke: bo
     for claim, verdict in verdicts.items():
         console.print(f"{claim.ljust(width)}  {verdict.status.value:<14}  {verdict.sentence}")
     counts = Counter(verdict.status for verdict in verdicts.values())
-    console.print(f"{len(verdicts)} claims: {', '.join(f'{counts[status]} {status.value}' for status in Status)}.")
+    claims = "1 claim" if len(verdicts) == 1 else f"{len(verdicts)} claims"
+    console.print(f"{claims}: {', '.join(f'{counts[status]} {status.value}' for status in Status)}.")
 
 
 def _list(paper: Paper, jobs: Sequence[Job], places: Places) -> None:
     """Print one line for each recipe, and the time that all of them take."""
-    console, store = _console.output(), ResultStore(places.results)
+    console, store = terminal.output(), ResultStore(places.results)
     states = {job.name: state_of(job, store, places) for job in jobs}
     header = ("recipe", "priority", "runs done", "a run takes", "claims", "reading")
     rows = [header]
@@ -157,7 +160,7 @@ def _list(paper: Paper, jobs: Sequence[Job], places: Places) -> None:
         if own_jobs:
             console.print(f"{priority.name.lower()}: {len(own_jobs)} runs, {_duration(left)} left on one thread")
     for path, reason in store.ignored.items():
-        _console.say("warning", f"{path}: {reason}", "bold yellow")
+        terminal.say("warning", f"{path}: {reason}", "bold yellow")
 
 
 def _priority(name: str) -> Priority:

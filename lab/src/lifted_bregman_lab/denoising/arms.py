@@ -1,4 +1,4 @@
-"""The competitors: one network, the same weights and batches, and three ways to train it."""
+"""Three ways to train one network, from the same weights and on the same batches."""
 
 from __future__ import annotations
 
@@ -16,14 +16,12 @@ from lifted_bregman.solvers.gram import GramSweepState
 
 RATE = 1e-3
 """Rate of AdamW for both arms that use it, from {1e-3, 2e-3, 3e-3, 1e-2} by back-propagation on Set12."""
-STEP_SIZE = 0.05
-"""c of the sweep, whose rate is c/(K^¼ √n)."""
 NUDGE = 0.5
 """ν of both lifted arms, the library's default."""
 
 
-def schedule(done: float) -> float:
-    """Factor of the rate after a part `done` of the time: a rise over the first 20th, then a cosine to 0."""
+def rate_share(done: float) -> float:
+    """Return the factor of the rate after a fraction `done` of the time: linear up to 1/20, then a cosine to 0."""
     return min(1.0, 20.0 * done + 0.01) * 0.5 * (1.0 + math.cos(math.pi * min(1.0, done)))
 
 
@@ -35,7 +33,7 @@ class Arm(ABC):
 
     @abstractmethod
     def step(self, noisy: Tensor, clean: Tensor, done: float) -> None:
-        """One step on a batch, after a part `done` of the time."""
+        """Make one step on a batch, after a fraction `done` of the time."""
 
 
 class BackPropagation(Arm):
@@ -48,7 +46,7 @@ class BackPropagation(Arm):
     def step(self, noisy: Tensor, clean: Tensor, done: float) -> None:
         """One step of AdamW."""
         for group in self._optimizer.param_groups:
-            group["lr"] = RATE * schedule(done)
+            group["lr"] = RATE * rate_share(done)
         self._optimizer.zero_grad()
         (0.5 * (self.model(noisy) - clean).square().sum() / len(noisy)).backward()
         self._optimizer.step()
@@ -62,12 +60,12 @@ class LiftedBackward(BackPropagation):
 
 
 class LiftedSweep(Arm):
-    """`lb.GramSweep`; the number of steps is what the time left allows at the present pace."""
+    """`lb.GramSweep`; its total number of steps is estimated from the time of the steps so far."""
 
     def __init__(self, model: nn.Module, example: Tensor) -> None:
         super().__init__(model, example)
         self._problem = lb.lift(model, loss=lb.SquaredError(), example=example)
-        self._solver = lb.GramSweep(step_size=STEP_SIZE, nudge=NUDGE)
+        self._solver = lb.GramSweep(nudge=NUDGE)
         self._state: GramSweepState | None = None
 
     def step(self, noisy: Tensor, clean: Tensor, done: float) -> None:
@@ -88,4 +86,4 @@ ARMS: Mapping[str, Callable[[nn.Module, Tensor], Arm]] = {
     "lifted backward": LiftedBackward,
     "lifted sweep": LiftedSweep,
 }
-"""By name; the first is the one that the others are compared with."""
+"""By name; the others are compared with the first."""

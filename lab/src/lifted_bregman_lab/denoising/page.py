@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lifted_bregman.reports.figures import new_figure, save_png, style
 from lifted_bregman.reports.palette import LIGHT
 from lifted_bregman_lab.denoising.arms import BASELINE
-from lifted_bregman_lab.denoising.results import BM3D, Study
+from lifted_bregman_lab.denoising.results import BM3D, DenoisingStudy
 from lifted_bregman_lab.denoising.samples import psnr, with_noise
 from lifted_bregman_lab.text import Rows, markdown
 
@@ -21,8 +21,8 @@ PIECE = 130
 """Height and width of the piece that is shown."""
 
 
-def table(study: Study) -> Rows:
-    """A row for each arm, and what to compare them with."""
+def method_rows(study: DenoisingStudy) -> Rows:
+    """Return a row for each arm, for the untrained network, the noisy pictures and BM3D."""
     baseline = next(row.mean for row in study.rows if row.arm == BASELINE)
     rows: list[tuple[str, ...]] = [
         (row.arm, f"{row.mean:.2f}", f"{row.mean - baseline:+.3f}", f"{row.seconds:.0f}", f"{row.steps:,}")
@@ -34,8 +34,8 @@ def table(study: Study) -> Rows:
     return ("", "PSNR in dB", "against back-propagation", "processor seconds", "steps"), rows
 
 
-def page(study: Study) -> str:
-    """The table as Markdown, to be included in a page."""
+def page(study: DenoisingStudy) -> str:
+    """Return the table and the settings as Markdown, for a page to include."""
     where, what = study.environment, study.settings
     line = (
         f"{what['layers']} layers of {what['filters']} filters, {what['kernel_size']} x {what['kernel_size']}: "
@@ -43,12 +43,12 @@ def page(study: Study) -> str:
         f"{what['minutes']:g} minutes of processor time for each. torch {where['torch']}, {where['processor']}, "
         "one thread."
     )
-    return f"{markdown(table(study))}\n\n{line}\n"
+    return f"{markdown(method_rows(study))}\n\n{line}\n"
 
 
 @torch.no_grad()
-def draw(study: Study, models: Mapping[str, nn.Module], test: Sequence[Tensor], path: Path) -> Path:
-    """Noisy, denoised by each arm, clean; and the PSNR of the validation pictures along the way."""
+def draw(study: DenoisingStudy, models: Mapping[str, nn.Module], test: Sequence[Tensor], path: Path) -> Path:
+    """Draw a piece noisy, denoised by each arm and clean, and the validation PSNR against processor time."""
     generator = torch.Generator().manual_seed(0)
     for clean in test[: SHOWN + 1]:
         noisy = with_noise(clean, generator)

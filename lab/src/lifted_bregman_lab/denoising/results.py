@@ -1,4 +1,4 @@
-"""What `lifted bench denoising` leaves, as one JSON file."""
+"""The results of `lifted bench denoising`, stored as one JSON file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from lifted_bregman.errors import CheckpointError
-from lifted_bregman.experiments._write import write_whole
+from lifted_bregman.experiments.files import write_whole
 
 KIND = "lifted denoising, format 1"
 BM3D = 28.57
@@ -24,7 +24,7 @@ class ArmRow:
     arm      its name
     seconds  of processor time in its steps, one thread
     steps    made in this time
-    curve    (seconds, mean PSNR of the validation pictures in dB) along the way
+    curve    (seconds, mean PSNR of the validation pictures in dB) during training
     psnr     in dB, of each test picture, after training
     """
 
@@ -41,14 +41,14 @@ class ArmRow:
 
 
 @dataclass(frozen=True)
-class Study:
+class DenoisingStudy:
     """All runs of one network.
 
     settings     of the network and the training, by name
-    environment  where it ran
+    environment  versions and processor of the run
     parameters   numbers that are trained
     noisy        PSNR of the noisy test pictures, in dB
-    untrained    that of the network before training
+    untrained    PSNR of the network before training, in dB
     rows         one for each arm
     """
 
@@ -60,19 +60,19 @@ class Study:
     rows: Sequence[ArmRow]
 
 
-def write_study(path: Path, study: Study) -> None:
-    """Writes the file, whole or not at all."""
+def write_denoising(path: Path, study: DenoisingStudy) -> None:
+    """Write the file atomically."""
     write_whole(path, (json.dumps({"kind": KIND, **asdict(study)}, indent=1) + "\n").encode())
 
 
-def read_study(path: Path) -> Study:
-    """What `write_study` wrote."""
+def read_denoising(path: Path) -> DenoisingStudy:
+    """Read the file that `write_denoising` wrote."""
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
         if entries.pop("kind") != KIND:
             raise ValueError("another kind of file")
         rows = [ArmRow(**row) for row in entries.pop("rows")]
-        return Study(**entries, rows=rows)
+        return DenoisingStudy(**entries, rows=rows)
     except OSError as error:
         raise CheckpointError(
             f"{path} cannot be read ({error.strerror}): name a file of 'lifted bench denoising'."

@@ -1,4 +1,4 @@
-"""The study: all arms in turns on one thread, each until it has used its processor time."""
+"""The study: all arms take turns on one thread, each until it has used its processor time."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from lifted_bregman._arguments import positive, whole
 from lifted_bregman.experiments.environment import environment
 from lifted_bregman.models import UnfoldedDenoiser
 from lifted_bregman_lab.denoising.arms import ARMS, Arm
-from lifted_bregman_lab.denoising.results import ArmRow, Study
+from lifted_bregman_lab.denoising.results import ArmRow, DenoisingStudy
 from lifted_bregman_lab.denoising.samples import NOISE, Patches, evaluate, psnr, with_noise
 from lifted_bregman_lab.watching import Watch
 
 TURN = 10
-"""Steps of an arm before the next one has its turn."""
+"""Steps of an arm in each turn."""
 LOOKS = 8
 """Evaluations on the validation pictures during training."""
 
 
 @dataclass(frozen=True)
 class StudySettings:
-    """The network, and how long it is trained.
+    """The network and the training time.
 
     minutes     > 0, of processor time for each arm
     layers      of the denoiser
@@ -59,7 +59,7 @@ class StudySettings:
 
 @dataclass
 class _Runner:
-    """An arm with its patches and clock."""
+    """An arm with its patches and its processor time."""
 
     name: str
     arm: Arm
@@ -70,7 +70,7 @@ class _Runner:
     curve: list[tuple[float, float]] = field(default_factory=list)
 
     def turn(self) -> None:
-        """Some steps; drawing patches is not timed."""
+        """Make `TURN` steps; drawing patches is not timed."""
         for _ in range(TURN):
             if self.seconds >= self.budget:
                 return
@@ -80,21 +80,21 @@ class _Runner:
             self.seconds += time.process_time() - start
             self.steps += 1
 
-    def look(self, pictures: Sequence[Tensor]) -> None:
-        """Evaluates when another 8th of the time is over."""
+    def evaluate_if_due(self, pictures: Sequence[Tensor]) -> None:
+        """Evaluate the arm if another 8th of its time has passed."""
         if self.seconds >= len(self.curve) * self.budget / LOOKS:
             self.curve.append((self.seconds, fmean(evaluate(self.arm.model, pictures))))
 
 
-def run_study(
+def run_denoising(
     settings: StudySettings,
     train: Sequence[Tensor],
     validation: Sequence[Tensor],
     test: Sequence[Tensor],
     watch: Watch = lambda what, part: None,
     keep: Callable[[str, nn.Module], None] = lambda name, model: None,
-) -> Study:
-    """Trains a copy of the network by every arm; `keep` is called with each trained model.
+) -> DenoisingStudy:
+    """Train a copy of the network by every arm, and call `keep` with each trained model.
 
     train, validation, test  pictures (channels, height, width)
     """
@@ -109,16 +109,16 @@ def run_study(
     noisy = fmean([psnr(with_noise(clean, generator), clean) for clean in test])
     while any(runner.seconds < budget for runner in runners):
         for runner in runners:
-            runner.look(validation)
+            runner.evaluate_if_due(validation)
             runner.turn()
         watch("training", min(runner.seconds for runner in runners) / budget)
     rows = []
     for runner in runners:
-        runner.look(validation)
+        runner.evaluate_if_due(validation)
         watch(f"evaluating {runner.name}", 1.0)
         psnrs = [round(value, 4) for value in evaluate(runner.arm.model, test)]
         curve = [(round(seconds, 2), round(value, 4)) for seconds, value in runner.curve]
         rows.append(ArmRow(runner.name, round(runner.seconds, 2), runner.steps, curve, psnrs))
         keep(runner.name, runner.arm.model)
     parameters = sum(p.numel() for p in network.parameters())
-    return Study(asdict(settings), environment(), parameters, round(noisy, 4), round(untrained, 4), rows)
+    return DenoisingStudy(asdict(settings), environment(), parameters, round(noisy, 4), round(untrained, 4), rows)

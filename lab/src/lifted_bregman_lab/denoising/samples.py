@@ -15,10 +15,10 @@ PATCH = 40
 
 
 class Patches:
-    """Batches (noisy, clean) of patches: the k-th batch is the same for everyone with the same seed.
+    """Batches (noisy, clean) of patches; the k-th batch is a function of the seed.
 
-    A patch is cut at a random place of a random picture and turned and mirrored at random, one of 8 ways.  Noise is
-    Gaussian with standard deviation σ and drawn anew.
+    A patch is cut at a random place of a random picture and turned and mirrored at random, one of 8 ways.  Each
+    patch gets new Gaussian noise of standard deviation σ.
     """
 
     def __init__(self, pictures: Sequence[Tensor], batch_size: int, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""A classifier of Fashion-MNIST that is shown MNIST: which test images are not clothes, by its energy."""
+"""Out-of-distribution detection: the energy of a Fashion-MNIST classifier on test images of both MNIST sets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def network(seed: int) -> nn.Sequential:
 
 
 def prepare(seed: int, data_dir: Path | None) -> tuple[Tensor, Tensor, Callable[[str, Tensor], Tensor], float]:
-    """Test images of both sets, the scores by name, and the processor time of the training."""
+    """Return test images of both sets, a function that scores them, and the processor time of the training."""
     fashion = data.load("fashion-mnist", data_dir=data_dir)
     digits = data.load("mnist", data_dir=data_dir)
     train = fashion.apply(data.Subset(TRAINING, seed)).train

@@ -1,4 +1,4 @@
-"""The problems: which samples a detector is fitted to, and which it is tested on."""
+"""The problems: training and test samples of a detector."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ Array = NDArray[Any]
 
 TABLES = tuple(data.TABLES)
 LARGEST = 10_000
-"""Rows of a table; of larger ones a random part of so many is taken."""
+"""The most rows of a table; larger tables are sampled at random."""
 TEST_PART = 0.3
 CLASSES = tuple(range(10))
 
 
-class Samples(NamedTuple):
-    """Samples to fit to, samples to test on, and which of the latter are abnormal."""
+class DetectionSamples(NamedTuple):
+    """Training samples, test samples, and the labels of the test samples."""
 
     train: Array
-    """(samples, features); of tables with abnormal ones among them, of pictures without."""
+    """(samples, features); a table's include abnormal ones, pictures' do not."""
     test: Array
     """(samples, features)."""
     abnormal: Array
     """(test samples,), 1 for abnormal ones."""
 
 
-def pictures(usual: int, data_dir: Path | None) -> Samples:
+def pictures(usual: int, data_dir: Path | None) -> DetectionSamples:
     """MNIST: the training images of one class, and all 10,000 test images, of which the other classes are abnormal."""
     mnist = data.load("mnist", data_dir=data_dir)
     train = mnist.train.X[mnist.train.y == usual].numpy()
-    return Samples(train, mnist.test.X.numpy(), (mnist.test.y != usual).numpy().astype(int))
+    return DetectionSamples(train, mnist.test.X.numpy(), (mnist.test.y != usual).numpy().astype(int))
 
 
-def table(name: str, seed: int, data_dir: Path | None) -> Samples:
+def table_samples(name: str, seed: int, data_dir: Path | None) -> DetectionSamples:
     """70 % of the rows to fit to, without labels, and 30 % to test on, abnormal ones in proportion, standardised."""
     X, y = data.load_table(name, data_dir=data_dir)
     if len(X) > LARGEST:
@@ -48,11 +48,11 @@ def table(name: str, seed: int, data_dir: Path | None) -> Samples:
         X, y = X[kept], y[kept]
     train, test, _, abnormal = train_test_split(X, y, test_size=TEST_PART, stratify=y, random_state=seed)
     scale = StandardScaler().fit(train)
-    return Samples(scale.transform(train), scale.transform(test), abnormal)
+    return DetectionSamples(scale.transform(train), scale.transform(test), abnormal)
 
 
 def sets_of(studies: tuple[str, ...]) -> Iterator[str]:
-    """The names of the data that studies need."""
+    """Yield the names of the data sets that the studies need."""
     if "pictures" in studies or "classifier" in studies:
         yield "mnist"
     if "classifier" in studies:

@@ -1,4 +1,4 @@
-"""What `lifted bench detection` leaves: the AUROC and the time of every detector, as one JSON file."""
+"""The results of `lifted bench detection`: AUROC and time of every detector, stored as one JSON file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lifted_bregman.errors import CheckpointError
-from lifted_bregman.experiments._write import write_whole
+from lifted_bregman.experiments.files import write_whole
 
 KIND = "lifted detection, format 1"
 
@@ -35,7 +35,7 @@ class Detection:
 
 @dataclass(frozen=True)
 class Detections:
-    """All rows, where they were computed, and by which solver."""
+    """All rows, with versions and processor of the run, and the solver."""
 
     environment: Mapping[str, str]
     solver: str
@@ -51,7 +51,7 @@ class Detections:
 
 
 def write_detections(path: Path, found: Detections) -> None:
-    """Writes the file, whole or not at all; a line for each row."""
+    """Write the file atomically, a line for each row."""
     entries = asdict(found)
     lines = ",\n".join(f"  {json.dumps(row)}" for row in entries.pop("rows"))
     head = json.dumps({"kind": KIND, **entries}, indent=1).removesuffix("\n}")
@@ -59,7 +59,7 @@ def write_detections(path: Path, found: Detections) -> None:
 
 
 def read_detections(path: Path) -> Detections:
-    """What `write_detections` wrote."""
+    """Read the file that `write_detections` wrote."""
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
         if entries.pop("kind") != KIND:

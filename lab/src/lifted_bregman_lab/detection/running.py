@@ -1,4 +1,4 @@
-"""The studies, row by row: what is stored is not computed again."""
+"""The studies, row by row; stored rows are not computed again."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from lifted_bregman_lab.watching import Watch
 STUDIES = ("pictures", "tables", "classifier")
 
 Job = tuple[str, str, int, tuple[str, ...]]
-"""Study, data, seed and the detectors whose rows are missing."""
+"""Study, data, seed and the detectors without a row."""
 
 
 def missing_rivals() -> tuple[str, ...]:
-    """The packages of the rivals that are not installed."""
+    """Return the packages of rivals that are not installed."""
     return missing_packages([PACKAGE])
 
 
 def jobs(studies: Sequence[str], seeds: int, found: Detections) -> list[Job]:
-    """What is not in `found`; rivals that are not installed are left out."""
+    """Return the jobs that `found` lacks; rivals that are not installed are left out."""
     known = {(row.study, row.data, row.detector, row.seed) for row in found.rows}
     on_tables = (LIFTED,) if missing_rivals() else TABLE_DETECTORS
     planned = {
@@ -68,7 +68,7 @@ def detect(
     stored: Detections | None = None,
     keep: Callable[[Detections], None] = lambda found: None,
 ) -> Detections:
-    """Computes the rows that are not in `stored`, and calls `keep` after each problem."""
+    """Compute the rows that `stored` lacks, and call `keep` after each problem."""
     found = stored or Detections(environment(), repr(default_solver()))
     left = jobs(studies, seeds, found)
     run = {"pictures": _pictures, "tables": _tables, "classifier": _classifier}
@@ -92,7 +92,7 @@ def _pictures(name: str, seed: int, scores: Sequence[str], data_dir: Path | None
 
 
 def _tables(name: str, seed: int, detectors: Sequence[str], data_dir: Path | None) -> Iterator[Detection]:
-    samples = problems.table(name, seed, data_dir)
+    samples = problems.table_samples(name, seed, data_dir)
     for detector in detectors:
         with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
             warnings.simplefilter("ignore")  # PyOD's, of the packages that it uses

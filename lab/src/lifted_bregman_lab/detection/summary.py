@@ -1,4 +1,4 @@
-"""What follows from the rows: means, ranks, and the tables for the console and the pages."""
+"""Means and ranks of the rows, as tables for the console and the pages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lifted_bregman_lab.detection.results import Detections
 from lifted_bregman_lab.text import Rows, count, markdown
 
 DIGITS = 4
-"""Decimals to which mean AUROC are compared: what differs by less shares a rank."""
+"""Decimals to which mean AUROCs are rounded before they are ranked."""
 
 
 def picture_rows(found: Detections) -> Rows:
@@ -65,7 +65,7 @@ def classifier_rows(found: Detections) -> Rows:
 
 
 def verdict(found: Detections) -> str:
-    """The place of the library's detector among all by average rank, as a sentence; nothing without rivals."""
+    """Return a sentence with the place of the library's detector by average rank; empty without rivals."""
     ranks = ranked(found)
     if not ranks:
         return ""
@@ -77,7 +77,7 @@ def verdict(found: Detections) -> str:
 
 
 def tables(found: Detections) -> list[tuple[str, Rows]]:
-    """The tables of the studies that have rows, each with its caption."""
+    """Return the tables of the studies that have rows, each with its caption."""
     made = {
         "pictures": ("MNIST, one class against the rest: AUROC in per cent", picture_rows),
         "tables": ("Tables: AUROC in per cent", table_rows),
@@ -91,7 +91,7 @@ def tables(found: Detections) -> list[tuple[str, Rows]]:
 
 
 def page(found: Detections, study: str) -> str:
-    """The table of one study as Markdown, to be included in a page."""
+    """Return the table of one study as Markdown, for a page to include."""
     rows = {"pictures": picture_rows, "tables": table_rows, "classifier": classifier_rows}[study](found)
     seeds = count(len({row.seed for row in found.rows if row.study == study}), "seed")
     where = found.environment

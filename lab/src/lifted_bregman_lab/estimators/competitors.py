@@ -1,6 +1,6 @@
 """The competitors, each with its defaults: the library's estimators, scikit-learn's networks, and Adam in PyTorch.
 
-All get standardised features and, where they predict numbers, standardised targets.
+All get standardised features; regressors also get standardised targets.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Array = NDArray[Any]
 
 
 class AdamNetwork(BaseEstimator):  # type: ignore[misc]
-    """The loop of a tutorial: 100 hidden ReLUs, torch's initial weights, Adam(1e-3), 100 epochs of batches of 32."""
+    """A common training loop: 100 hidden ReLUs, torch's initial weights, Adam(1e-3), 100 epochs of batches of 32."""
 
     net_: nn.Sequential
 
@@ -51,32 +51,32 @@ class AdamNetwork(BaseEstimator):  # type: ignore[misc]
 
 
 class AdamClassifier(ClassifierMixin, AdamNetwork):  # type: ignore[misc]
-    """Trained on cross-entropy."""
+    """A classifier trained on cross-entropy."""
 
     def fit(self, X: Array, y: Array) -> Self:
-        """Trains a new network."""
+        """Train a new network."""
         self.classes_, labels = np.unique(y, return_inverse=True)
         self._train(X, torch.as_tensor(labels), len(self.classes_), F.cross_entropy)
         return self
 
     def predict(self, X: Array) -> Array:
-        """The label of each sample."""
+        """Return the label of each sample."""
         labels: Array = self.classes_[self._outputs(X).argmax(1)]
         return labels
 
 
 class AdamRegressor(RegressorMixin, AdamNetwork):  # type: ignore[misc]
-    """Trained on the mean squared error."""
+    """A regressor trained on the mean squared error."""
 
     def fit(self, X: Array, y: Array) -> Self:
-        """Trains a new network."""
+        """Train a new network."""
         self.flat_ = y.ndim == 1
         Y = torch.as_tensor(y.reshape(len(y), -1), dtype=torch.float32)
         self._train(X, Y, Y.shape[1], F.mse_loss)
         return self
 
     def predict(self, X: Array) -> Array:
-        """The targets, in the shape of those of `fit`."""
+        """Return predicted targets, in the shape of those given to `fit`."""
         outputs = self._outputs(X)
         return outputs.ravel() if self.flat_ else outputs
 
@@ -88,10 +88,10 @@ COMPETITORS: Mapping[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "scikit-learn": (MLPClassifier, MLPRegressor),
     "Adam": (AdamClassifier, AdamRegressor),
 }
-"""A classifier and a regressor each, made with random_state= and nothing else."""
+"""A classifier and a regressor of each, constructed with random_state= only."""
 
 
 def competitor(name: str, classify: bool, seed: int) -> Any:
-    """The estimator in its pipeline."""
+    """Return the competitor in a pipeline that standardises features, and targets of a regressor."""
     pipeline = make_pipeline(StandardScaler(), COMPETITORS[name][not classify](random_state=seed))
     return pipeline if classify else TransformedTargetRegressor(pipeline, transformer=StandardScaler())

@@ -1,4 +1,4 @@
-"""What `lifted bench estimators` leaves: the score and the time of every fold, as one JSON file."""
+"""The results of `lifted bench estimators`: score and time of every fold, stored as one JSON file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lifted_bregman.errors import CheckpointError
-from lifted_bregman.experiments._write import write_whole
+from lifted_bregman.experiments.files import write_whole
 
 KIND = "lifted estimators, format 1"
 
@@ -34,13 +34,13 @@ class Fold:
 
     @property
     def key(self) -> tuple[str, str, int, int]:
-        """Which fit it is."""
+        """What identifies the fit."""
         return self.table, self.competitor, self.repetition, self.fold
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All folds that were fitted, where, and by which default solver."""
+    """All fitted folds, with versions and processor of the run, and the default solver."""
 
     environment: Mapping[str, str]
     solver: str
@@ -48,7 +48,7 @@ class Comparison:
 
 
 def write_comparison(path: Path, comparison: Comparison) -> None:
-    """Writes the file, whole or not at all; a line for each fold."""
+    """Write the file atomically, a line for each fold."""
     entries = asdict(comparison)
     lines = ",\n".join(f"  {json.dumps(fold)}" for fold in entries.pop("folds"))
     head = json.dumps({"kind": KIND, **entries}, indent=1).removesuffix("\n}")
@@ -56,7 +56,7 @@ def write_comparison(path: Path, comparison: Comparison) -> None:
 
 
 def read_comparison(path: Path) -> Comparison:
-    """What `write_comparison` wrote."""
+    """Read the file that `write_comparison` wrote."""
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
         if entries.pop("kind") != KIND:

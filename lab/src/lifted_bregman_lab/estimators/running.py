@@ -1,4 +1,4 @@
-"""The comparison, fold by fold: the competitors take turns, so that a busy machine troubles all of them alike."""
+"""The comparison, fold by fold: the competitors take turns, so that load on the machine affects all alike."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def compare(
     stored: Comparison | None = None,
     keep: Callable[[Comparison], None] = lambda comparison: None,
 ) -> Comparison:
-    """Fits what is not in `stored`, and calls `keep` after each table and repetition."""
+    """Fit the folds that `stored` lacks, and call `keep` after each table and repetition."""
     found = stored or Comparison(environment(), repr(default_solver()))
     missing = missing_folds(tables, repetitions, found)
     for done, (table, repetition) in enumerate(missing):
@@ -41,7 +41,7 @@ def compare(
 
 
 def missing_folds(tables: Sequence[Table], repetitions: int, stored: Comparison) -> list[tuple[Table, int]]:
-    """Table and repetition of the cross-validations that are not whole yet."""
+    """Return table and repetition of each cross-validation that lacks a fold."""
     known = {fold.key for fold in stored.folds}
     return [
         (table, repetition)
@@ -52,7 +52,7 @@ def missing_folds(tables: Sequence[Table], repetitions: int, stored: Comparison)
 
 
 def _folds(table: Table, repetition: int) -> Iterator[Fold]:
-    """Every competitor on every fold; folds of a classification hold the classes in proportion."""
+    """Fit every competitor on every fold; folds of a classification are stratified."""
     X, y = table.load()
     cut: Any = StratifiedKFold if table.classify else KFold
     for number, (train, test) in enumerate(cut(FOLDS, shuffle=True, random_state=repetition).split(X, y)):

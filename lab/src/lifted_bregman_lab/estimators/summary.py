@@ -1,4 +1,4 @@
-"""What follows from the folds: mean scores, ranks, and the tables for the console and the pages."""
+"""Mean scores and ranks of the folds, as tables for the console and the pages."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from lifted_bregman_lab.estimators.tables import TABLES
 from lifted_bregman_lab.text import Rows, markdown
 
 DIGITS = 4
-"""Decimals to which mean scores are compared: what differs by less shares a rank."""
+"""Decimals to which mean scores are rounded before they are ranked."""
 
 
 def scores(comparison: Comparison, table: str, competitor: str) -> list[float]:
-    """Of all folds."""
+    """Return the scores of all folds of a competitor on a table."""
     return [fold.score for fold in comparison.folds if (fold.table, fold.competitor) == (table, competitor)]
 
 
@@ -30,7 +30,7 @@ def ranks(comparison: Comparison) -> dict[str, list[float]]:
 
 
 def mean_ranks(comparison: Comparison) -> dict[str, float]:
-    """Averaged over the tables."""
+    """Return the mean rank of each competitor over the tables."""
     return {name: mean(own) for name, own in ranks(comparison).items() if own}
 
 
@@ -48,8 +48,8 @@ def score_rows(comparison: Comparison) -> Rows:
     return ("table", "score", *COMPETITORS), rows
 
 
-def verdict(comparison: Comparison) -> str:
-    """Whether the library's defaults are no worse than the others on average rank, as a sentence."""
+def describe_ranks(comparison: Comparison) -> str:
+    """Return a sentence that names the competitors with a better mean rank than the library's defaults, if any."""
     found = mean_ranks(comparison)
     worse = [name for name in found if found[name] < found[LIFTED]]
     others = " and ".join(name for name in found if name != LIFTED)
@@ -59,11 +59,11 @@ def verdict(comparison: Comparison) -> str:
 
 
 def page(comparison: Comparison) -> str:
-    """The table as Markdown, to be included in a page."""
+    """Return table, verdict and settings as Markdown, for a page to include."""
     where = comparison.environment
     folds = len(scores(comparison, TABLES[0].name, LIFTED))
     line = (
         f"{folds} folds of each table; default solver `{comparison.solver}`, torch {where['torch']}, "
         f"{where['processor']}, one thread."
     )
-    return "\n\n".join([markdown(score_rows(comparison)), verdict(comparison), line]) + "\n"
+    return "\n\n".join([markdown(score_rows(comparison)), describe_ranks(comparison), line]) + "\n"

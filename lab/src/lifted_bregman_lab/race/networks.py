@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -51,6 +52,15 @@ def small_cnn(classes: int) -> nn.Sequential:
     )
 
 
+def lenet(channels: int, classes: int, padding: int = 0) -> nn.Sequential:
+    """LeNet-5 with ReLU and average pooling; pictures of 32 x 32, or of 28 x 28 with a padding of 2."""
+    return nn.Sequential(
+        *(nn.Conv2d(channels, 6, 5, padding=padding), nn.ReLU(), nn.AvgPool2d(2)),
+        *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten()),
+        *dense((400, 120, 84, classes)),
+    )
+
+
 class _Residual(nn.Module):
     """x + conv(ReLU(norm(conv(x)))), after a normalisation and ReLU of x."""
 
@@ -73,6 +83,27 @@ def small_resnet(classes: int, channels: int = 32) -> nn.Sequential:
         *(_Residual(channels), nn.AvgPool2d(2), _Residual(channels), nn.AvgPool2d(2), _Residual(channels)),
         *(nn.BatchNorm2d(channels), nn.ReLU(), nn.AvgPool2d(8), nn.Flatten(), nn.Linear(channels, classes)),
     )
+
+
+class _DenseResidual(nn.Module):
+    """x + W₂ ReLU(W₁x + b₁) + b₂; W₂ is small enough that all blocks together keep the size of x."""
+
+    def __init__(self, width: int, blocks: int) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(width, width), nn.Linear(width, width)
+        nn.init.normal_(self.inner.weight, std=math.sqrt(2.0 / width))
+        nn.init.normal_(self.outer.weight, std=math.sqrt(1.0 / (width * blocks)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        moved: Tensor = self.outer(F.relu(self.inner(x)))
+        return x + moved
+
+
+def residual_dense(inputs: int, classes: int, layers: int = 128, width: int = 64) -> nn.Sequential:
+    """So many dense layers in residual blocks of two, between a layer to `width` and one to the classes."""
+    blocks = layers // 2
+    stream = (_DenseResidual(width, blocks) for _ in range(blocks))
+    return nn.Sequential(nn.Linear(inputs, width), *stream, nn.Linear(width, classes))
 
 
 class _Block(nn.Module):

@@ -111,6 +111,7 @@ class Opponent:
         name: for the command line.
         title: for readers, with the settings that are the same on all problems.
         grid: rates > 0 to choose from, in rising order; empty where nothing is tuned.
+        rates_of: the opponent whose chosen rates it takes, in place of a grid.
         make: makes the trainer of a network from rate and number of steps; None for ours, which `lb.fit` trains.
         needs: modules of optional packages.
         suits: whether it can train a network for a problem.
@@ -122,6 +123,7 @@ class Opponent:
     make: Callable[[RaceProblem, nn.Module, float, int], Trainer] | None = None
     needs: tuple[str, ...] = ()
     suits: Callable[[RaceProblem, nn.Module], bool] = lambda problem, model: True
+    rates_of: str = ""
 
 
 def _by(
@@ -185,9 +187,9 @@ OPPONENTS: dict[str, Opponent] = {
         ),
         Opponent(
             "lifted-adamw",
-            "AdamW as above with the signals of lb.lifted_backward; 5 % warm-up, cosine to 0",
-            _ADAPTIVE,
-            _lifted_signals,
+            "AdamW as above, at the same rate, with the signals of lb.lifted_backward; 5 % warm-up, cosine to 0",
+            make=_lifted_signals,
+            rates_of=REFERENCE,
             suits=lambda problem, model: not problem.code_penalty,
         ),
         _by(
@@ -242,6 +244,11 @@ OPPONENTS: dict[str, Opponent] = {
 }
 QUICK = (OURS, REFERENCE, "adam", "muon")
 """The opponents of a quick race: nothing but torch."""
+
+
+def tuned_as(name: str) -> str:
+    """The name of the opponent whose tuning gives the rates of this one."""
+    return OPPONENTS[name].rates_of or name if name in OPPONENTS else name
 
 
 def choose_opponents(names: Sequence[str]) -> tuple[Opponent, ...]:

@@ -184,8 +184,17 @@ def _classifier(name: str, data: str, hidden: tuple[int, ...], short: int, long:
     return RaceProblem(name, title, "images", load, network, CLASSES_BY_SQUARES, 100, short, long, sets=(data,))
 
 
-def _cifar(name: str, title: str, network: Callable[[RaceSamples], nn.Module]) -> RaceProblem:
-    return RaceProblem(name, title, "images", samples.cifar_10, network, CLASSES, 100, 5, 25, sets=("cifar-10",))
+def _cifar(
+    name: str, title: str, network: Callable[[RaceSamples], nn.Module], short: int = 5, long: int = 25
+) -> RaceProblem:
+    return RaceProblem(name, title, "images", samples.cifar_10, network, CLASSES, 100, short, long, sets=("cifar-10",))
+
+
+def _mnist(
+    name: str, data: str, title: str, network: Callable[[RaceSamples], nn.Module], short: int, long: int
+) -> RaceProblem:
+    load = samples.from_settings(Settings(data=data, prepare="centre"))
+    return RaceProblem(name, title, "images", load, network, CLASSES, 100, short, long, sets=(data,))
 
 
 def _gpt(name: str, data: str, title: str) -> RaceProblem:
@@ -228,8 +237,28 @@ PROBLEMS: dict[str, RaceProblem] = {
             "CIFAR-10: dense layers 3072-512-256-10",
             lambda data: nn.Sequential(nn.Flatten(), *networks.dense((3072, 512, 256, data.outputs))),
         ),
-        _cifar("cifar-cnn", "CIFAR-10: three convolutions", lambda data: networks.small_cnn(data.outputs)),
-        _cifar("cifar-resnet", "CIFAR-10: three residual blocks", lambda data: networks.small_resnet(data.outputs)),
+        _mnist(
+            "mnist-lenet",
+            "mnist",
+            "MNIST: LeNet-5",
+            lambda data: nn.Sequential(nn.Unflatten(1, (1, 28, 28)), *networks.lenet(1, data.outputs, padding=2)),
+            *(3, 15),
+        ),
+        _cifar("cifar-lenet", "CIFAR-10: LeNet-5", lambda data: networks.lenet(3, data.outputs)),
+        _cifar("cifar-cnn", "CIFAR-10: three convolutions", lambda data: networks.small_cnn(data.outputs), 3, 15),
+        _cifar(
+            "cifar-resnet",
+            "CIFAR-10: three residual blocks",
+            lambda data: networks.small_resnet(data.outputs),
+            *(2, 10),
+        ),
+        _mnist(
+            "residual-128",
+            "mnist-5k",
+            "mnist-5k: 128 dense layers of 64 in residual blocks",
+            lambda data: networks.residual_dense(data.X.shape[1], data.outputs),
+            *(10, 50),
+        ),
         _gpt("shakespeare", "tiny-shakespeare", "Tiny Shakespeare: a GPT, 4 layers, 4 heads, 128 features, context 64"),
     )
 }

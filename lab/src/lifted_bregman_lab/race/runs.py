@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from lifted_bregman._generators import named_generator
 from lifted_bregman.errors import LiftedBregmanError
 from lifted_bregman.solvers import Callback, Outcome, Result, Run, Solver
-from lifted_bregman.solvers._batches import epoch_order
+from lifted_bregman.solvers.batches import epoch_order
 from lifted_bregman.training import fit
 from lifted_bregman_lab.race.opponents import Opponent
 from lifted_bregman_lab.race.problems import RaceProblem

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lifted_bregman.errors import CheckpointError
-from lifted_bregman.experiments._write import write_whole
+from lifted_bregman.experiments.files import write_whole
 
 KIND = "lifted race row, format 2"
 Row = dict[str, Any]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from lifted_bregman_lab.race.opponents import OPPONENTS, OURS
+from lifted_bregman_lab.race.opponents import OPPONENTS, OURS, Opponent
 from lifted_bregman_lab.race.problems import BUDGETS, PROBLEMS, Budget
 from lifted_bregman_lab.race.running import CRITERIA
 from lifted_bregman_lab.race.store import Row
@@ -86,14 +86,15 @@ def race_markdown(rows: Iterable[Row]) -> str:
     parts = [f"{caption}\n\n{markdown(table)}\n" for caption, table in race_tables(rows)]
     used = dict.fromkeys(row["opponent"] for row in rows if row["part"] == "race")
     methods: list[tuple[str, ...]] = [
-        (name, OPPONENTS[name].title, _grid(OPPONENTS[name].grid)) for name in OPPONENTS if name in used
+        (name, OPPONENTS[name].title, _rates(OPPONENTS[name])) for name in OPPONENTS if name in used
     ]
     parts.append(f"The opponents and their grids.\n\n{markdown((('opponent', 'method', 'rates'), methods))}\n")
     return "\n".join(parts)
 
 
-def _grid(rates: tuple[float, ...]) -> str:
-    return ", ".join(f"{rate:g}" for rate in rates) or "-"
+def _rates(opponent: Opponent) -> str:
+    grid = ", ".join(f"{rate:g}" for rate in opponent.grid)
+    return grid or (f"those of {opponent.rates_of}" if opponent.rates_of else "-")
 
 
 def _number(value: float, form: str) -> str:

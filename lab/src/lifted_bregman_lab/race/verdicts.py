@@ -8,7 +8,7 @@ from typing import Literal
 
 import pandas as pd
 
-from lifted_bregman_lab.race.opponents import REFERENCE
+from lifted_bregman_lab.race.opponents import REFERENCE, tuned_as
 from lifted_bregman_lab.race.problems import Budget
 from lifted_bregman_lab.race.running import CRITERIA, best_rates
 from lifted_bregman_lab.race.store import Row, final
@@ -36,9 +36,10 @@ def chosen_rows(rows: Iterable[Row], budget: Budget) -> dict[str, list[Row]]:
     chosen: dict[str, dict[tuple[str, str, int], Row]] = {criterion: {} for criterion in JUDGED}
     for row in races:
         run = row["problem"], row["opponent"]
+        tuned = row["problem"], tuned_as(row["opponent"])
         for criterion, kept in chosen.items():
             by = "error" if criterion == "error" else "loss"
-            if run not in rates or row["rate"] == rates[run][by]:
+            if tuned not in rates or row["rate"] == rates[tuned][by]:
                 kept[*run, row["seed"]] = row  # of several the last one counts
     return {criterion: list(kept.values()) for criterion, kept in chosen.items()}
 
@@ -59,7 +60,7 @@ def _value(row: Row, criterion: str) -> float:
     return math.inf if row["loss"] is None else float(row["seconds"] / row["reference_seconds"])
 
 
-def compare(ours: Sequence[float], rival: Sequence[float]) -> Verdict | None:
+def compare_seeds(ours: Sequence[float], rival: Sequence[float]) -> Verdict | None:
     """Whether we win against a rival, by values of the same seeds of which smaller is better.
 
     A win needs mean(d) √n >= 3.09 σ > or = 0 for the differences d = rival - ours, with their standard deviation σ
@@ -81,13 +82,13 @@ def compare(ours: Sequence[float], rival: Sequence[float]) -> Verdict | None:
 
 
 def verdicts(found: pd.DataFrame, ours: str) -> pd.DataFrame:
-    """The verdict of `compare` by "criterion", "problem" and "rival", over the seeds that both have."""
+    """The verdict of `compare_seeds` by "criterion", "problem" and "rival", over the seeds that both have."""
     lines = []
     for (criterion, problem), group in found.groupby(["criterion", "problem"], sort=False):
         table = group.pivot(index="seed", columns="opponent", values="value")
         for rival in table.columns.drop(ours, errors="ignore") if ours in table else ():
             both = table[[ours, rival]].dropna()
-            lines.append((criterion, problem, rival, compare(list(both[ours]), list(both[rival]))))
+            lines.append((criterion, problem, rival, compare_seeds(list(both[ours]), list(both[rival]))))
     return pd.DataFrame(lines, columns=["criterion", "problem", "rival", "verdict"])
 
 

@@ -11,11 +11,12 @@ from lifted_bregman_lab.reproduction.claims import (
     Less,
     Near,
     NotApplicable,
+    Quoted,
     Rule,
     Status,
     Verdict,
 )
-from lifted_bregman_lab.reproduction.paper import Paper, Reading, choose_paper, find_papers
+from lifted_bregman_lab.reproduction.paper import Cause, Paper, Reading, choose_paper, find_papers
 from lifted_bregman_lab.reproduction.recipe import Job, Priority, Recipe
 from lifted_bregman_lab.reproduction.running import Deadline, JobState, Places, plan, state_of, work_through
 from lifted_bregman_lab.reproduction.store import Evidence, RecipeRun, ResultStore, read_run
@@ -23,6 +24,7 @@ from lifted_bregman_lab.reproduction.store import Evidence, RecipeRun, ResultSto
 __all__ = [
     "All",
     "Between",
+    "Cause",
     "Claim",
     "Counted",
     "Deadline",
@@ -35,6 +37,7 @@ __all__ = [
     "Paper",
     "Places",
     "Priority",
+    "Quoted",
     "Reading",
     "Recipe",
     "RecipeRun",

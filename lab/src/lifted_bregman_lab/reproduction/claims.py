@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import Enum
@@ -20,6 +21,10 @@ class Status(Enum):
 
     REPRODUCED = "reproduced"
     NOT_REPRODUCED = "not reproduced"
+    UNDECIDED = "undecided"
+    """A bound lies within two standard errors of the mean over seeds."""
+    ERRATUM = "erratum"
+    """The paper prints a number that contradicts its own settings."""
     NOT_APPLICABLE = "not applicable"
     NOT_RUN = "not run yet"
 
@@ -47,7 +52,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Rule(ReadsRuns, ABC):
-    """A condition on means over seeds."""
+    """A condition on means over seeds.
+
+    With two seeds or more it is undecided where a bound lies within two standard errors of the mean, on either side.
+    """
 
     @property
     def required(self) -> str:
@@ -83,7 +91,8 @@ class Near(Rule):
     def judge(self, evidence: Evidence) -> Verdict:
         values = self.quantity.values(evidence)
         brief, good = _mean(values), abs(values.mean() - self.value) <= self.tolerance
-        return _verdict(good, values, f"{brief}; published {self.value:g}, allowed ±{self.tolerance:g}", brief)
+        status = _decide(good, values, self.value - self.tolerance, self.value + self.tolerance)
+        return _verdict(status, values, f"{brief}; published {self.value:g}, allowed ±{self.tolerance:g}", brief)
 
 
 @dataclass(frozen=True)
@@ -111,7 +120,8 @@ class Between(Rule):
         values = self.quantity.values(evidence)
         low, high, mean = self.low, self.high, values.mean()
         brief, good = _mean(values), (low is None or mean >= low) and (high is None or mean <= high)
-        return _verdict(good, values, f"{self.what} is {brief}, and has to be {self.required}", brief)
+        status = _decide(good, values, *(bound for bound in (low, high) if bound is not None))
+        return _verdict(status, values, f"{self.what} is {brief}, and has to be {self.required}", brief)
 
 
 @dataclass(frozen=True)
@@ -132,8 +142,9 @@ class Less(Rule):
 
     def judge(self, evidence: Evidence) -> Verdict:
         left, right = paired(self.left, self.right, evidence)
-        one, other, good = _mean(left), _mean(right), left.mean() < right.mean()
-        return _verdict(good, left, f"{self.left_name} {one}, {self.right_name} {other}", f"{one} against {other}")
+        one, other = _mean(left), _mean(right)
+        status = _decide(left.mean() < right.mean(), left - right, 0.0)
+        return _verdict(status, left, f"{self.left_name} {one}, {self.right_name} {other}", f"{one} against {other}")
 
 
 @dataclass(frozen=True)
@@ -150,17 +161,21 @@ class All(Rule):
 
     def judge(self, evidence: Evidence) -> Verdict:
         verdicts = [rule.judge(evidence) for rule in self.rules]
-        holds = [verdict.sentence for verdict in verdicts if verdict.status is Status.REPRODUCED]
-        fails = [verdict.sentence for verdict in verdicts if verdict.status is not Status.REPRODUCED]
-        listed = (("does not hold", fails), ("holds", holds))
-        sentence = ". ".join(f"{word}: {'. '.join(sentences)}" for word, sentences in listed if sentences)
-        seeds = min(verdict.seeds for verdict in verdicts)
-        return Verdict(_status(not fails), sentence, f"{len(holds)} of {len(verdicts)} hold", seeds=seeds)
+        found = {
+            status: [verdict.sentence for verdict in verdicts if verdict.status is status]
+            for status in (Status.NOT_REPRODUCED, Status.UNDECIDED, Status.REPRODUCED)
+        }
+        words = ("does not hold", "is undecided", "holds")
+        listed = [(word, sentences) for word, sentences in zip(words, found.values(), strict=True) if sentences]
+        status = next(status for status, sentences in found.items() if sentences)
+        sentence = ". ".join(f"{word}: {'. '.join(sentences)}" for word, sentences in listed)
+        brief = f"{len(found[Status.REPRODUCED])} of {len(verdicts)} hold"
+        return Verdict(status, sentence, brief, seeds=min(verdict.seeds for verdict in verdicts))
 
 
 @dataclass(frozen=True)
 class Counted(Rule):
-    """A whole number that follows from the settings alone: no run is needed.
+    """A whole number that follows from the settings alone: no run is needed, and another one in print is an erratum.
 
     published  the number in the paper
     computed   the number that follows
@@ -178,7 +193,8 @@ class Counted(Rule):
     def judge(self, evidence: Evidence) -> Verdict:
         brief = f"{self.computed:,}"
         sentence = f"{self.what}: {brief}; published {self.published:,}"
-        return Verdict(_status(self.computed == self.published), sentence, brief, float(self.computed))
+        status = Status.REPRODUCED if self.computed == self.published else Status.ERRATUM
+        return Verdict(status, sentence, brief, float(self.computed))
 
 
 @dataclass(frozen=True)
@@ -204,6 +220,27 @@ class NotApplicable(Rule):
 
 
 @dataclass(frozen=True)
+class Quoted(Rule):
+    """A number that the paper quotes from other work, without settings: it stands beside ours and is not judged.
+
+    quantity  ours
+    value     the published number
+    reason    where it comes from
+    """
+
+    quantity: Quantity
+    value: float
+    reason: str
+
+    @property
+    def required(self) -> str:
+        return f"{self.value:.10g}, quoted"
+
+    def judge(self, evidence: Evidence) -> Verdict:
+        return Verdict(Status.NOT_APPLICABLE, self.reason)
+
+
+@dataclass(frozen=True)
 class Claim(ReadsRuns):
     """One number or finding of a paper.
 
@@ -213,6 +250,7 @@ class Claim(ReadsRuns):
         statement: the paper's statement, in our words.
         rule: the condition for the claim to hold.
         why: the reason for the rule, its tolerance or its bound.
+        same_as: the name of the claim that states the same fact; empty for the first or only one.
     """
 
     name: str
@@ -220,6 +258,12 @@ class Claim(ReadsRuns):
     statement: str
     rule: Rule
     why: str
+    same_as: str = ""
+
+    @property
+    def fact(self) -> str:
+        """The name of the first claim that states its fact."""
+        return self.same_as or self.name
 
     def verdict(self, evidence: Evidence) -> Verdict:
         """The verdict of the stored runs."""
@@ -231,13 +275,19 @@ class Claim(ReadsRuns):
             return Verdict(Status.NOT_RUN, f"there is no finished run of {missing}")
 
 
-def _verdict(good: bool, values: pd.Series, sentence: str, brief: str) -> Verdict:
+def _verdict(status: Status, values: pd.Series, sentence: str, brief: str) -> Verdict:
     """The verdict by the mean of `values`, one for each seed; the sentence ends with the number of seeds."""
     seeds = len(values)
-    return Verdict(_status(good), f"{sentence}; {count(seeds, 'seed')}", brief, values.mean(), spread(values), seeds)
+    return Verdict(status, f"{sentence}; {count(seeds, 'seed')}", brief, values.mean(), spread(values), seeds)
 
 
-def _status(good: bool) -> Status:
+def _decide(good: bool, values: pd.Series, *bounds: float) -> Status:
+    """Whether the mean of `values` is `good`; undecided where |mean - bound| < 2 s / √n for one of the bounds."""
+    deviation = spread(values)
+    if deviation is not None:
+        error = deviation / math.sqrt(len(values))
+        if any(abs(values.mean() - bound) < 2.0 * error for bound in bounds):
+            return Status.UNDECIDED
     return Status.REPRODUCED if good else Status.NOT_REPRODUCED
 
 

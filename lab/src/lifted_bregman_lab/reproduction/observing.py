@@ -15,7 +15,7 @@ from lifted_bregman.experiments.run_data import Pair, RunData
 from lifted_bregman.problem import LiftedProblem, energies
 from lifted_bregman.problem.blocks import code_layer, hidden_layers
 from lifted_bregman.solvers import Batch, Callback, Run
-from lifted_bregman.solvers._loop import Diverged
+from lifted_bregman.solvers.outcome import Diverged
 from lifted_bregman.training.inputs import read_inputs
 from lifted_bregman_lab.reproduction.packing import CODE, PARTS, SHOWN, pack, pack_code
 
@@ -26,11 +26,11 @@ KEPT = ("epoch", "step", "seconds", "inner_iterations", "objective", "loss", "sp
 
 
 @no_graph
-def measured(problem: LiftedProblem, data: Batch, classify: bool) -> dict[str, float]:
+def measured(problem: LiftedProblem, data: Batch, classify: bool, code: int) -> dict[str, float]:
     """The nested network on `data`.
 
-    "objective" with penalties and "loss" without, means over samples; "sparsity", the fraction of exact zeros in the
-    middle hidden layer; with `classify` "accuracy".  For each hidden layer l, in per cent: "linear_l", the pairs
+    "objective" with penalties and "loss" without, means over samples; "sparsity", the fraction of exact zeros in
+    hidden layer `code`; with `classify` "accuracy".  For each hidden layer l, in per cent: "linear_l", the pairs
     (sample, unit) with σ(z) = z, for ReLU z >= 0, and "always_linear_l", the units for which that holds on all samples.
     """
     sums = dict.fromkeys(("objective", "loss", "sparsity", "accuracy"), 0.0)
@@ -38,10 +38,10 @@ def measured(problem: LiftedProblem, data: Batch, classify: bool) -> dict[str, f
     linear: dict[int, Tensor] = {}  # on how many samples each unit is
     for piece in _pieces(data):
         point = problem.forward_point(piece.X, piece.Y, piece.weights)
-        share, code = len(piece) / len(data), point.x[code_layer(depth)]
+        share, codes = len(piece) / len(data), point.x[code]
         sums["objective"] += share * float(energies.objective(problem, point))
         sums["loss"] += share * float(problem.loss.per_sample(point.z(depth), piece.Y).mean())
-        sums["sparsity"] += share * (1.0 - int(code.count_nonzero()) / code.numel())
+        sums["sparsity"] += share * (1.0 - int(codes.count_nonzero()) / codes.numel())
         if classify:
             hits = point.z(depth).argmax(1) == piece.Y.argmax(1)
             sums["accuracy"] += share * int(hits.count_nonzero()) / len(piece)
@@ -56,17 +56,21 @@ def measured(problem: LiftedProblem, data: Batch, classify: bool) -> dict[str, f
 
 
 class Observer(Callback):
-    """Adds what `measured` finds on both parts to every row of the history, on the network of `problem`."""
+    """Adds what `measured` finds on both parts to every row of the history, on the network of `problem`.
 
-    def __init__(self, problem: LiftedProblem, train: Pair, validation: Pair) -> None:
+    code  the hidden layer that is the code; None for the middle one
+    """
+
+    def __init__(self, problem: LiftedProblem, train: Pair, validation: Pair, code: int | None = None) -> None:
         inputs, held_out = read_inputs(problem, train), read_inputs(problem, validation, "validation")
         self.problem, self.classify = problem, inputs.labels
+        self.code = code_layer(problem.depth) if code is None else code
         self.train, self.validation = inputs.batch(problem), held_out.batch(problem)
 
     def recorded(self, run: Run, row: dict[str, float]) -> None:
         counted = run.problem.work.as_dict()
-        row |= measured(self.problem, self.train, self.classify)
-        reached = measured(self.problem, self.validation, self.classify)
+        row |= measured(self.problem, self.train, self.classify, self.code)
+        reached = measured(self.problem, self.validation, self.classify, self.code)
         row |= {f"validation_{name}": value for name, value in reached.items() if not name.startswith("always")}
         for name, value in kept(row).items():
             if not math.isfinite(value):
@@ -126,7 +130,7 @@ def take_pictures(observer: Observer, data: RunData) -> dict[str, Any]:
         for name, X in zip(SHOWN, (piece.X, piece.Y, problem.model(piece.X)), strict=True):
             levels = preparation.undo(X).clamp(0.0, 1.0).mul(255.0).round()
             found[f"{part}_{name}"] = pack(levels.to(torch.uint8).numpy())
-    code = problem.forward_state(observer.train.slice(0, 1).X, check=False)[code_layer(problem.depth)][0]
+    code = problem.forward_state(observer.train.slice(0, 1).X, check=False)[observer.code][0]
     return found | {CODE: pack_code(code.numpy())}
 
 

@@ -24,25 +24,43 @@ class Reading:
     """A paper's experiments in another reading of its text, by which its claims can be judged as well.
 
     Args:
-        title: in words that go on from "Read with".
+        title: in words that follow "Read with".
         recipes: the name of the recipe that stands for each of the main reading, its own where nothing changes.
         silent: names of claims that say nothing in it, such as one about a layer that its networks do not have.
+        base: the reading from which it differs in one choice; None for the main reading.
     """
 
     title: str
     recipes: Mapping[str, str]
     silent: frozenset[str] = frozenset()
+    base: Reading | None = None
 
     def verdict(self, claim: Claim, evidence: Evidence) -> Verdict | None:
-        """The verdict by the same rule; None unless its runs all have counterparts here, some of which are others.
+        """The verdict by the same rule; None unless its runs all have counterparts here, some unlike those of `base`.
 
         None too for a claim that says nothing here.
         """
-        if not set(claim.recipes) <= set(self.recipes) or all(self.recipes[name] == name for name in claim.recipes):
+        if not set(claim.recipes) <= set(self.recipes) or claim.name in self.silent:
             return None
-        if claim.name in self.silent:
+        before = {} if self.base is None else self.base.recipes
+        if all(self.recipes[name] == before.get(name, name) for name in claim.recipes):
             return None
         return claim.verdict(evidence.standing_for(self.recipes))
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A reason why claims are not reproduced.
+
+    Args:
+        title: in a few words.
+        text: the evidence for it, in a sentence or two.
+        claims: the names of claims that it may concern; those that are reproduced are left out of the report.
+    """
+
+    title: str
+    text: str
+    claims: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -57,6 +75,8 @@ class Paper:
         exhibits: the tables and figures of the report, in its order.
         notes: attempts where a claim was not reproduced, by the claim's name.
         readings: other readings of whole experiments; the verdicts are those of the main one.
+        causes: reasons why claims are not reproduced, each claim in one at most.
+        decided_later: what was decided after results had been seen, each in whole sentences.
     """
 
     name: str
@@ -66,6 +86,8 @@ class Paper:
     exhibits: tuple[Exhibit, ...] = ()
     notes: Mapping[str, str] = field(default_factory=dict)
     readings: tuple[Reading, ...] = ()
+    causes: tuple[Cause, ...] = ()
+    decided_later: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         recipes, claims = [one.name for one in self.recipes], [one.name for one in self.claims]
@@ -86,6 +108,13 @@ class Paper:
         for exhibit in self.exhibits:
             _require_known(f"the exhibit '{exhibit.figure}' shows the recipe", exhibit.recipes, recipes)
         _require_known("there is a note on the claim", self.notes, claims)
+        first = [claim.name for claim in self.claims if not claim.same_as]
+        for claim in self.claims:
+            _require_known(f"the claim '{claim.name}' states the same fact as", filter(None, [claim.same_as]), first)
+        explained = [name for cause in self.causes for name in cause.claims]
+        _require_known("there is a cause for the claim", explained, claims)
+        for name in _repeated(explained):
+            raise SettingError(f"the claim '{name}' of '{self.name}' has two causes: choose one.")
 
     @property
     def figures(self) -> tuple[str, ...]:

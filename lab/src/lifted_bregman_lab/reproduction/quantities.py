@@ -194,6 +194,19 @@ class Ratio(Quantity):
 
 
 @dataclass(frozen=True)
+class Smallest(Quantity):
+    """The smallest of several quantities of the same seed."""
+
+    quantities: tuple[Quantity, ...]
+
+    def values(self, evidence: Evidence) -> pd.Series:
+        found = pd.concat([one.values(evidence) for one in self.quantities], axis=1, join="inner")
+        if found.empty:
+            raise Missing(" and ".join(self.recipes))
+        return found.min(axis=1)
+
+
+@dataclass(frozen=True)
 class Scaled(Quantity):
     """offset + factor · quantity, for other units."""
 

@@ -42,10 +42,12 @@ class Recipe:
         figures: the tables and figures that it belongs to.
         seconds: about the time of the run on one thread; > 0.
         priority: `CORE` or `READINGS`; the seeds of a core recipe follow by themselves.
+        repeated: whether a reading is run with as many seeds as a core recipe.
         reading: how the paper was read where it leaves a choice, in a sentence.
         relaxed: makes the problem that is trained in place of the lifted one, on the same parameters; None for the
             lifted problem itself.  Measurements are always of the network of the lifted problem.
         pictures: whether a few outputs and a code are stored, which needs images as targets.
+        code_layer: the hidden layer that is the code, with its penalty; None for the middle one.
     """
 
     name: str
@@ -58,6 +60,8 @@ class Recipe:
     reading: str = ""
     relaxed: Callable[[LiftedProblem], LiftedProblem] | None = None
     pictures: bool = False
+    repeated: bool = False
+    code_layer: int | None = None
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", self.name):
@@ -73,8 +77,8 @@ class Recipe:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """0 for a reading; of a core recipe 3, or 5 where a run takes under ten minutes."""
-        if self.priority is Priority.READINGS:
+        """0 to 2 for a core or repeated recipe, 0 to 4 where a run takes under ten minutes; else 0 alone."""
+        if self.priority is Priority.READINGS and not self.repeated:
             return (0,)
         return tuple(range(_SEEDS_OF_SHORT_RUNS if self.seconds < _SHORT else _SEEDS))
 

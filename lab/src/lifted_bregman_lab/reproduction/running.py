@@ -17,6 +17,8 @@ from lifted_bregman.experiments.build import build_problem
 from lifted_bregman.experiments.environment import commit, environment, threads
 from lifted_bregman.experiments.run_data import RunData, load_data
 from lifted_bregman.experiments.settings import Settings
+from lifted_bregman.penalties import L1
+from lifted_bregman.problem import LiftedProblem, lift
 from lifted_bregman.solvers import Callback, Outcome, Run
 from lifted_bregman.training import fit
 from lifted_bregman.training.callbacks import Checkpoint, Progress
@@ -39,7 +41,7 @@ class JobState(Enum):
     DONE = "done"
     STARTED = "started"
     MISSING = "missing"
-    BUSY = "another process is at it"
+    BUSY = "running in another process"
 
 
 @dataclass(frozen=True)
@@ -156,8 +158,8 @@ def _train(job: Job, folder: Path, deadline: Deadline, console: Console) -> Reci
     settings, recipe = job.settings, job.recipe
     data = load_job_data(settings)
     assert data.validation is not None
-    problem = build_problem(settings, data.inputs, data.outputs)
-    observer = Observer(problem, data.train, data.validation)
+    problem = build_job_problem(job, data)
+    observer = Observer(problem, data.train, data.validation, recipe.code_layer)
     saver = Checkpoint(every_epochs=_NEVER, every_seconds=_SAVE_SECONDS, monitor="objective")
     result = fit(
         problem if recipe.relaxed is None else recipe.relaxed(problem),
@@ -189,6 +191,16 @@ def _train(job: Job, folder: Path, deadline: Deadline, console: Console) -> Reci
         {} if diverged else final_measures(observer, data),
         take_pictures(observer, data) if recipe.pictures and job.seed == 0 and not diverged else {},
     )
+
+
+def build_job_problem(job: Job, data: RunData) -> LiftedProblem:
+    """The lifted problem of a job; the penalty of its settings is that of the code."""
+    settings, code_layer = job.settings, job.recipe.code_layer
+    problem = build_problem(settings, data.inputs, data.outputs)
+    if code_layer is None:
+        return problem
+    assert settings.code_penalty is not None
+    return lift(problem.model, loss=problem.loss, penalties={code_layer: L1(settings.code_penalty)})
 
 
 def load_job_data(settings: Settings) -> RunData:

@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from lifted_bregman.errors import CheckpointError
-from lifted_bregman.experiments._write import write_whole
+from lifted_bregman.experiments.files import write_whole
 from lifted_bregman.experiments.settings import Settings
 from lifted_bregman.experiments.settings_file import to_entries
 from lifted_bregman.solvers import Outcome
@@ -94,7 +94,11 @@ class RecipeRun:
 def job_entries(job: Job) -> dict[str, Any]:
     """The settings that define the job's run, as plain entries."""
     entries = {name: value for name, value in to_entries(job.settings).items() if name not in _NOT_HASHED}
-    return entries if job.recipe.relaxed is None else entries | {"relaxed": job.recipe.relaxed.__name__}
+    if job.recipe.relaxed is not None:
+        entries["relaxed"] = job.recipe.relaxed.__name__
+    if job.recipe.code_layer is not None:
+        entries["code_layer"] = job.recipe.code_layer
+    return entries
 
 
 def settings_hash(entries: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What is measured: a solver, a network and a batch, with one process and with two."""
+"""The cases: a solver, a network and a batch, for one process and for two."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from lifted_bregman.solvers import (
 from lifted_bregman.solvers.baselines import SGD
 
 MICRO_BATCHES = 4
-"""Of the pipelined sweeps."""
+"""Number of parts of a batch in pipelined sweeps."""
 
 
 class Use(Enum):
-    """What `lab/scripts/cluster_model.py` does with a measurement."""
+    """The use of a measurement in `lab/scripts/cluster_model.py`."""
 
     CALIBRATE = "its inputs are fitted to it"
     CHECK = "its prediction is compared with it"
@@ -42,7 +42,7 @@ class Case:
     width      m units
     samples    n of the whole batch
     use        in the model of clusters
-    goal       the speed-up that two processes are to have; None where there is no such goal
+    goal       the speed-up required of two processes; None for none
     """
 
     algorithm: str
@@ -55,17 +55,17 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Unlike that of any other case."""
+        """The name of the case, unique among all cases."""
         return f"{self.algorithm}, {self.shared}, {self.depth} x {self.width}, {self.samples}"
 
     @property
     def parallel(self) -> Parallel:
-        """The two processes; one waits while the other works alone."""
+        """The two processes."""
         data, layer = (2, 1) if self.shared == "data" else (1, 2)
         return Parallel(data, layer, timeout=600.0, restarts=0)
 
     def solver(self) -> Solver[Any]:
-        """A new one."""
+        """Return a new solver."""
         return ALGORITHMS[self.algorithm]()
 
 

@@ -1,4 +1,4 @@
-"""What the two worker processes do: the steps of a case in turns, and messages alone."""
+"""The work of the two worker processes: the steps of a case in turns, and messages alone."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from lifted_bregman.graph import Links
 from lifted_bregman.losses import SquaredError
 from lifted_bregman.problem import LiftedProblem, lift
 from lifted_bregman.solvers import Batch, Run
-from lifted_bregman.training._company import Company, Joined
+from lifted_bregman.training.ranks import RunRanks, WorldRanks
 from lifted_bregman_lab.scale.cases import Case
 
-_CACHE = 2**26  # bytes, more than processors keep at hand
+_CACHE = 2**26  # bytes, more than the caches of processors
 
 ALONE, BESIDE, SHARED = "alone", "beside", "shared"
-"""The turns: one process alone; both at once, each for itself, which is what the machine gives; both together."""
+"""The turns: one process alone; both at once on work of their own, the machine's limit; both on shared work."""
 
 
 @dataclass(frozen=True)
 class MeasureCase:
     """Times a case, in each of two workers.
 
-    rounds   in each of which every turn comes once, in an order that alternates
-    seconds  of a turn, about; it has at least one step
+    rounds   each has every turn once, in alternating order
+    seconds  approximate length of a turn, which has at least one step
     """
 
     case: Case
@@ -44,12 +44,12 @@ class MeasureCase:
     seconds: float
 
     def __call__(self) -> dict[str, Any]:
-        """Seconds of a step for each turn and round, and what a step sends: in rank 0, which took the longest."""
+        """Return seconds of a step for each turn and round, by the slower process, and what a step sends."""
         with join(self.case.parallel) as world:
             return self._measure(world)
 
     def _measure(self, world: World) -> dict[str, Any]:
-        own, together = _repeated_step(self.case, Company()), _repeated_step(self.case, Joined(world))
+        own, together = _repeated_step(self.case, RunRanks()), _repeated_step(self.case, WorldRanks(world))
 
         def nothing() -> None:
             pass
@@ -74,7 +74,7 @@ class MeasureCase:
 
 @dataclass(frozen=True)
 class MeasureLinks:
-    """Times messages of several sizes between two workers: sums over both, and rows from one to the other."""
+    """Times messages of several sizes between two workers: all-reduced sums, and rows sent point to point."""
 
     sizes: tuple[int, ...]
     """Bytes."""
@@ -105,27 +105,27 @@ class MeasureLinks:
                 for name, function, ways in (("sum", shard.all_sum, 1), ("rows", there_and_back, 2)):
                     times = []
                     for _ in range(self.rounds + 1):
-                        cache.add_(1.0)  # a message comes from memory, as in a step
+                        cache.add_(1.0)  # evicts the message from the caches, as a step does
                         times.append(_seconds(partial(function, rows), 1, world) / ways)
                     found[name].append((size, median(times[1:])))
             return found
 
 
 class _RepeatedStep:
-    """A run whose only batch is stepped over and over, as `Run` does it."""
+    """Repeats the step of a `Run` on its only batch."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
 
     def __call__(self) -> None:
-        self.run.batch, self.run._batches = 0, None
-        self.run._step()
+        self.run.start_epoch(1)
+        self.run.take_step()
         self.run.agreement.stop(None)
 
 
-def _repeated_step(case: Case, others: Company) -> _RepeatedStep:
+def _repeated_step(case: Case, others: RunRanks) -> _RepeatedStep:
     problem, data = _problem(case)
-    solver = others.engage(case.solver())
+    solver = others.with_workers(case.solver())
     run = Run(
         problem,
         solver,
@@ -140,7 +140,7 @@ def _repeated_step(case: Case, others: Company) -> _RepeatedStep:
 
 
 def _problem(case: Case) -> tuple[LiftedProblem, Batch]:
-    """The network, with weights that keep the size of signals, and one batch of made-up samples."""
+    """Return the network, with weights that preserve the size of signals, and one batch of random samples."""
     torch.manual_seed(0)
     modules: list[nn.Module] = []
     for _ in range(case.depth):
@@ -153,7 +153,7 @@ def _problem(case: Case) -> tuple[LiftedProblem, Batch]:
 
 
 def _seconds(turn: Callable[[], object], steps: int, world: World) -> float:
-    """What a step took, in the process in which it took longest; all begin together."""
+    """Return the seconds of a step in the slowest process; all start at a barrier."""
     dist.barrier(world.data if world.layer is None else world.layer)
     started = time.perf_counter()
     for _ in range(steps):
@@ -169,6 +169,6 @@ def _of_all(number: float, world: World) -> list[float]:
 
 
 def _counts(run: Run) -> tuple[int, int]:
-    """Bytes and messages that this process has sent, as far as they are counted."""
+    """Return bytes and messages that this process has sent, 0 where they are not counted."""
     counted = run.border if run.partition.count > 1 else run.ranks
     return getattr(counted, "sent", 0), getattr(counted, "messages", 0)

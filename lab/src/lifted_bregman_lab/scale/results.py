@@ -1,4 +1,4 @@
-"""What `lifted bench scale` leaves: every time of every turn, as one JSON file."""
+"""The results of `lifted bench scale`: the times of all turns, stored as one JSON file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lifted_bregman.errors import CheckpointError
-from lifted_bregman.experiments._write import write_whole
+from lifted_bregman.experiments.files import write_whole
 from lifted_bregman_lab.scale.cases import Case, Use
 
 KIND = "lifted scale, format 1"
@@ -27,15 +27,15 @@ class Measured:
 
 @dataclass(frozen=True)
 class Arrival:
-    """How a competitor came to the target objective: rows of (epoch, seconds in steps, objective)."""
+    """A run of a competitor to the target objective: rows of (epoch, seconds in steps, objective)."""
 
     name: str
     rows: Sequence[tuple[float, float, float]]
 
 
 @dataclass(frozen=True)
-class Scale:
-    """All that was measured.
+class ScaleStudy:
+    """All measurements.
 
     links     (bytes, seconds) of messages of each kind
     arrivals  one for each competitor and repetition
@@ -49,20 +49,20 @@ class Scale:
     arrivals: Sequence[Arrival] = ()
 
     def of(self, case: Case) -> Measured | None:
-        """What was measured of a case, None if nothing was."""
+        """Return the measurement of a case, None if there is none."""
         return next((measured for measured in self.measured if measured.case == case), None)
 
 
-def write_scale(path: Path, scale: Scale) -> None:
-    """Writes the file, whole or not at all."""
+def write_scale(path: Path, scale: ScaleStudy) -> None:
+    """Write the file atomically."""
     entries = {"kind": KIND, **asdict(scale)}
     for entry in entries["measured"]:
         entry["case"]["use"] = entry["case"]["use"].name
     write_whole(path, (json.dumps(entries, indent=1) + "\n").encode())
 
 
-def read_scale(path: Path) -> Scale:
-    """What `write_scale` wrote."""
+def read_scale(path: Path) -> ScaleStudy:
+    """Read the file that `write_scale` wrote."""
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
         if entries.pop("kind") != KIND:
@@ -71,7 +71,7 @@ def read_scale(path: Path) -> Scale:
         arrivals = [Arrival(a["name"], [tuple(row) for row in a["rows"]]) for a in entries.pop("arrivals")]
         links = entries.pop("links")
         links = links and {name: [(int(size), float(time)) for size, time in found] for name, found in links.items()}
-        return Scale(**entries, measured=measured, links=links, arrivals=arrivals)
+        return ScaleStudy(**entries, measured=measured, links=links, arrivals=arrivals)
     except OSError as error:
         raise CheckpointError(
             f"{path} cannot be read ({error.strerror}): name a file of 'lifted bench scale'."

@@ -1,4 +1,4 @@
-"""The measurements one after another, each in two workers of its own, so that little is lost when they are ended."""
+"""The measurements in sequence, each in two new workers and stored when it ends."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 
 from lifted_bregman._arguments import positive, whole
 from lifted_bregman.experiments.environment import environment, load_average
-from lifted_bregman.training._workers import call_in_workers
+from lifted_bregman.training.workers import call_in_workers
 from lifted_bregman_lab.scale import target
 from lifted_bregman_lab.scale.cases import Case
 from lifted_bregman_lab.scale.measuring import MeasureCase, MeasureLinks
-from lifted_bregman_lab.scale.results import Measured, Scale
+from lifted_bregman_lab.scale.results import Measured, ScaleStudy
 from lifted_bregman_lab.watching import Watch
 
 SIZES = tuple(4**power for power in range(1, 13))
@@ -23,13 +23,13 @@ SIZES = tuple(4**power for power in range(1, 13))
 
 @dataclass(frozen=True)
 class ScaleSettings:
-    """How long is measured.
+    """Numbers of rounds and repetitions, and the length of turns.
 
-    rounds       >= 1, in each of which every turn comes once
+    rounds       >= 1; each has every turn once
     seconds      > 0, of a turn
     links        whether messages alone are timed
     repetitions  >= 0, of the time to a target, each with its own seed
-    data_dir     where the samples for that are looked for, besides the cache
+    data_dir     a folder with the samples of the time to a target; None for the cache
     """
 
     rounds: int = 7
@@ -49,15 +49,15 @@ def run_scale(
     settings: ScaleSettings,
     watch: Watch = lambda what, part: None,
     *,
-    stored: Scale | None = None,
-    keep: Callable[[Scale], None] = lambda scale: None,
+    stored: ScaleStudy | None = None,
+    keep: Callable[[ScaleStudy], None] = lambda scale: None,
     samples: tuple[Tensor, Tensor] | None = None,
-) -> Scale:
-    """Measures what is not in `stored`, and calls `keep` whenever something new is there.
+) -> ScaleStudy:
+    """Measure what `stored` lacks, and call `keep` after each measurement.
 
     samples  of the time to a target; loaded if None
     """
-    scale = stored or Scale(environment(), load_average(), settings.rounds)
+    scale = stored or ScaleStudy(environment(), load_average(), settings.rounds)
     missing = [case for case in cases if scale.of(case) is None]
     links = settings.links and scale.links is None
     wanted = missing_arrivals(scale, settings.repetitions)
@@ -90,7 +90,7 @@ def run_scale(
     return scale
 
 
-def missing_arrivals(scale: Scale, repetitions: int) -> list[tuple[str, int]]:
-    """Competitor and seed of the runs to the target that are not there yet."""
+def missing_arrivals(scale: ScaleStudy, repetitions: int) -> list[tuple[str, int]]:
+    """Return competitor and seed of the missing runs to the target."""
     came = [arrival.name for arrival in scale.arrivals]
     return [(name, seed) for seed in range(repetitions) for name in target.COMPETITORS if seed >= came.count(name)]

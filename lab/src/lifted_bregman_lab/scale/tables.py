@@ -1,4 +1,4 @@
-"""What follows from the measurements of `lifted bench scale`, and its tables: for the console, and as Markdown."""
+"""Speed-ups from the measurements of `lifted bench scale`, as tables for the console and as Markdown."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from statistics import median
 
 from lifted_bregman_lab.scale.cases import Case
 from lifted_bregman_lab.scale.measuring import ALONE, BESIDE, SHARED
-from lifted_bregman_lab.scale.results import Measured, Scale
+from lifted_bregman_lab.scale.results import Measured, ScaleStudy
 from lifted_bregman_lab.scale.target import OBJECTIVE
 from lifted_bregman_lab.text import Rows, markdown
 
@@ -15,7 +15,7 @@ NUMBER = 4
 
 
 def speed_ups(measured: Measured) -> list[float]:
-    """Time of one process over that of two that share the same work, round by round, in order of size."""
+    """Time of one process over that of two that share the same work, round by round, sorted."""
     return sorted(one / two for one, two in zip(measured.times[ALONE], measured.times[SHARED], strict=True))
 
 
@@ -35,7 +35,7 @@ def sum_bytes(algorithm: str, depth: int, width: int) -> tuple[int, int]:
 
 
 def bytes_by_formula(case: Case) -> int | None:
-    """What the process that sends most sends in a step; None for algorithms without a formula here."""
+    """Return the bytes sent in a step by the process that sends most; None for algorithms without a formula."""
     rows = NUMBER * case.samples * case.width
     if case.shared == "layer":
         return rows + 8 * (case.algorithm != "Gram sweep in parts")
@@ -45,8 +45,8 @@ def bytes_by_formula(case: Case) -> int | None:
     return sum_bytes(case.algorithm, case.depth, case.width)[0] + gathered
 
 
-def gain_rows(scale: Scale, shared: str) -> Rows:
-    """What two processes gain where they share "data" or "layer": medians over the rounds."""
+def gain_rows(scale: ScaleStudy, shared: str) -> Rows:
+    """Return the speed-ups of two processes that share "data" or "layer": medians over the rounds."""
     header = ("solver", "network", "batch", "one, ms", "two, ms", "speed-up", "10 % to 90 %", "ceiling", "goal")
     rows = []
     for measured in scale.measured:
@@ -60,8 +60,8 @@ def gain_rows(scale: Scale, shared: str) -> Rows:
     return header, rows
 
 
-def byte_rows(scale: Scale) -> Rows:
-    """What the process that sends most sends in a step, counted and by the formulas."""
+def byte_rows(scale: ScaleStudy) -> Rows:
+    """Return the bytes sent in a step by the process that sends most, counted and by formula."""
     header = ("solver", "shared", "network", "batch", "bytes counted", "by formula")
     found = [(measured.case, max(measured.sent), bytes_by_formula(measured.case)) for measured in scale.measured]
     return header, [
@@ -71,7 +71,7 @@ def byte_rows(scale: Scale) -> Rows:
     ]
 
 
-def arrival_rows(scale: Scale) -> Rows:
+def arrival_rows(scale: ScaleStudy) -> Rows:
     """The time to the target objective: medians over the repetitions."""
     header = ("competitor", "seconds to the target", "from", "to", "epochs", "reached", "lowest objective")
     rows: list[tuple[str, ...]] = []
@@ -87,8 +87,8 @@ def arrival_rows(scale: Scale) -> Rows:
     return header, rows
 
 
-def page(scale: Scale) -> str:
-    """All of it as Markdown, to be included in a page."""
+def page(scale: ScaleStudy) -> str:
+    """Return all tables as Markdown, for a page to include."""
     parts = ["### Sharing batches", markdown(gain_rows(scale, "data"))]
     parts += ["### Sharing layers", markdown(gain_rows(scale, "layer"))]
     if scale.arrivals:
@@ -103,12 +103,12 @@ def page(scale: Scale) -> str:
 
 
 def sizes(case: Case) -> tuple[str, str]:
-    """Network and batch in words."""
+    """Return network and batch in words."""
     return f"{case.depth} layers of {case.width}", str(case.samples)
 
 
 def milliseconds(seconds: float) -> str:
-    """Three digits, or all before the point."""
+    """Return milliseconds with three digits, from one second on without decimals."""
     return f"{1e3 * seconds:.3g}" if seconds < 1.0 else f"{1e3 * seconds:,.0f}"
 
 

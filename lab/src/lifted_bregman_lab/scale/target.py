@@ -23,14 +23,14 @@ from lifted_bregman_lab.scale.results import Arrival
 DATA = "mnist-1k"
 DEPTH, WIDTH, CLASSES, BATCH = 20, 784, 10, 200
 OBJECTIVE = 0.1
-"""The mean cross-entropy of the training set that is to be reached; log 10 = 2.3 is where a network begins."""
+"""The target: mean cross-entropy of the training set, in nats.  An untrained network has about log 10 = 2.3."""
 EPOCHS = 40
-"""After which a competitor has not."""
+"""The most epochs of a run to the target."""
 
 
 @dataclass(frozen=True)
 class Competitor:
-    """A solver, and the processes it runs on; alone it has both cores."""
+    """A solver and its processes; a single process uses both cores."""
 
     solver: Callable[[], Solver[Any]]
     parallel: Parallel | None = None
@@ -47,7 +47,7 @@ COMPETITORS: Mapping[str, Competitor] = {
 
 
 class Until(Callback):
-    """Ends a run whose objective has come to a target."""
+    """Ends a run whose objective is at most the target."""
 
     everywhere = True
     reads_parameters = False
@@ -61,7 +61,7 @@ class Until(Callback):
 
 
 def approach(name: str, samples: tuple[Tensor, Tensor], seed: int, epochs: int = EPOCHS, depth: int = DEPTH) -> Arrival:
-    """One run of a competitor, to the target or through all epochs."""
+    """Run a competitor to the target, or for all epochs."""
     competitor = COMPETITORS[name]
     problem = deep_network(samples[0].shape[1], seed, depth)
     with threads(2):
@@ -79,7 +79,7 @@ def approach(name: str, samples: tuple[Tensor, Tensor], seed: int, epochs: int =
 
 
 def deep_network(inputs: int, seed: int, depth: int = DEPTH) -> LiftedProblem:
-    """ReLU layers whose weights keep the size of signals, and a layer of classes."""
+    """Return ReLU layers with weights that preserve the size of signals, and a last layer of classes."""
     torch.manual_seed(seed)
     widths = [inputs, *[WIDTH] * (depth - 1), CLASSES]
     modules: list[nn.Module] = []
@@ -91,7 +91,7 @@ def deep_network(inputs: int, seed: int, depth: int = DEPTH) -> LiftedProblem:
     return lift(nn.Sequential(*modules[:-1]), loss=CrossEntropy())
 
 
-def samples_of(folder: Path | None, progress: data.Progress | None = None) -> tuple[Tensor, Tensor]:
-    """Images as rows, and their labels."""
+def samples_of(folder: Path | None, progress: data.DownloadProgress | None = None) -> tuple[Tensor, Tensor]:
+    """Return images as rows, and their labels."""
     samples = data.load(DATA, data_dir=folder, progress=progress).train
     return samples.X, samples.y

@@ -4,7 +4,7 @@ from lifted_bregman_lab.study.optimisers import OPTIMISERS, Optimiser
 from lifted_bregman_lab.study.problems import ARCHITECTURES, SETS, study_problem
 from lifted_bregman_lab.study.results import Crossing, Study, StudyRun, Trial, read_study, write_study
 from lifted_bregman_lab.study.running import LEVELS, run_study
-from lifted_bregman_lab.study.variance import Effect, explained
+from lifted_bregman_lab.study.variance import Effect, explain_variance
 
 __all__ = [
     "ARCHITECTURES",
@@ -17,7 +17,7 @@ __all__ = [
     "Study",
     "StudyRun",
     "Trial",
-    "explained",
+    "explain_variance",
     "read_study",
     "run_study",
     "study_problem",

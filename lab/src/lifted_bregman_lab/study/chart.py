@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lifted_bregman.reports.figures import new_figure, style
-from lifted_bregman.reports.palette import DARK, LIGHT, Palette
+from lifted_bregman.reports.palette import LIGHT, Palette
+from lifted_bregman_lab.charts import write_svgs
 from lifted_bregman_lab.study.problems import SETS
 from lifted_bregman_lab.study.results import Study
 from lifted_bregman_lab.study.running import LEVELS
@@ -24,19 +25,12 @@ _SOURCES = {"optimiser": 3, "architecture": 0, "optimiser x architecture": 1, "s
 
 
 def write_charts(study: Study, folder: Path, stem: str) -> None:
-    """Write the chart as stem.svg and, for dark readers, stem_dark.svg."""
-    import matplotlib
-
-    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": stem}):
-        for palette in (LIGHT, DARK):
-            drawing = figure(study, palette)
-            target = folder / f"{stem}{palette.suffix}.svg"
-            drawing.savefig(target, facecolor=drawing.get_facecolor(), metadata=nothing)
+    """Write the chart as stem.svg and, for dark pages, stem_dark.svg."""
+    write_svgs(lambda palette: figure(study, palette), folder, stem)
 
 
 def figure(study: Study, palette: Palette = LIGHT) -> Figure:
-    """A row for each data set: errors at the lowest level at the left, shares of the variance by level at the right."""
+    """Draw a row for each data set: errors at the lowest level on the left, shares of the variance on the right."""
     names = sets(study)
     drawing = new_figure(11.0, 0.9 + 3.3 * len(names), palette)
     panels = drawing.subplots(len(names), 2, squeeze=False, width_ratios=(1.75, 1.0))
@@ -56,7 +50,7 @@ def figure(study: Study, palette: Palette = LIGHT) -> Figure:
 
 
 def _errors(axes: Axes, study: Study, data: str, palette: Palette) -> None:
-    """A line for each optimiser: a marker at the mean of each architecture, a bar from the least to the most."""
+    """Draw a line for each optimiser: for each architecture the mean, and a bar from the smallest to the largest."""
     style(axes, palette, SETS[data])
     cells, order = cell_errors(study, data, LEVELS[-1]), list(study.optimisers)
     for place, kind in enumerate(KINDS):
@@ -75,7 +69,7 @@ def _errors(axes: Axes, study: Study, data: str, palette: Palette) -> None:
 
 
 def _shares(axes: Axes, study: Study, data: str, palette: Palette) -> None:
-    """A bar for each level, from the highest training loss at the top."""
+    """Draw a bar for each level, the highest training loss at the top."""
     style(axes, palette)
     for row, level in enumerate(LEVELS):
         left = 0.0

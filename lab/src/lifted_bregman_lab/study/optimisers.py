@@ -1,4 +1,4 @@
-"""The eight optimisers of the study, each with the rates that it may be given."""
+"""The eight optimisers of the study, each with its grid of rates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lifted_bregman_lab.race.runs import BackpropRun
 from lifted_bregman_lab.race.samples import RaceSamples
 
 Observe = Callable[[nn.Module, int], bool]
-"""Called with the network and the steps taken; whether it has seen enough."""
+"""Called with the network and the number of steps; returns True to end the run."""
 PER_EPOCH = 2
 """Observations of a run in each epoch."""
 
@@ -35,11 +35,11 @@ class Optimiser:
     """One way to train a network.
 
     Args:
-        name: for tables.
-        title: for readers, with the settings that are the same on all networks.
-        grid: rates to choose from, in rising order; empty where nothing is tuned.
+        name: in tables.
+        title: its settings, the same for all networks.
+        grid: rates to choose from, ascending; empty if nothing is tuned.
         solver: a solver of the library; None for an opponent.
-        opponent: as the race has them; None for a solver.
+        opponent: an opponent of the race; None for a solver.
     """
 
     name: str
@@ -50,21 +50,21 @@ class Optimiser:
 
     @property
     def described(self) -> str:
-        """The solver as it is written in Python, or the title, which a row keeps as the settings."""
+        """The settings that are stored with the rows, which are the repr of the solver or the title."""
         return self.title if self.solver is None else repr(self.solver)
 
     def train(
         self, problem: RaceProblem, data: RaceSamples, seed: int, rate: float | None, observe: Observe
     ) -> nn.Module:
-        """Train from the weights of a seed until `observe` has seen enough, or to the end of the epochs."""
+        """Train from the weights of a seed until `observe` returns True, or to the last epoch."""
         epochs = problem.epochs("short")
         if self.solver is None:
             assert rate is not None and self.opponent is not None
             return _train_opponent(BackpropRun(problem, data, epochs, seed, self.opponent, rate), observe)
         model = problem.build(seed, data)
-        watching = _Watching(observe, -(-len(data.X) // problem.batch_size))
+        observer = _Observer(observe, -(-len(data.X) // problem.batch_size))
         options: dict[str, Any] = {"epochs": epochs, "batch_size": problem.batch_size, "record_every": epochs}
-        fit(problem.lifted(model, data), (data.X, data.Y), self.solver, seed=seed, callbacks=[watching], **options)
+        fit(problem.lifted(model, data), (data.X, data.Y), self.solver, seed=seed, callbacks=[observer], **options)
         return model
 
 
@@ -84,8 +84,8 @@ def _train_opponent(run: BackpropRun, observe: Observe) -> nn.Module:
     return run.model
 
 
-class _Watching(Callback):
-    """Observes the network before the first step and after those that are due."""
+class _Observer(Callback):
+    """Observes the network before the first step and `PER_EPOCH` times in each epoch."""
 
     def __init__(self, observe: Observe, per_epoch: int) -> None:
         self._observe, self._per_epoch = observe, per_epoch

@@ -1,4 +1,4 @@
-"""What `lifted bench optimiser-or-architecture` leaves: every run, and the runs by which rates were chosen, as JSON."""
+"""The results of `lifted bench optimiser-or-architecture`: its runs and the trials of rates, stored as JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lifted_bregman.errors import CheckpointError
-from lifted_bregman.experiments._write import write_whole
+from lifted_bregman.experiments.files import write_whole
 
 KIND = "lifted optimiser or architecture, format 1"
 _COMMAND = "lifted bench optimiser-or-architecture"
@@ -16,11 +16,11 @@ _COMMAND = "lifted bench optimiser-or-architecture"
 
 @dataclass(frozen=True)
 class Crossing:
-    """Where the training loss of a run falls to a level for the first time.
+    """The first step at which a run's training loss falls to a level.
 
     level  of the training loss, cross-entropy in nats
     steps  taken until then, interpolated
-    error  fraction of the new samples that get a wrong class there, interpolated
+    error  fraction of the new samples that are misclassified there, interpolated
     """
 
     level: float
@@ -30,9 +30,9 @@ class Crossing:
 
 @dataclass(frozen=True)
 class Trial:
-    """A run by which a rate was chosen: data set, network, optimiser, rate; and the steps to the lowest level.
+    """A run with one rate of a grid: data set, network, optimiser, rate; and the steps to the lowest level.
 
-    Steps are None where it was not reached; `loss` is the training loss at the end.
+    Steps are None if it was not reached; `loss` is the training loss at the end.
     """
 
     data: str
@@ -56,17 +56,17 @@ class StudyRun:
 
     @property
     def key(self) -> tuple[str, str, str, int]:
-        """Which run it is."""
+        """What identifies the run."""
         return self.data, self.architecture, self.optimiser, self.seed
 
     def error(self, level: float) -> float | None:
-        """At a level; None where it was not reached."""
+        """Return the error at a level; None if it was not reached."""
         return next((crossing.error for crossing in self.crossings if crossing.level == level), None)
 
 
 @dataclass(frozen=True)
 class Study:
-    """All runs, where they were made, and the optimisers with their settings, by name."""
+    """All runs, with versions and processor, and the settings of each optimiser by name."""
 
     environment: Mapping[str, str]
     optimisers: Mapping[str, str]
@@ -75,7 +75,7 @@ class Study:
 
 
 def write_study(path: Path, study: Study) -> None:
-    """Write the file, whole or not at all; a line for each run."""
+    """Write the file atomically, a line for each run."""
     entries = asdict(study)
     parts = []
     for name in ("trials", "runs"):
@@ -86,7 +86,7 @@ def write_study(path: Path, study: Study) -> None:
 
 
 def read_study(path: Path) -> Study:
-    """What `write_study` wrote."""
+    """Read the file that `write_study` wrote."""
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
         if entries.pop("kind") != KIND:

@@ -22,13 +22,13 @@ LEVELS = (0.3, 0.1, 0.03)
 """Training losses at which the error on new samples is read, cross-entropy in nats, falling."""
 SEEDS = 5
 TUNING_SEED = 1000
-"""Of weights and order when rates are chosen: none of the study's."""
+"""Seed of weights and order when rates are chosen, not used by the study's runs."""
 
 
 class Crossings:
     """Reads the error on new samples where the training loss first falls to each level.
 
-    Between two observations the logarithm of the training loss, the steps and the error count as linear.
+    Between two observations the logarithm of the training loss, the steps and the error are interpolated linearly.
 
     Args:
         problem: gives loss and error.
@@ -46,7 +46,7 @@ class Crossings:
 
     @torch.no_grad()
     def observe(self, model: nn.Module, step: int) -> bool:
-        """Look at the network after so many steps; whether the lowest level is reached, or the loss is not finite."""
+        """Observe the network after `step` steps; return True at the lowest level or at a loss that is not finite."""
         self.loss = float(self._problem.loss(model, self._data.X, self._data.Y))
         if not math.isfinite(self.loss):
             return True
@@ -62,7 +62,7 @@ class Crossings:
         return len(self.found) == len(self._levels)
 
     def _error(self, parameters: dict[str, Tensor]) -> float:
-        """The error on new samples of a network with these parameters, which is not the one that is trained."""
+        """Return the error on new samples with these parameters, in a second network beside the trained one."""
         self._judge.load_state_dict(parameters)
         parts = zip(self._data.X_new.split(2000), self._data.Y_new.split(2000), strict=True)
         wrong = sum(float(self._problem.task.error(self._judge(x), y)) * len(x) for x, y in parts)
@@ -82,7 +82,7 @@ def run_study(
     found = stored or Study(environment(), {name: one.described for name, one in OPTIMISERS.items()})
     known = {run.key for run in found.runs}
     cells = [(name, kind, one) for name in sets for kind in ARCHITECTURES for one in OPTIMISERS.values()]
-    # The seeds take turns outermost, so that a study that is cut short has all optimisers
+    # The outer loop is over seeds, so that an interrupted study has runs of all optimisers
     missing = [
         (cell, seed) for seed in range(seeds) for cell in cells if (cell[0], cell[1], cell[2].name, seed) not in known
     ]
@@ -99,6 +99,7 @@ def run_study(
             found = replace(found, trials=(*found.trials, replace(trial, steps=steps, loss=loss)))
             keep(found)
         rate = chosen_rate(found, name, kind, optimiser)
+        # The run of the study with the chosen rate.
         seen = Crossings(problem, data)
         optimiser.train(problem, data, seed, rate, seen.observe)
         run = StudyRun(name, kind, optimiser.name, seed, rate, tuple(seen.found))
@@ -120,9 +121,9 @@ def _trials(study: Study, data: str, architecture: str, optimiser: Optimiser) ->
 
 
 def chosen_rate(study: Study, data: str, architecture: str, optimiser: Optimiser) -> float | None:
-    """The rate with the fewest steps to the lowest level, where none reaches it with the lowest training loss.
+    """Return the rate with the fewest steps to the lowest level; if none reaches it, that with the lowest loss.
 
-    None where nothing is tuned.
+    None if nothing is tuned.
     """
     trials = _trials(study, data, architecture, optimiser)
     if not trials:

@@ -1,4 +1,4 @@
-"""What follows from the runs: errors at equal training loss, the shares of the variance, and the tables of the page."""
+"""Errors at equal training loss and shares of their variance, as tables of the page."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from lifted_bregman_lab.study.problems import ARCHITECTURES, BATCH_SIZE, EPOCHS, SETS
 from lifted_bregman_lab.study.results import Study, StudyRun
 from lifted_bregman_lab.study.running import LEVELS
-from lifted_bregman_lab.study.variance import Effect, explained
+from lifted_bregman_lab.study.variance import Effect, explain_variance
 from lifted_bregman_lab.text import Rows, count, markdown
 
 KINDS = tuple(ARCHITECTURES)
 
 
 def seeds(study: Study) -> list[int]:
-    """Those that every optimiser, network and data set has."""
+    """Return the seeds of which every optimiser, network and data set has a run."""
     found = [
         {run.seed for run in study.runs if (run.data, run.architecture, run.optimiser) == (data, kind, name)}
         for data in sets(study)
@@ -30,12 +30,12 @@ def seeds(study: Study) -> list[int]:
 
 
 def sets(study: Study) -> list[str]:
-    """The data sets that there are runs of."""
+    """Return the data sets that have runs."""
     return [data for data in SETS if any(run.data == data for run in study.runs)]
 
 
 def cell_errors(study: Study, data: str, level: float) -> dict[tuple[str, str], NDArray[Any]]:
-    """Errors, (seeds,), at a level by optimiser and architecture, of the cells of which every run has reached it."""
+    """Return errors (seeds,) at a level by optimiser and architecture, if all their runs have reached it."""
     by_key = {run.key: run for run in study.runs}
     cells = {
         (name, kind): np.array([_error(by_key[data, kind, name, seed], level) for seed in seeds(study)])
@@ -46,7 +46,7 @@ def cell_errors(study: Study, data: str, level: float) -> dict[tuple[str, str], 
 
 
 def reached(study: Study, data: str, level: float) -> dict[str, NDArray[Any]]:
-    """Errors, (architectures, seeds), at a level, of the optimisers of which every run has reached it."""
+    """Return errors (architectures, seeds) at a level by optimiser, if all its runs have reached it."""
     cells = cell_errors(study, data, level)
     whole = [name for name in study.optimisers if all((name, kind) in cells for kind in KINDS)]
     return {name: np.stack([cells[name, kind] for kind in KINDS]) for name in whole}
@@ -58,13 +58,13 @@ def _error(run: StudyRun, level: float) -> float:
 
 
 def analysis(study: Study, data: str, level: float, kinds: tuple[str, ...] = KINDS) -> list[Effect]:
-    """The analysis of variance of the errors at a level, for some of the architectures."""
+    """Return the analysis of variance of the errors at a level, for some of the architectures."""
     places = [KINDS.index(kind) for kind in kinds]
-    return explained(np.stack([errors[places] for errors in reached(study, data, level).values()]))
+    return explain_variance(np.stack([errors[places] for errors in reached(study, data, level).values()]))
 
 
 def error_rows(study: Study, data: str, level: float = LEVELS[-1]) -> Rows:
-    """Mean and standard deviation over seeds of the error, and epochs to the level, by optimiser and architecture."""
+    """Return rows with mean and deviation of the error over seeds, and epochs to the level."""
     rows = []
     by_cell: dict[tuple[str, str], list[StudyRun]] = {}
     for run in study.runs:
@@ -90,7 +90,7 @@ def _steps_of_an_epoch() -> float:
 
 
 def share_rows(study: Study) -> Rows:
-    """The shares of the variance by data set and level."""
+    """Return the shares of the variance by data set and level."""
     rows = []
     for data in sets(study):
         for level in LEVELS:
@@ -102,7 +102,7 @@ def share_rows(study: Study) -> Rows:
 
 
 def pair_rows(study: Study, level: float = LEVELS[-1]) -> Rows:
-    """The shares of optimiser and architecture where only two of the architectures are compared."""
+    """Return the shares of optimiser and architecture for every pair of architectures."""
     rows = []
     for data in sets(study):
         for pair in combinations(KINDS, 2):
@@ -113,7 +113,7 @@ def pair_rows(study: Study, level: float = LEVELS[-1]) -> Rows:
 
 
 def spread_rows(study: Study, level: float = LEVELS[-1]) -> Rows:
-    """In points of the error: worst minus best mean of optimisers and of architectures, and the deviation of seeds."""
+    """Return worst minus best mean of optimisers and of architectures, and the deviation of seeds, in error points."""
     rows = []
     for data in sets(study):
         errors = 100.0 * np.stack(list(reached(study, data, level).values()))
@@ -125,7 +125,7 @@ def spread_rows(study: Study, level: float = LEVELS[-1]) -> Rows:
 
 
 def optimiser_rows(study: Study) -> Rows:
-    """The optimisers with the settings of their runs, the rates that were tried, and those chosen for each network."""
+    """Return a row for each optimiser: its settings, the rates tried, and the rate chosen for each network."""
     rows = []
     for name, settings in study.optimisers.items():
         tried = sorted({trial.rate for trial in study.trials if trial.optimiser == name})
@@ -137,7 +137,7 @@ def optimiser_rows(study: Study) -> Rows:
 
 
 def page(study: Study, picture: str) -> str:
-    """Chart and tables as Markdown, to be included in a page; `picture` is the chart's path without its ending."""
+    """Return chart and tables as Markdown, for a page to include; `picture` is the chart's path without its ending."""
     alt = (
         "Error on new samples of eight optimisers and three architectures at equal training loss, and the shares of "
         "the variance. The tables below have the numbers."

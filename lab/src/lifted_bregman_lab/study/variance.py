@@ -1,4 +1,4 @@
-"""How much of the variance of the errors each factor explains: a two-way analysis of variance with seeds as blocks."""
+"""Shares of the variance of errors by factor: a two-way analysis of variance with seeds as blocks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REST = "rest"
 class Effect:
     """One line of the table.
 
-    source   a factor, both together, or the rest
+    source   a factor, the interaction of both, or the residual
     degrees  of freedom
     squares  its part of the sum of squared deviations from the mean of all
     share    η²: that part divided by the whole sum
@@ -39,12 +39,14 @@ class Effect:
     p: float | None = None
 
 
-def explained(errors: NDArray[Any]) -> list[Effect]:
-    """The table of a balanced design, errors of shape (optimisers, architectures, seeds), each at least 2.
+def explain_variance(errors: NDArray[Any]) -> list[Effect]:
+    """Return the analysis of variance of a balanced design.
+
+    Errors have the shape (optimisers, architectures, seeds), each at least 2:
 
         e_ijk = m + a_i + b_j + (ab)_ij + c_k + r_ijk
 
-    with factors a, b and c whose effects sum to 0; r is the rest.
+    The effects of a, b and c sum to 0; r is the residual.
     """
     if errors.ndim != 3 or min(errors.shape) < 2 or not np.isfinite(errors).all():
         raise DataError(

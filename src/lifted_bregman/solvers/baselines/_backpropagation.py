@@ -1,4 +1,4 @@
-"""What the back-propagation baselines share: the gradient of the nested objective, its normalisation, its work."""
+"""The gradient of the nested objective for the back-propagation baselines: its normalisation, clipping and work."""
 
 from __future__ import annotations
 
@@ -15,14 +15,24 @@ from lifted_bregman._arguments import positive, require_not_negative
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.nested import nested_gradient, not_differentiable
-from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
+from lifted_bregman.solvers.interface import Batch, Solver, SolverState, lacking
 from lifted_bregman.solvers.schedules import Schedule
 
 _CLIP_EPSILON = 1e-6  # added to the norm by torch's clip_grad_norm_
 
 
 class Normalisation(Enum):
-    """What a learning rate refers to.  A rate η with SUM is the rate η·|B| with MEAN, |B| the samples of the batch."""
+    """Whether a learning rate is for the mean or the sum over a batch B: η with SUM equals η·|B| with MEAN.
+
+    Example:
+        >>> solver = lb.baselines.SGD(learning_rate=0.1, normalisation=lb.baselines.Normalisation.SUM)
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> line = nn.Linear(1, 1)
+        >>> problem = lb.lift(line, loss=lb.SquaredError())
+        >>> result = lb.fit(problem, (X, 2 * X + 1), solver=solver, epochs=10, batch_size=5)
+        >>> round(line.weight.item(), 1), round(line.bias.item(), 1)
+        (2.0, 1.0)
+    """
 
     MEAN = "mean over the batch"
     SUM = "sum over the batch"
@@ -30,7 +40,7 @@ class Normalisation(Enum):
 
 @dataclass
 class BackpropState(SolverState):
-    """Holds on to the last gradient until the next one is made, so that its memory is used again; it is not saved."""
+    """Keeps the last gradient so that the next one reuses its memory; it is not saved."""
 
     def __post_init__(self) -> None:
         self.gradient: list[Tensor] = []
@@ -50,7 +60,7 @@ def require_decay_and_clip(weight_decay: float, clip_norm: float | None) -> None
 
 
 def require_differentiable(solver: Solver[Any], problem: LiftedProblem) -> None:
-    """Refuses problems that back-propagation cannot follow."""
+    """Raises an error for problems that back-propagation cannot differentiate."""
     missing = not_differentiable(problem)
     if missing is not None:
         raise lacking(solver, "a trained network and penalties that autograd can differentiate", missing)

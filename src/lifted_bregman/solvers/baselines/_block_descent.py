@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lifted_bregman.problem import LiftedProblem, Point
-from lifted_bregman.solvers._interface import SolverState
+from lifted_bregman.solvers.interface import SolverState
 from lifted_bregman.solvers.steps import Memory, StepRule
 from lifted_bregman.solvers.sweeps import Sweep
 
@@ -17,7 +17,7 @@ class BlockDescentState(SolverState):
     step_memory: Memory = field(default_factory=dict)
 
 
-def descend(
+def sweep_blocks(
     problem: LiftedProblem,
     point: Point,
     sweep: Sweep,

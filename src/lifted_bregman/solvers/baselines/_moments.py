@@ -1,4 +1,4 @@
-"""What Adam and AdamW share: moments of the gradient, and a step by torch's own fused kernel where there is one."""
+"""Moments of the gradient for Adam and AdamW, and a step by torch's fused kernel where it can be used."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from lifted_bregman._arguments import positive
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.nested import trained_parameters
-from lifted_bregman.solvers._interface import Batch
 from lifted_bregman.solvers.baselines._backpropagation import (
     BackpropState,
     backpropagate,
@@ -22,6 +21,7 @@ from lifted_bregman.solvers.baselines._backpropagation import (
     rate_of_step,
     require_decay_and_clip,
 )
+from lifted_bregman.solvers.interface import Batch
 from lifted_bregman.solvers.schedules import Schedule, as_schedule
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from lifted_bregman.problem import LiftedProblem
-from lifted_bregman.solvers._interface import Batch, Solver, added, shown
 from lifted_bregman.solvers.baselines._backpropagation import require_differentiable
 from lifted_bregman.solvers.baselines._moments import (
     AdamState,
@@ -14,6 +13,7 @@ from lifted_bregman.solvers.baselines._moments import (
     moment_step,
     require_moment_settings,
 )
+from lifted_bregman.solvers.interface import Batch, Solver, added, shown
 from lifted_bregman.solvers.schedules import Schedule
 
 
@@ -33,6 +33,15 @@ class Adam(Solver[AdamState]):
     epsilon        ε > 0
     weight_decay   δ >= 0, of all parameters, biases too
     clip_norm      c > 0: a longer ∇F_B is shortened to this norm over all parameters; None for no bound
+
+    Example:
+        >>> solver = lb.baselines.Adam(learning_rate=0.1)
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> line = nn.Linear(1, 1)
+        >>> problem = lb.lift(line, loss=lb.SquaredError())
+        >>> result = lb.fit(problem, (X, 2 * X + 1), solver=solver, epochs=20, batch_size=5)
+        >>> round(line.weight.item(), 1), round(line.bias.item(), 1)
+        (2.0, 1.0)
     """
 
     minibatch: ClassVar[bool] = True

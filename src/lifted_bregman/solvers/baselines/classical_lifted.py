@@ -12,9 +12,9 @@ from lifted_bregman.activations import Activation, BallProjection, Box, Identity
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.blocks import hidden_layers
 from lifted_bregman.solvers._inner_solver import require_no_anchor
-from lifted_bregman.solvers._interface import Batch, Solver, lacking
 from lifted_bregman.solvers._shares import own_variables, whole_variables
-from lifted_bregman.solvers.baselines._block_descent import BlockDescentState, descend
+from lifted_bregman.solvers.baselines._block_descent import BlockDescentState, sweep_blocks
+from lifted_bregman.solvers.interface import Batch, Solver, lacking
 from lifted_bregman.solvers.steps import CurvatureStep, StepRule
 from lifted_bregman.solvers.sweeps import Sweep, TopDown
 
@@ -43,6 +43,15 @@ class ClassicalLifted(Solver[BlockDescentState]):
     sweep        the order of the blocks
     step_rule    the step-size rule
     inner_steps  proximal gradient steps on each block before the next one, at least 1
+
+    Example:
+        >>> from lifted_bregman.solvers import CurvatureStep
+        >>> solver = lb.baselines.ClassicalLifted(step_rule=CurvatureStep(1.0))
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> line = nn.Linear(1, 1)
+        >>> result = lb.fit(lb.lift(line, loss=lb.SquaredError()), (X, 2 * X + 1), solver=solver, epochs=30)
+        >>> round(line.weight.item(), 1), round(line.bias.item(), 1)
+        (2.0, 1.0)
     """
 
     data_parallel: ClassVar[bool] = True
@@ -76,7 +85,7 @@ class ClassicalLifted(Solver[BlockDescentState]):
         relaxed = classical_problem(problem)
         point = batch.point(relaxed, own_variables(batch.shard, state.variables))
         state.metrics["start_energy"] = float(relaxed.energy_at(point))
-        descend(relaxed, point, self.sweep, self.step_rule, self.inner_steps, state.step_memory)
+        sweep_blocks(relaxed, point, self.sweep, self.step_rule, self.inner_steps, state.step_memory)
         state.variables = whole_variables(batch.shard, point.state)
         state.steps += 1
         return state
@@ -86,6 +95,14 @@ def classical_problem(problem: LiftedProblem) -> LiftedProblem:
     """The classical lifted problem on the same parameters: energy, gradients and proximal maps of eq. 7.
 
     Its energy does not count the constraints x_l in dom Ψ_l; its proximal maps satisfy them.
+
+    Example:
+        >>> problem = lb.lift(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), loss=lb.SquaredError())
+        >>> classical = lb.baselines.classical_problem(problem)
+        >>> X, Y = torch.randn(10, 3), torch.randn(10, 2)
+        >>> state = problem.forward_state(X)
+        >>> (classical.energy(state, X, Y) >= problem.energy(state, X, Y)).item()
+        True
     """
     return _ClassicalProblem(problem)
 

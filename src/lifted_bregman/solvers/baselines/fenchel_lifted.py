@@ -22,12 +22,12 @@ from lifted_bregman.activations import (
 )
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.blocks import hidden_layers, layers
-from lifted_bregman.solvers._interface import Batch, Solver, lacking
 from lifted_bregman.solvers._shares import own_variables, whole_variables
 from lifted_bregman.solvers.baselines._block_descent import (
     BlockDescentState,
-    descend,
+    sweep_blocks,
 )
+from lifted_bregman.solvers.interface import Batch, Solver, lacking
 from lifted_bregman.solvers.steps import CurvatureStep, StepRule
 from lifted_bregman.solvers.sweeps import Sweep, TopDown
 
@@ -59,6 +59,13 @@ class FenchelLifted(Solver[BlockDescentState]):
     sweep        the order of the blocks
     step_rule    the step-size rule
     inner_steps  proximal gradient steps on each block before the next one, at least 1
+
+    Example:
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> problem = lb.lift(nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1)), loss=lb.SquaredError())
+        >>> result = lb.fit(problem, (X, X.abs()), solver=lb.baselines.FenchelLifted(), epochs=5)
+        >>> result.history[-1]["energy"] < result.history[0]["energy"]
+        True
     """
 
     data_parallel: ClassVar[bool] = True
@@ -102,7 +109,7 @@ class FenchelLifted(Solver[BlockDescentState]):
         assert state.variables is not None
         point = batch.point(problem, own_variables(batch.shard, state.variables))
         state.metrics["start_energy"] = float(problem.energy_at(point))
-        descend(problem, point, self.sweep, self.step_rule, self.inner_steps, state.step_memory)
+        sweep_blocks(problem, point, self.sweep, self.step_rule, self.inner_steps, state.step_memory)
         state.variables = whole_variables(batch.shard, point.state)
         state.steps += 1
         return state

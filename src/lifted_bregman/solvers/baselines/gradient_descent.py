@@ -10,7 +10,6 @@ import torch
 from lifted_bregman._arguments import positive
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.nested import trained_parameters
-from lifted_bregman.solvers._interface import Batch, Solver
 from lifted_bregman.solvers.baselines._backpropagation import (
     BackpropState,
     Normalisation,
@@ -18,6 +17,7 @@ from lifted_bregman.solvers.baselines._backpropagation import (
     require_differentiable,
     require_normalisation,
 )
+from lifted_bregman.solvers.interface import Batch, Solver
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,14 @@ class GradientDescent(Solver[BackpropState]):
 
     learning_rate  η > 0
     normalisation  what η refers to: `Normalisation.MEAN`, as above, or `Normalisation.SUM`, for s F
+
+    Example:
+        >>> solver = lb.baselines.GradientDescent(learning_rate=1.0)
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> line = nn.Linear(1, 1)
+        >>> result = lb.fit(lb.lift(line, loss=lb.SquaredError()), (X, 2 * X + 1), solver=solver, epochs=30)
+        >>> round(line.weight.item(), 1), round(line.bias.item(), 1)
+        (2.0, 1.0)
     """
 
     weighted: ClassVar[bool] = True

@@ -11,7 +11,6 @@ from torch import Tensor
 from lifted_bregman._arguments import positive, require_count, require_not_negative
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.nested import trained_parameters
-from lifted_bregman.solvers._interface import Batch, Solver
 from lifted_bregman.solvers.baselines._backpropagation import (
     BackpropState,
     Normalisation,
@@ -19,11 +18,12 @@ from lifted_bregman.solvers.baselines._backpropagation import (
     require_differentiable,
     require_normalisation,
 )
+from lifted_bregman.solvers.interface import Batch, Solver
 
 
 @dataclass
 class ImplicitBackpropState(BackpropState):
-    """Θ^k, from which the current batch started: memory that is kept, overwritten by every step."""
+    """Θ^k, the parameters at the start of the present batch; every step overwrites the copy."""
 
     anchor: list[Tensor] = field(default_factory=list)
 
@@ -42,6 +42,15 @@ class ImplicitBackprop(Solver[ImplicitBackpropState]):
     inner_steps    N >= 1
     learning_rate  η > 0
     normalisation  whether F_B is the mean over the batch or |B| times that; τ is not changed by it
+
+    Example:
+        >>> solver = lb.baselines.ImplicitBackprop(prox_weight=1.0, inner_steps=5, learning_rate=0.5)
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> line = nn.Linear(1, 1)
+        >>> problem = lb.lift(line, loss=lb.SquaredError())
+        >>> result = lb.fit(problem, (X, 2 * X + 1), solver=solver, epochs=10, batch_size=5)
+        >>> round(line.weight.item(), 1), round(line.bias.item(), 1)
+        (2.0, 1.0)
     """
 
     minibatch: ClassVar[bool] = True

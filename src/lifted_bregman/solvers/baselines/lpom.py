@@ -16,8 +16,8 @@ from lifted_bregman.problem.composite import composite_prox
 from lifted_bregman.problem.curvature import PowerMemory, step_for, variable_curvature
 from lifted_bregman.problem.energies import partial_energy
 from lifted_bregman.solvers._inner_solver import require_no_anchor
-from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
 from lifted_bregman.solvers._packing import design, unpacked
+from lifted_bregman.solvers.interface import Batch, Solver, SolverState, lacking
 
 
 @dataclass
@@ -53,6 +53,13 @@ class LPOM(Solver[LPOMState]):
     parameter_steps  least-squares steps for each Θ_l, at least 1
     prox_weight      τ >= 0 of an added (τ/2)‖Θ_l - Θ_l^k‖²; 0 gives the pseudo-inverse, up to rounding
     safeguard        whether an x-step that increases the energy is replaced
+
+    Example:
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> problem = lb.lift(nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1)), loss=lb.SquaredError())
+        >>> result = lb.fit(problem, (X, X.abs()), solver=lb.baselines.LPOM(), epochs=10)
+        >>> result.history[-1]["energy"] < result.history[0]["energy"]
+        True
     """
 
     variable_steps: int = 1

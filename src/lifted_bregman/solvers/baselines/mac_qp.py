@@ -21,8 +21,8 @@ from lifted_bregman.problem.nested import (
     not_differentiable,
     trained_parameters,
 )
-from lifted_bregman.solvers._interface import Batch, Solver, SolverState, lacking
-from lifted_bregman.solvers._loop import Stalled
+from lifted_bregman.solvers.interface import Batch, Solver, SolverState, lacking
+from lifted_bregman.solvers.outcome import Stalled
 
 _SMALLEST_STEP, _LARGEST_STEP = 1e-14, 1e8
 
@@ -61,6 +61,13 @@ class MACQP(Solver[MACQPState]):
     growth           factor on μ, at least 1
     growth_every     steps between two factors, at least 1
     largest_penalty  where μ stops growing, at least `penalty`
+
+    Example:
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> problem = lb.lift(nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1)), loss=lb.SquaredError())
+        >>> result = lb.fit(problem, (X, X.abs()), solver=lb.baselines.MACQP(), epochs=10)
+        >>> result.history[-1]["objective"] < result.history[0]["objective"]
+        True
     """
 
     differentiates_activations: ClassVar[bool] = True

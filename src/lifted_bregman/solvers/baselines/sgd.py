@@ -12,7 +12,6 @@ from torch.optim.sgd import sgd
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.nested import trained_parameters
-from lifted_bregman.solvers._interface import Batch, Solver, added, shown
 from lifted_bregman.solvers.baselines._backpropagation import (
     BackpropState,
     Normalisation,
@@ -24,6 +23,7 @@ from lifted_bregman.solvers.baselines._backpropagation import (
     require_differentiable,
     require_normalisation,
 )
+from lifted_bregman.solvers.interface import Batch, Solver, added, shown
 from lifted_bregman.solvers.schedules import Schedule, as_schedule
 
 
@@ -50,6 +50,15 @@ class SGD(Solver[SGDState]):
     weight_decay   δ >= 0, of all parameters, biases too
     clip_norm      c > 0: a longer ∇F_B, in its normalisation, is shortened to this norm over all parameters; None for
                    no bound
+
+    Example:
+        >>> solver = lb.baselines.SGD(learning_rate=0.5)
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> line = nn.Linear(1, 1)
+        >>> problem = lb.lift(line, loss=lb.SquaredError())
+        >>> result = lb.fit(problem, (X, 2 * X + 1), solver=solver, epochs=10, batch_size=5)
+        >>> round(line.weight.item(), 1), round(line.bias.item(), 1)
+        (2.0, 1.0)
     """
 
     minibatch: ClassVar[bool] = True

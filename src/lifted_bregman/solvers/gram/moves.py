@@ -1,8 +1,8 @@
-"""The moves of all layers of one step, which `GramSweep` and `lb.optim.Gram` share.
+"""The updates of all layers in one step, which `GramSweep` and `lb.optim.Gram` share.
 
-`Moves` is given the inputs A and signals E of one layer after the other, or a gradient, and then moves all layers
-together by the formulas of `rule`: equal matrices are factorised in one call, and elementwise operations take the lists
-of all layers.
+The caller gives `Moves` the inputs A and signals E, or the gradient, of one layer after the other.  `finish` then
+updates all layers together by the formulas of `rule`.  Matrices of one size are factorised in one batched call, and
+elementwise operations take the lists of all layers.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor
 from lifted_bregman._autocast import full_precision
 from lifted_bregman.maps import Convolution, Dense
 from lifted_bregman.problem.shard import Shard
-from lifted_bregman.solvers._packing import design, unpacked
+from lifted_bregman.solvers._packing import design
 from lifted_bregman.solvers.gram import rule
 
 PATCHES = 512
@@ -27,15 +28,13 @@ LARGEST_BLOCK = 256
 """Rows of a system in sample space, at most; a larger batch is cut into blocks whose directions are averaged."""
 
 
-class Settings(Protocol):
+class RuleSettings(Protocol):
     """The settings of the rule; `GramSweep` explains them."""
 
     @property
     def step_size(self) -> float: ...
     @property
     def damping(self) -> float: ...
-    @property
-    def trust(self) -> float: ...
     @property
     def weight_decay(self) -> float: ...
     @property
@@ -44,8 +43,8 @@ class Settings(Protocol):
     def epochs(self) -> float | None: ...
 
 
-class Progress(Protocol):
-    """How far a run has come."""
+class StepCounter(Protocol):
+    """Counters of a run's steps and metric updates."""
 
     steps: int
     """k, the steps so far."""
@@ -56,7 +55,7 @@ class Progress(Protocol):
 
 
 def is_wide(f: Dense) -> bool:
-    """Whether a dense layer has the metric of the batch alone, in sample space."""
+    """Whether a dense layer has more than 256 inputs: its metric is then that of the batch alone, in sample space."""
     return f.module.in_features > rule.WIDEST_INPUTS
 
 
@@ -79,29 +78,30 @@ class _Move:
     share: float
     """A factor of the rate."""
     decay: float = 0.0
-    """By what share of their size parameters with more than one dimension shrink before the move."""
+    """The fraction by which parameters with more than one dimension shrink before the step (weight decay)."""
     G: Tensor | None = None
     """The direction; None until the metrics are known."""
     rows: tuple[Tensor, Tensor, int] | None = None
     """A, E and the rows m of all ranks, from which G is computed; None where G is given."""
     by_unit: bool = False
     """Whether there is one second moment for each row of G."""
-    limited: bool = True
-    """Whether κ/L ‖Θ‖/‖U‖ limits the length."""
+    metric: bool = True
+    """Whether the metrics in the memory act on G."""
     prox: Callable[[Tensor], Mapping[str, Tensor]] | None = None
     """Step size ↦ the new parameters, from those that have moved: the proximal map of a penalty."""
 
 
 class Moves:
-    """One step: counts it, takes in the layers, and moves them in `finish`.
+    """One step.  The constructor counts it; `dense`, `convolution`, `plain` and `penalised` collect layers; `finish`
+    updates the parameters.
 
-    settings  of the rule
-    progress  is updated
+    settings  the settings of the rule
+    progress  the counters of the run, which the constructor updates
     layers    L, the layers of the whole network that have a weight
-    shard     adds up sums over rows, and joins rows, where ranks share the batch
+    shard     all-reduces sums over rows and all-gathers rows, where ranks share the batch
     """
 
-    def __init__(self, settings: Settings, progress: Progress, layers: int, shard: Shard) -> None:
+    def __init__(self, settings: RuleSettings, progress: StepCounter, layers: int, shard: Shard) -> None:
         k = progress.steps = progress.steps + 1
         self.k, self._settings, self._shard = k, settings, shard
         self._inverting = rule.inverts(k, progress.inverted)
@@ -110,10 +110,10 @@ class Moves:
         progress.inverted = k if self._inverting else progress.inverted
         progress.updates += self.updating
         self._updates = progress.updates
-        # s(k/K) κ/L and s(k/K) c/√K, without the √n of each layer
-        self._limit = rule.schedule(k, settings.total_steps) * settings.trust / min(max(1, layers), rule.MANY)
         self._layers = layers
-        self._rate = rule.rate(k, settings.total_steps, 1, settings.step_size) * rule.correction(k)
+        # c s(k/K) / √(K^¼ L), and what makes M/√V a quotient of means
+        self._rate = rule.rate(k, settings.total_steps, layers, settings.step_size) * rule.correction(k)
+        self._limit = rule.limit(k, settings.total_steps, layers) * rule.correction(k)
         self._moves: list[_Move] = []
         self._grams: list[tuple[rule.Memory, str, Tensor]] = []
         self.failed: list[Tensor] = []
@@ -149,7 +149,8 @@ class Moves:
         """
         wide, shard = is_wide(f), self._shard
         decay = self._decay(share, weight_decay)
-        move = _Move(_detached(f), memory, lambda U: unpacked(f, U), _columns(f), share, decay, by_unit=wide)
+        theta = _detached(f)
+        move = _Move(theta, memory, partial(_columns, theta), _inputs(theta), share, decay, by_unit=wide)
         self._moves.append(move)
         if gradient is not None and not wide:
             move.G = _packed(gradient)
@@ -217,10 +218,10 @@ class Moves:
         share: float = 1.0,
         weight_decay: float | None = None,
     ) -> None:
-        """One parameter along its gradient g; gains and biases move by a tenth of the rate."""
+        """Collects one parameter without a metric, G = g; gains and biases have a tenth of the step size."""
         n = g[0].numel() if g.ndim > 1 else 1
         rate, decay = share * (1.0 if n > 1 else 0.1), self._decay(share, weight_decay)
-        move = _Move({name: p.detach()}, memory, lambda U: {name: U}, n, rate, decay, g, limited=False)
+        move = _Move({name: p.detach()}, memory, lambda U: {name: U}, n, rate, decay, g, metric=False)
         self._moves.append(move)
 
     def penalised(
@@ -270,7 +271,8 @@ class Moves:
         for memory, name, gram in self._grams:
             rule.update_gram(memory, name, gram, self._updates)
         if self._inverting and self._grams:
-            found, failed = rule.metrics([memory[name] for memory, name, _ in self._grams], self._settings.damping)
+            grams = [memory[name] for memory, name, _ in self._grams]
+            found, failed = rule.metrics(grams, [self._settings.damping] * len(grams))
             self.failed += failed
             for (memory, name, _), P in zip(self._grams, found, strict=True):
                 memory[rule.METRICS[name]] = P
@@ -282,7 +284,7 @@ class Moves:
             elif move.rows is not None:
                 A, E, m = move.rows
                 move.G = rule.direction(A, E, move.memory, m, self._shard.all_sum)
-            elif move.limited and not move.by_unit:
+            elif move.metric and not move.by_unit:
                 assert move.G is not None
                 move.G = rule.in_metric(move.G, move.memory)
         rows = [(move.rows[0], _in_signal_metric(move.rows[1], move.memory)) for move in wide if move.rows is not None]
@@ -299,36 +301,29 @@ class Moves:
             self._take(moves)
 
     def _take(self, moves: list[_Move]) -> None:
-        # Θ ← (1 - 2 δ s e/K) Θ
-        shrinking = [(p, 1.0 - move.decay) for move in moves if move.decay for p in move.theta.values() if p.ndim > 1]
-        if shrinking:
-            torch._foreach_mul_([p for p, _ in shrinking], [factor for _, factor in shrinking])
-        # M̂/√V̂
+        # Θ ← (1 - 2 δ √e s/K) Θ, for several steps at once
+        if not self.k % rule.DECAY_EVERY:
+            for move in moves:
+                weights = [p for p in move.theta.values() if p.ndim > 1] if move.decay else []
+                for p in weights:
+                    p.mul_(max(0.0, 1.0 - rule.DECAY_EVERY * move.decay))
+        # U = M̂/√V̂
         memories = [move.memory for move in moves]
         rule.remember(memories, [move.G for move in moves if move.G is not None], [move.by_unit for move in moves])
-        found = list(zip(moves, rule.moves(memories), strict=True))
-        rates = {move: self._rate / math.sqrt(move.inputs) * move.share for move in moves}
-        # η c/√n of single parameters
-        plain = [(move, U) for move, U in found if not move.limited]
-        if plain:
-            torch._foreach_mul_([U for _, U in plain], [rates[move] for move, _ in plain])
-            torch._foreach_sub_([p for move, _ in plain for p in move.theta.values()], [U for _, U in plain])
-        # min( η c/√n, κ/L ‖Θ‖/‖U‖ ) of layers
-        layers = [(move, U) for move, U in found if move.limited]
-        if not layers:
-            return
-        theta = [list(move.theta.values()) for move, _ in layers]
-        limits = [self._limit * move.share for move, _ in layers]
-        scales = [move.memory.get("scale") for move, _ in layers]
-        eta = rule.lengths(theta, [U for _, U in layers], [rates[move] for move, _ in layers], limits, scales)
+        found = rule.moves(memories)
+        # Θ ← Θ - η U
+        largest = [max(move.theta.values(), key=torch.numel) for move in moves]
+        inputs, rates = [move.inputs for move in moves], [self._rate * move.share for move in moves]
+        limits = [self._limit * move.share for move in moves]
+        eta = rule.lengths(largest, inputs, rates, limits, [move.memory.get("scale") for move in moves])
         parameters, parts, steps = [], [], []
-        for (move, U), step in zip(layers, eta, strict=True):
+        for move, U, step in zip(moves, found, eta, strict=True):
             for name, part in move.place(U).items():
                 parameters.append(move.theta[name])
                 parts.append(part)
                 steps.append(step)
         torch._foreach_addcmul_(parameters, parts, steps, value=-1.0)
-        for (move, _), step in zip(layers, eta, strict=True):
+        for move, step in zip(moves, eta, strict=True):
             if move.prox is not None:
                 for name, value in move.prox(rule.prox_step(move.memory, step, self.k)).items():
                     move.theta[name].copy_(value)
@@ -342,9 +337,16 @@ def _detached(f: Dense | Convolution) -> dict[str, Tensor]:
     return {name: p.detach() for name, p in f.parameters.items()}
 
 
-def _columns(f: Dense) -> int:
+def _inputs(theta: Mapping[str, Tensor]) -> int:
     """n, the trained inputs of a unit, its bias included."""
-    return sum(p.numel() // len(p) for p in f.parameters.values())
+    return sum(1 if p.ndim == 1 else p.shape[1] for p in theta.values())
+
+
+def _columns(theta: Mapping[str, Tensor], U: Tensor) -> Mapping[str, Tensor]:
+    """The columns of U (units, n) that belong to weight and bias."""
+    if len(theta) == 2:
+        return {"weight": U[:, :-1], "bias": U[:, -1]}
+    return {name: U if p.ndim > 1 else U[:, 0] for name, p in theta.items()}
 
 
 def _packed(gradient: Mapping[str, Tensor]) -> Tensor:

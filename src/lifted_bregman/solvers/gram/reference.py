@@ -1,4 +1,4 @@
-"""A step of `GramSweep` on a chain of dense layers, slowly and in a page: what the tests compare it with.
+"""A slow step of `GramSweep` on a chain of dense layers, on one page; the tests compare the fast solver with it.
 
 Every layer is a matrix Θ = [W b], (units, n), every system is solved as it stands, and nothing is done in place.
 """
@@ -16,8 +16,8 @@ Function = Callable[[Tensor], Tensor]
 
 
 @dataclass
-class Layer:
-    """Θ of a layer, the activation after it, and what it remembers."""
+class ReferenceLayer:
+    """Θ of a layer, the activation after it, and its moments and Gram matrices."""
 
     theta: Tensor
     """[W b], (units, n)."""
@@ -42,13 +42,12 @@ class Layer:
 class Reference:
     """The chain, the settings of `GramSweep`, and three constants of `rule` and `moves`."""
 
-    layers: Sequence[Layer]
+    layers: Sequence[ReferenceLayer]
     total_steps: int
-    step_size: float = 0.4
+    step_size: float = 0.6
     nudge: float = 0.5
-    damping: float = 1.0
-    trust: float = 0.3
-    weight_decay: float = 0.25
+    damping: float = 0.5
+    weight_decay: float = 0.15
     epochs: float = 0.0
     inputs: int = 256
     signals: int = 128
@@ -62,7 +61,7 @@ class Reference:
         self.k += 1
         k, m, L = self.k, len(X), len(self.layers)
         w = torch.ones(m, dtype=X.dtype) if weights is None else weights
-        inverting = k <= 3 or k - self.inverted >= min(10, k // 8)
+        inverting = k <= 3 or k - self.inverted >= min(20, k // 8)
         updating = inverting or k % 3 == 0
         self.inverted, self.updates = (k if inverting else self.inverted), self.updates + updating
         # Forward
@@ -81,8 +80,8 @@ class Reference:
             signals.insert(0, (sigma(z[l - 1]) - sigma(z[l - 1] - nu * g)) / nu)
         # Moves
         warm = max(1.0, 0.05 * self.total_steps)
-        fall = 0.5 * (1.0 + math.cos(math.pi * max(0.0, k - warm) / max(1.0, self.total_steps - warm)))
-        s = min(1.0, k / warm) * fall
+        fall = 1.0 - max(0.0, k - warm) / max(1.0, self.total_steps - warm)
+        s = min(1.0, k / warm) * fall**1.5
         for l, layer in enumerate(self.layers):
             a, E = A[l] * w.sqrt()[:, None], signals[l] * w.sqrt()[:, None]
             (units, n), wide = layer.theta.shape, A[l].shape[1] - 1 > self.inputs
@@ -98,7 +97,7 @@ class Reference:
             if wide:
                 size = math.ceil(m / math.ceil(m / self.block))
                 parts = [slice(i, i + size) for i in range(0, m, size)]
-                blocks = [damped(a[p] @ a[p].T / len(a[p]), self.damping) for p in parts]
+                blocks = [damped(a[p] @ a[p].T / len(a[p]), self.damping * len(a[p]) / n) for p in parts]
                 G = torch.stack([(P @ E[p]).T @ a[p] for p, P in zip(parts, blocks, strict=True)]).sum(0) / m
                 squares = (G * G).mean(1, keepdim=True).expand_as(G)
             else:
@@ -107,11 +106,14 @@ class Reference:
             layer.M, layer.V = 0.9 * layer.M + 0.1 * G, 0.95 * layer.V + 0.05 * squares
             root = layer.V.sqrt() + 1e-3 * layer.V.mean().sqrt() + 1e-12
             U = layer.M / root * math.sqrt(1.0 - 0.95**k) / (1.0 - 0.9**k)
-            kept = 1.0 - 2.0 * self.weight_decay * math.sqrt(self.epochs) * s / self.total_steps * min(1.0, 3.0 / L)
+            few = min(1.0, 3.0 / L) * min(1.0, self.total_steps / max(4.0 * self.epochs, 1e-12))
+            decay = 2.0 * self.weight_decay * math.sqrt(self.epochs) * s / self.total_steps * few
+            kept = 1.0 if k % 8 else 1.0 - 8.0 * decay
             layer.theta = torch.cat((kept * layer.theta[:, :-1], layer.theta[:, -1:]), 1)
-            size_of_theta = max(float(layer.theta.norm()), 0.1 * math.sqrt(units))
-            rate = self.step_size / (self.total_steps**0.25 * math.sqrt(n))
-            layer.theta = layer.theta - s * min(rate, self.trust / L * size_of_theta / float(U.norm())) * U
+            size_of_theta = max(float(layer.theta[:, :-1].square().mean().sqrt()), 0.1 / math.sqrt(n))
+            eta = self.step_size * s * math.sqrt(size_of_theta / (self.total_steps**0.25 * math.sqrt(n) * min(L, 20)))
+            eta = min(eta, 0.5 * s * size_of_theta / math.sqrt(min(L, 20)))
+            layer.theta = layer.theta - eta * U
 
 
 def damped(R: Tensor, tau: float) -> Tensor:

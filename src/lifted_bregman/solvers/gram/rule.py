@@ -1,4 +1,4 @@
-"""The move of one layer: a Kronecker-factored metric, momentum, second moments, and a rate that ends at 0.
+"""The update of one layer: a Kronecker-factored metric, momentum, second moments, and a step size that ends at 0.
 
 A layer computes z = A Θᵀ from the rows A = [x 1], (m, n), and its error signal is E, (m, units), so that the gradient
 is EᵀA/m.  k counts steps from 1, and K is the number of steps of the run.
@@ -8,17 +8,20 @@ is EᵀA/m.  k counts steps from 1, and K is the number of steps of the run.
     direction       G = P_E (EᵀA/m) P_A
     memory          M ← β₁ M + (1 - β₁) G                 V ← β₂ V + (1 - β₂) G²
     move            Θ ← Θ - η U,   U = M/(1 - β₁ᵏ) / √(V/(1 - β₂ᵏ)), a thousandth of the mean added to the root
-    length          η = s(k/K) min( c/(K^¼ √n), κ/L ‖Θ‖/‖U‖ ), L the number of layers, 20 at most
-    decay           Θ ← (1 - 2 δ √e s(k/K)/K min(1, 3/L)) Θ before the move, in e epochs; not of biases and gains
-    schedule        s rises to 1 in the first 20th of the run, and falls to 0 like a cosine
+    length          η = s(k/K) min( c √( |Θ| / (K^¼ √n L) ), |Θ| / 2√L )    |Θ| the root mean square of Θ, L the
+                    layers, up to 20
+    decay           Θ ← (1 - 2 δ √e s(k/K)/K min(1, 3/L) min(1, K/4e)) Θ in e epochs; not of biases and gains
+    schedule        s rises to 1 in the first 20th of the run, and falls to 0 like (1 - t)^1.5
 
-The rate falls with the length K of the run, like K^-¼: 1/√K would make the sum of moves in random directions
-independent of K.  With √n the change of a unit's output does not depend on the number n of its inputs.  The metric is
-that of K-FAC, with lifted signals; the moments are Adam's, with a short memory.
+The length is the geometric mean of two.  1/(K^¼ √n) is Adam's: it knows no Θ, and with √n the change of a unit's output
+does not depend on the number n of its inputs.  |Θ|/L is a share of Θ that L layers have in common.  The limit
+keeps a setting that is ten times too large from doing harm; the default hardly meets it.  With the length K
+of the run the rate falls so slowly because 1/√K would make the sum of moves in random directions independent of K.  The
+metric is that of K-FAC, with lifted signals; the moments are Adam's, with a short memory.
 
 A layer of more than `WIDEST_INPUTS` inputs takes the metric of the batch alone, in sample space,
 
-    G = Cᵀ A/m          C = (AAᵀ/m + τtI)⁻¹ E P_E t (1 + τ) ,   t the mean eigenvalue of AAᵀ/m ,
+    G = Cᵀ A/m          C ~ (AAᵀ/m + τtI)⁻¹ E P_E ,   t the mean eigenvalue of AᵀA/m ,
 
 and one second moment for each unit.  Layers of more than `WIDEST_SIGNALS` units, and the output layer, have P_E = I.
 
@@ -27,7 +30,6 @@ These are functions of tensors; `memory` holds a layer's tensors by name.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
@@ -49,12 +51,17 @@ GRAM_MEMORY = 0.95
 WARM_UP = 0.05
 """Share of the run in which the rate rises."""
 MANY = 20
-"""The largest L that a move's limit κ/L is divided by."""
+"""The largest L, by which lengths are divided."""
 _FEW = 3  # layers that decay in full
+_BATCHES = 4  # an epoch, from which on weights decay in full
 OPEN_ENDED = 400
 """Where K is unknown (None or infinite), the rate is that of a run of max(k, 400) steps."""
+DECAY_EVERY = 8
+"""Weights decay in every 8th step, for all 8 at once."""
 _UPDATE_EVERY = 3
-_INVERT_EVERY = 10
+_INVERT_EVERY = 20
+STALE = 8
+_POWER = 1.5  # with which the rate falls
 _LEAST_NORM = 0.1  # of a unit, where a layer begins at 0
 _TINY = 1e-12  # beside roots of second moments, and norms, that are divided by
 _LEAST_SHARE = 1e-3  # of the mean second moment, which is added to each, in roots
@@ -73,30 +80,37 @@ def schedule(k: int, total: float | None) -> float:
         return min(1.0, k / (WARM_UP * OPEN_ENDED))
     warm = max(1.0, WARM_UP * total)
     left = max(0.0, k - warm) / max(1.0, total - warm)
-    return min(k / warm, 1.0) * 0.5 * (1.0 + math.cos(math.pi * min(1.0, left)))
+    return float(min(k / warm, 1.0) * max(0.0, 1.0 - left) ** _POWER)
 
 
-def rate(k: int, total: float | None, inputs: int, step_size: float) -> float:
-    """s(k/K) c/(K^¼ √n); for an unknown K it goes on from that of a run of 400 steps, like 1/√k."""
+def rate(k: int, total: float | None, layers: int, step_size: float) -> float:
+    """c s(k/K) / √(K^¼ L), that of a layer with |Θ| = √n; for an unknown K it decays like 1/√k from step 400 on."""
     endless = total is None or math.isinf(total)
-    steps = max(k, OPEN_ENDED) / math.sqrt(OPEN_ENDED) if endless else math.sqrt(total or 1)
-    return schedule(k, total) * step_size / math.sqrt(steps * inputs)
+    length = max(k, OPEN_ENDED) ** 4 / OPEN_ENDED**3 if endless else total or 1.0
+    return schedule(k, total) * step_size / math.sqrt(length**0.25 * min(max(1, layers), MANY))
+
+
+def limit(k: int, total: float | None, layers: int) -> float:
+    """s(k/K) / 2√L, the largest η/|Θ| of a layer."""
+    return 0.5 * schedule(k, total) / math.sqrt(min(max(1, layers), MANY))
 
 
 def decay(k: int, total: float | None, epochs: float | None, weight_decay: float, layers: int) -> float:
-    """2 δ √e s(k/K)/K min(1, 3/L), about δ√e in e epochs of three layers, since s is ½ in the mean.
+    """2 δ √e s(k/K)/K min(1, 3/L) min(1, K/4e), about 0.8 δ√e in e epochs of three layers, by the mean of s.
 
-    What L layers compute decays by the product of their decays, so that more than three layers share that of three.  0
-    where K or e is unknown.
+    What L layers compute decays by the product of their decays, so that more than three layers share that of three.
+    Runs of fewer than four batches an epoch decay less: without the noise of batches they converge, and decay would
+    keep them swinging around a minimum, where rounding grows.  0 where K or e is unknown.
     """
     if total is None or math.isinf(total) or not epochs:
         return 0.0
-    return 2.0 * weight_decay * math.sqrt(epochs) * schedule(k, total) / total * min(1.0, _FEW / max(1, layers))
+    share = min(1.0, _FEW / max(1, layers)) * min(1.0, total / (_BATCHES * epochs))
+    return 2.0 * weight_decay * math.sqrt(epochs) * schedule(k, total) / total * share
 
 
 def inverts(k: int, last: int) -> bool:
     """Whether step k computes the metrics again, `last` being the step that did so before: every 10th, sooner early."""
-    return k <= 3 or k - last >= min(_INVERT_EVERY, k // 8)
+    return k <= 3 or k - last >= min(_INVERT_EVERY, k // STALE)
 
 
 def updates(k: int) -> bool:
@@ -118,25 +132,27 @@ def update_gram(memory: Memory, name: str, gram: Tensor, times: int) -> None:
         memory[name] = gram.clone()
 
 
-def metrics(grams: Sequence[Tensor], damping: float) -> tuple[list[Tensor], list[Tensor]]:
-    """P = (R + τtI)⁻¹ t(1 + τ) of each matrix, which is I for R = tI; equal ones are factorised in one call.
+def metrics(grams: Sequence[Tensor], damping: Sequence[float]) -> tuple[list[Tensor], list[Tensor]]:
+    """P = (R + τtI)⁻¹ t(1 + τ) of each matrix, which is I for R = tI.
 
-    Second comes how many of each call's matrices a multiple of I replaces, () of int64.
+    Matrices of one size and damping are factorised in one batched call.  Also returns, for each call, how many
+    factorisations failed, () of int64; P is then a multiple of I.
 
-    grams  R, (n, n) or a stack (k, n, n) each; t is the mean of the diagonal of each matrix
+    grams    R, (n, n) or a stack (k, n, n) each; t is the mean of the diagonal of each matrix
+    damping  τ > 0 of each
     """
-    alike: dict[tuple[int, torch.dtype, torch.device], list[int]] = {}
-    for place, R in enumerate(grams):
-        alike.setdefault((R.shape[-1], R.dtype, R.device), []).append(place)
+    alike: dict[tuple[int, float, torch.dtype, torch.device], list[int]] = {}
+    for place, (R, tau) in enumerate(zip(grams, damping, strict=True)):
+        alike.setdefault((R.shape[-1], tau, R.dtype, R.device), []).append(place)
     found: dict[int, Tensor] = {}
     failures = []
-    for (n, _, _), places in alike.items():
+    for (n, tau, _, _), places in alike.items():
         counts = [grams[place].numel() // (n * n) for place in places]
         stack = torch.cat([grams[place].view(-1, n, n) for place in places])
         t = stack.diagonal(dim1=1, dim2=2).mean(1)
-        inverse, _, failed = damped_inverse(stack, damping)
+        inverse, _, failed = damped_inverse(stack, tau)
         failures.append(failed.sum())
-        parts = inverse.mul_((t * (1.0 + damping))[:, None, None]).split(counts)
+        parts = inverse.mul_((t * (1.0 + tau))[:, None, None]).split(counts)
         # in memory of their own: products with unaligned memory may differ in the last bit
         found |= {place: P.clone().view_as(grams[place]) for place, P in zip(places, parts, strict=True)}
     return [found[place] for place in range(len(grams))], failures
@@ -172,25 +188,31 @@ def in_metric(G: Tensor, memory: Mapping[str, Tensor]) -> Tensor:
 def sample_directions(
     layers: Sequence[tuple[Tensor, Tensor]], damping: float, block: int
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """CᵀA/m with C = (AAᵀ/m + τtI)⁻¹ E t(1 + τ) of each layer; second comes what `metrics` says of failures.
+    """G = CᵀA/m of each layer, with C = P E and P the damped inverse of AAᵀ/m that `metrics` computes.
 
-    layers  A and E of each, (m, n) and (m, units): all rows of the batch
-    block   rows of a system, at most; the directions of the blocks are averaged, by their rows
+    The damping is τt, with t the mean eigenvalue of AᵀA/m; that of AAᵀ/m is tn/m.  Also returns the numbers of failed
+    factorisations, as `metrics` does.
+
+    layers   A and E of each, (m, n) and (m, units): all rows of the batch
+    damping  τ > 0
+    block    the largest number of rows of a system; a larger batch is cut into blocks, whose directions are averaged
     """
     if not layers:
         return [], []
     cuts = [-(-len(A) // -(-len(A) // block)) for A, _ in layers]
-    blocks = [list(A.split(size)) for (A, _), size in zip(layers, cuts, strict=True)]
-    found, failures = metrics([(a @ a.t()).div_(len(a)) for parts in blocks for a in parts], damping)
+    blocks = [a for (A, _), size in zip(layers, cuts, strict=True) for a in A.split(size)]
+    systems = [(a @ a.t()).div_(len(a)) for a in blocks]
+    found, failures = metrics(systems, [damping * len(a) / a.shape[1] for a in blocks])
     P, directions = iter(found), []
-    for (A, E), parts, size in zip(layers, blocks, cuts, strict=True):
-        C = torch.cat([next(P) @ e for e in E.split(size)]) if len(parts) > 1 else next(P) @ E
+    for (A, E), size in zip(layers, cuts, strict=True):
+        parts = [next(P) @ e for e in E.split(size)]
+        C = parts[0] if len(parts) == 1 else torch.cat(parts)
         directions.append((C.t() @ A).div_(len(A)))
     return directions, failures
 
 
 def remember(memories: Sequence[Memory], directions: Sequence[Tensor], by_unit: Sequence[bool]) -> None:
-    """M and V of each layer take in its G, in place.
+    """M ← β₁ M + (1 - β₁) G and V ← β₂ V + (1 - β₂) G² of each layer, in place.
 
     by_unit  whether a layer has one second moment for each unit, the mean of its squares
     """
@@ -229,41 +251,31 @@ def moves(memories: Sequence[Mapping[str, Tensor]]) -> list[Tensor]:
 
 
 def lengths(
-    parameters: Sequence[Sequence[Tensor]],
-    U: Sequence[Tensor],
+    theta: Sequence[Tensor],
+    inputs: Sequence[int],
     rates: Sequence[float],
     limits: Sequence[float],
-    scales: Sequence[Tensor | None] = (),
+    scales: Sequence[Tensor | None],
 ) -> list[Tensor]:
-    """η = min( ρ rate, limit ‖Θ‖/‖U‖ ) of each layer, (); a unit counts with a norm of 0.1 ρ at least.
+    """η = min( rate √(|Θ|/√n), limit |Θ| ) of each layer, (); |Θ| is at least 0.1/√n, so that a layer may begin at 0.
 
-    So a layer may begin at 0.
-
-    parameters  Θ of each layer, in one part or several
-    limits      s(k/K) κ/L of each
-    scales      ρ of each, () (see `target_scale`); None for 1
+    theta   the weights of each layer, or its largest parameter
+    inputs  n of each
+    rates   c s(k/K) / √(K^¼ L) of each
+    limits  s(k/K) / 2√L of each
+    scales  ρ of each, () (see `target_scale`), or None: then |Θ| is at least 0.1 ρ/√n, and η √ρ times as large
     """
-    count, parts = len(U), max(map(len, parameters))
-    norms = torch._foreach_norm([*(p for own in parameters for p in own), *U])
-    # ‖Θ‖ of a layer from those of its parts, (parts, layers)
-    found, nothing = iter(norms), norms[0].new_zeros(())
-    table = [[next(found) for _ in own] + [nothing] * (parts - len(own)) for own in parameters]
-    stacked = torch.stack([*(row[part] for part in range(parts) for row in table), *norms[-count:]])
-    stacked = stacked.view(parts + 1, count)
-    # entry by entry, so that the bits of a layer do not depend on how many others are here
-    squares = list(stacked[:-1].square().unbind())
-    quotients: Tensor = functools.reduce(torch.add, squares).sqrt_()
-    eta = list(quotients.unbind())
-    scaled = {layer: scale for layer, scale in enumerate(scales) if scale is not None}
-    for layer, scale in scaled.items():
-        eta[layer].clamp_(min=scale * (_LEAST_NORM * math.sqrt(len(U[layer]))))
-    torch._foreach_clamp_min_(eta, [_LEAST_NORM * math.sqrt(len(u)) for u in U])
-    quotients.div_(stacked[-1] + _TINY)
-    torch._foreach_mul_(eta, list(limits))
-    torch._foreach_clamp_max_(eta, [math.inf if layer in scaled else rate for layer, rate in enumerate(rates)])
-    for layer, scale in scaled.items():
-        eta[layer].clamp_(max=scale * rates[layer])
-    return eta
+    sizes = list(torch._foreach_norm(list(theta)))
+    # |Θ|/√n = ‖Θ‖/√(entries n)
+    torch._foreach_mul_(sizes, [1.0 / math.sqrt(p.numel() * n) for p, n in zip(theta, inputs, strict=True)])
+    for size, n, scale in zip(sizes, inputs, scales, strict=True):
+        if scale is not None:
+            size.clamp_(min=scale * (_LEAST_NORM / n)).mul_(scale)
+    torch._foreach_clamp_min_(sizes, [_LEAST_NORM / n for n in inputs])
+    eta = list(torch._foreach_sqrt(sizes))
+    torch._foreach_mul_(eta, list(rates))
+    torch._foreach_mul_(sizes, [limit * math.sqrt(n) for limit, n in zip(limits, inputs, strict=True)])
+    return list(torch._foreach_minimum(eta, sizes))
 
 
 def target_scale(E: Tensor, samples: int, all_sum: AllSum) -> Tensor:

@@ -3,8 +3,8 @@
     x⁺ = prox_{Ψ + (ν/λ) R}( z - (ν/λ) g )          E = (λ/ν) (σ(z) - x⁺)
 
 x⁺ minimises (λ/ν) B(x, z) + R(x) + <x, g>: the lifted energy in x, in which the terms that read x are replaced by their
-tangents and the terms below weigh 1/ν times more.  ν → 0 gives back-propagation, E → σ'(z) g.  A larger ν also tells
-units that are switched off which way to move.  No activation is differentiated.
+tangents and the terms below weigh 1/ν times more.  ν → 0 gives back-propagation, E → σ'(z) g.  With a larger ν, units
+that are switched off receive a signal too.  No activation is differentiated.
 
 ν is limited for each sample i by itself, so that its signal depends on no other sample:
 
@@ -52,14 +52,14 @@ def penalised_signal(x: Tensor, z: Tensor, g: Tensor, nudge: float, prox: Functi
 def limit_nudge(z_norms: Tensor, g: Tensor, nudge: float) -> Tensor:
     """ν_i = min(ν, 0.3 ‖z_i‖/‖g_i‖), (samples, 1, ..).
 
-    z_norms  ‖z_i‖, (samples,).  A sample with z_i = 0 has no size: it gets that of numbers of √eps.
+    z_norms  ‖z_i‖, (samples,); for z_i = 0 the norm of a sample whose numbers are all √eps
     """
     nudges = z_norms.clamp(min=least_norm(g, z_norms.dtype)).mul_(LARGEST_NUDGE).div_(sample_norms(g)).clamp_(max=nudge)
     return nudges.view(-1, *[1] * (g.ndim - 1))
 
 
 def least_norm(z: Tensor, precision: torch.dtype) -> float:
-    """The norm of a sample z_i of numbers of √eps, which stands for ‖z_i‖ where this is less."""
+    """The lower bound of ‖z_i‖: the norm of a sample whose numbers are all √eps."""
     return math.sqrt(torch.finfo(precision).eps * max(math.prod(z.shape[1:]), 1))
 
 

@@ -17,20 +17,20 @@ from lifted_bregman.maps import Convolution, Dense
 from lifted_bregman.maps.base import Inputs
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.shard import join_norms
-from lifted_bregman.solvers._interface import Batch, SolverState
 from lifted_bregman.solvers._micro_batches import micro_batches
 from lifted_bregman.solvers.gram import rule
 from lifted_bregman.solvers.gram.forward import Gradients, core, forward
 from lifted_bregman.solvers.gram.moves import Moves
 from lifted_bregman.solvers.gram.signal import sample_norms
 from lifted_bregman.solvers.gram.top_down import TopDownSweep, is_convolution, is_dense, output_of
+from lifted_bregman.solvers.interface import Batch, SolverState
 
 _LAYER = "layer"  # the name of what all parameters of a layer share in `memory`
 
 
 @dataclass
 class GramSweepState(SolverState):
-    """The memory of each term, and when its metrics were computed."""
+    """Moments, Gram matrices and metrics of each term, and the step at which metrics were computed."""
 
     memory: dict[int, dict[str, rule.Memory]] = field(default_factory=dict)
     """Momentum, second moments, Gram matrices and metrics of each term: under "layer", or by parameter."""
@@ -39,67 +39,74 @@ class GramSweepState(SolverState):
     inverted: int = 0
     """The step that computed the metrics last."""
     fallbacks: Tensor | int = 0
-    """Metrics that a multiple of the identity replaced, because a matrix could not be factorised: () of int64."""
+    """How many factorisations of damped Gram matrices failed; the metric is then a multiple of I.  () of int64."""
 
 
 @dataclass(frozen=True)
 class GramSweep(TopDownSweep[GramSweepState]):
-    """One sweep of lifted signals for each batch, and a move of each layer in the metric of its inputs and signals.
+    """One sweep of lifted signals for each batch, and one preconditioned step of each layer along its lifted gradient.
 
     Signals go from the top down: E_L = σ_L(z_L) - y and
 
         E_l = (λ_l/ν_l) ( σ_l(z_l) - prox_{Ψ_l + (ν_l/λ_l) R_l}( z_l - (ν_l/λ_l) g_l ) )      g_l = Σ_t J_xᵀ E_t ,
 
-    t being the terms that read x_l.  ν → 0 gives back-propagation; a larger ν also tells units that are switched off
-    which way to move.  For each sample ν is limited so that it moves z_l by 0.3 of its norm at most.  No activation is
-    differentiated.
+    t being the terms that read x_l.  ν → 0 gives back-propagation.  With a larger ν, units that are switched off
+    receive a signal too.  For each sample ν is limited so that it moves z_l by at most 0.3 of its norm.  No activation
+    is differentiated.
 
-    A dense layer or convolution with inputs A moves by
+    For a dense layer or convolution with inputs A, n for each unit, the step is
 
         G = P_E (E_lᵀA/m) P_A      M ← 0.9 M + 0.1 G      V ← 0.95 V + 0.05 G²      Θ_l ← Θ_l - η M̂/√V̂
 
-        η = s(k/K) min( c/(K^¼ √n), κ/L ‖Θ_l‖/‖M̂/√V̂‖ )
+        η = s(k/K) min( c √( |Θ_l| / (K^¼ √n L) ), |Θ_l| / 2√L )
 
-    with the damped inverses P_A, P_E of running means of AᵀA/m and E_lᵀE_l/m (K-FAC's metric) and Adam's moments M, V;
-    `gram.rule` has all formulas.  s rises in the first 20th of the K steps of a run and falls to 0 like a cosine.
-    `fit` knows K.  A run that is resumed with more epochs continues with the schedule of the longer run, so that its
-    rate rises again.  In a loop of your own give `total_steps`; without, the rate decays like 1/√k.
+    P_A and P_E are damped inverses of running means of AᵀA/m and E_lᵀE_l/m (K-FAC's metric).  M and V are Adam's
+    moments, and |Θ| is the root mean square of the weights.  `gram.rule` has all formulas.
 
-    Other parameters (normalisation, embeddings, parameters that several terms share) move by the same rule without a
-    metric, and parameters with a penalty P_l with one second moment for the layer, which makes one step size for the
-    proximal map of P_l.
+    The schedule s rises in the first 20th of the K steps of a run and then falls to 0.  `fit` sets K.  A run that is
+    resumed with more epochs follows the schedule of the longer run, so that its step size rises again.  If you write
+    the loop, give `total_steps`; without it the step size decays like 1/√k.
 
-    A step costs the three products of a weight's size that back-propagation needs, two elementwise passes as Adam has
-    them, and for layers of up to 256 inputs two small products and in every 10th step a factorisation.  Two tensors of
-    the weights' size are kept.  Convergence is observed, not proven.  Few and noisy samples are overfitted: hold some
-    out, or take a larger decay.  Where the loss is `SquaredError` and the residuals of the first batch are large, the
-    output layer's rate is larger by as much, so that the unit of the targets matters less.
+    Other parameters (normalisation, embeddings, parameters that several terms share) follow the same rule without a
+    metric.  A layer with a penalty P_l has one second moment for all its parameters, and therefore one step size, which
+    the proximal map of P_l takes.
+
+    A step costs the three products of a weight's size that back-propagation needs, elementwise passes as in Adam, and
+    for layers of up to 256 inputs two small products and in every 20th step a factorisation.  Two tensors of the
+    weights' size are kept.  Convergence is observed, not proven.  Few and noisy samples are overfitted: hold some out,
+    or take a larger decay.  Where the loss is `SquaredError` and the residuals of the first batch are large, the output
+    layer's steps are longer, so that the unit of the targets matters less.
 
     step_size        c > 0
     nudge            ν > 0, shared by the variables on the longest path
     damping          τ > 0, over the mean eigenvalue of a Gram matrix; the larger, the nearer to the gradient
-    trust            κ > 0, the largest relative change of all layers together in a step, of 20 at most
-    weight_decay     δ >= 0: weights shrink by about δ√e in a run of e epochs, Θ ← (1 - 2 δ √e s(k/K)/K) Θ in each step;
-                     more than three layers share the decay of three, 3/L each.  Biases, gains and layers with a
-                     penalty on their parameters do not decay
+    weight_decay     δ >= 0: weights shrink by about 0.8 δ√e in a run of e epochs, Θ ← (1 - 2 δ √e s(k/K)/K) Θ; more
+                     than three layers share the decay of three, and fewer than four batches an epoch have less.
+                     Biases, gains and layers with a penalty on their parameters do not decay
     total_steps      K >= 1, infinity for a run without an end; None lets `fit` decide
     epochs           e >= 0, the passes over the data in K steps; None lets `fit` decide
     penalised_nudge  ν_l > 0 of layers with a penalty on x_l; a small one keeps their zeros
     micro_batches    M >= 1, the parts of a batch that follow each other through the layers where ranks share these
+
+    Example:
+        >>> X = torch.linspace(-1, 1, 20).reshape(-1, 1)
+        >>> problem = lb.lift(nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1)), loss=lb.SquaredError())
+        >>> result = lb.fit(problem, (X, X.abs()), solver=lb.GramSweep(), epochs=10, batch_size=5)
+        >>> result.history[-1]["objective"] < result.history[0]["objective"]
+        True
     """
 
-    step_size: float = 0.4
+    step_size: float = 0.6
     nudge: float = 0.5
-    damping: float = 1.0
-    trust: float = 0.3
-    weight_decay: float = 0.25
+    damping: float = 0.5
+    weight_decay: float = 0.15
     total_steps: float | None = None
     epochs: float | None = None
     penalised_nudge: float = 0.001
     micro_batches: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("step_size", "nudge", "damping", "trust", "penalised_nudge"):
+        for name in ("step_size", "nudge", "damping", "penalised_nudge"):
             positive(getattr(self, name), name)
         require_not_negative(self.weight_decay, "weight_decay")
         require_count(self.micro_batches, "micro_batches")
@@ -122,8 +129,7 @@ class GramSweep(TopDownSweep[GramSweepState]):
 
     @no_graph
     def step(self, problem: LiftedProblem, state: GramSweepState, batch: Batch) -> GramSweepState:
-        layers = sum(any(p.ndim > 1 for p in term.map.parameters.values()) for term in problem.network)
-        moves = Moves(self, state, layers, batch.shard)
+        moves = Moves(self, state, _layers(problem), batch.shard)
         # z_l = f_l(x_{l-1}), x_l = σ_l(z_l)
         dense = {layer for layer in problem.partition.terms if is_dense(problem, layer)}
         parts = micro_batches(len(batch), self.micro_batches)
@@ -157,7 +163,7 @@ class GramSweep(TopDownSweep[GramSweepState]):
         batch: Batch,
         moves: Moves,
     ) -> None:
-        """Gives one layer to `moves`, with its own memory under "layer" or by parameter."""
+        """Adds one layer to `moves`; `memory` has its moments under "layer", or by parameter name."""
         f, output = core(problem, layer), layer == problem.depth
         if output and problem.loss.activation == Identity() and "scale" not in memory.setdefault(_LAYER, {}):
             memory[_LAYER]["scale"] = rule.target_scale(E, batch.samples, batch.shard.all_sum)
@@ -191,6 +197,13 @@ class GramSweep(TopDownSweep[GramSweepState]):
         work.adjoints += sum(layer > 1 for layer in problem.partition.terms)
         work.parameter_gradients += own
         state.metrics["fallbacks"] = state.fallbacks
+
+
+def _layers(problem: LiftedProblem) -> int:
+    """L, the terms that use weights, their own or shared ones."""
+    terms = range(1, problem.depth + 1)
+    own = (l for l in terms if any(p.ndim > 1 for p in problem.network[l].map.parameters.values()))
+    return sum(len(problem.links.users[l]) for l in own)
 
 
 def _root_mean_square(E: Tensor, batch: Batch) -> Tensor:

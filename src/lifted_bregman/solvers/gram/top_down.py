@@ -1,4 +1,4 @@
-"""What solvers that make one top-down sweep for each batch share: the signals of a graph, from the output down."""
+"""The base of solvers that make one top-down sweep for each batch: the signals of a graph, from the output down."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from lifted_bregman.maps import Convolution, Dense
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.blocks import hidden_layers
 from lifted_bregman.problem.composite import composite_prox
-from lifted_bregman.solvers._interface import Batch, Solver, SolverState
 from lifted_bregman.solvers.gram.forward import Forward, Gradients, add_pulled, core
 from lifted_bregman.solvers.gram.parallel import receive_signal, send_signals
 from lifted_bregman.solvers.gram.signal import lifted_signal, limit_nudge, output_signal, penalised_signal
+from lifted_bregman.solvers.interface import Batch, Solver, SolverState
 
 S = TypeVar("S", bound=SolverState)
 
@@ -113,13 +113,13 @@ def output_of(problem: LiftedProblem, passed: Forward, batch: Batch) -> Tensor |
 
 
 def is_dense(problem: LiftedProblem, layer: int) -> bool:
-    """Whether a layer moves in the metric of its inputs: dense, with parameters of its own and without a penalty."""
+    """Whether a layer has the metric of its inputs: a dense map that shares no parameters and has no penalty."""
     f, alone = core(problem, layer), len(problem.links.users[layer]) == 1
     return isinstance(f, Dense) and alone and not problem.has_parameter_prox(layer) and bool(f.parameters)
 
 
 def is_convolution(problem: LiftedProblem, layer: int) -> bool:
-    """Whether a layer moves in the metric of its patches: a convolution that shares nothing and has no penalty."""
+    """Whether a layer has the metric of its patches: a convolution that shares no parameters and has no penalty."""
     alone = len(problem.links.users[layer]) == 1
     return isinstance(core(problem, layer), Convolution) and alone and not problem.has_parameter_prox(layer)
 

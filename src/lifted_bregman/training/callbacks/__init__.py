@@ -1,4 +1,4 @@
-"""Callbacks: what happens beside the steps of a run."""
+"""Callbacks: progress, checkpoints, early stopping, time limits and TensorBoard."""
 
 from lifted_bregman.solvers import Callback
 from lifted_bregman.training.callbacks.checkpoint import Checkpoint

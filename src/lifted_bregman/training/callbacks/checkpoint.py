@@ -1,4 +1,4 @@
-"""Checkpoint: saves a run as it goes, so that it can be continued as if it had never stopped."""
+"""Checkpoint: saves a run every few epochs, steps or seconds, so that it can be resumed exactly."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 from lifted_bregman._arguments import positive, require_count
 from lifted_bregman.errors import CheckpointError, SettingError
 from lifted_bregman.solvers import Callback, Outcome, Run
-from lifted_bregman.solvers._loop import Diverged, Phase, require_finite
+from lifted_bregman.solvers.finite import require_finite
+from lifted_bregman.solvers.loop import Phase
+from lifted_bregman.solvers.outcome import Diverged
 from lifted_bregman.training.callbacks.early_stopping import improves_downwards, monitored, require_monitor
 
 if TYPE_CHECKING:
@@ -20,18 +22,26 @@ if TYPE_CHECKING:
 class Checkpoint(Callback):
     """Saves to the `out` folder of `fit`: every few epochs, steps or seconds, and once at the end.
 
-    The last two checkpoints and the best of those saved at rows are kept.  A save that fails while the run goes on is a
-    warning, and the next one is tried in its turn; the first and the last save must succeed.  Where several processes
-    share the run, the first one saves, and an error is raised in all.
+    The last two checkpoints are kept, and the best of those saved at rows.  If the first or the last save of a run
+    fails, the run raises the error; if another one fails, it warns.  With several ranks, rank 0 saves, and all ranks
+    raise its error.
 
     every_epochs   at the rows of the history, at least 1
     every_steps    also after so many steps, for long epochs; None for never
     every_seconds  also after so many seconds; None for never
-    monitor        what the best checkpoint is best in, as for `EarlyStopping`
+    monitor        the entry of the history by which the best checkpoint is chosen, as for `EarlyStopping`
+
+    Example:
+        >>> problem, X = lb.lift(nn.Linear(3, 3), loss=lb.SquaredError()), torch.randn(20, 3)
+        >>> checkpoint = lb.callbacks.Checkpoint(every_epochs=2)
+        >>> result = lb.fit(problem, (X, X), epochs=4, out="run", callbacks=[checkpoint])
+        >>> resumed = lb.fit(problem, (X, X), epochs=6, out="run", resume=True, callbacks=[checkpoint])
+        >>> [row["epoch"] for row in resumed.history]
+        [1, 2, 3, 4, 5, 6]
     """
 
-    everywhere = True  # every process learns whether the first and the last save succeeded, and sends what it has
-    reads_parameters = False  # but when it saves
+    everywhere = True  # every rank sends its variables and learns whether the save succeeded
+    reads_parameters = False  # except when it saves
 
     def __init__(
         self,
@@ -57,7 +67,7 @@ class Checkpoint(Callback):
         self._saved_at = time.monotonic()
 
     def attach(self, folder: RunFolder) -> None:
-        """Where to save a new run; `fit` says it, and then what an earlier part of the run has left."""
+        """Sets the folder of a new run.  `fit` calls it, and then restores the state of a resumed run."""
         self._folder = folder
         self._begin()
 
@@ -67,13 +77,13 @@ class Checkpoint(Callback):
         require_monitor(self.monitor, run)
         self._saved_at = time.monotonic()
         if self._saved is None:
-            self._require_save(run)  # a run that is killed in its first interval can be resumed too
+            self._require_save(run)  # so that a kill in the first interval can be resumed from
 
     def stepped(self, run: Run) -> None:
         by_steps = self.every_steps is not None and run.state.steps % self.every_steps == 0
         by_time = self.every_seconds is not None and time.monotonic() - self._saved_at >= self.every_seconds
         if self.every_seconds is not None and run.partition.count > 1:
-            by_time = run.agreement.any(by_time)  # the clocks of others differ
+            by_time = run.agreement.any(by_time)  # clocks of ranks differ
         if by_steps or by_time:
             self._try(run, best=False)
 
@@ -99,17 +109,17 @@ class Checkpoint(Callback):
         self.best, self._last_epoch = entries["best"], entries["last_epoch"]
 
     def resumed(self, run: Run) -> None:
-        """The run stands where its last checkpoint does; `fit` says it."""
+        """Records that the present step is saved already.  `fit` calls it after it has restored a checkpoint."""
         self._saved = _position(run)
 
     def _require_save(self, run: Run) -> None:
-        """Saves unless it was done; what fails in the first process is raised in all."""
+        """Saves unless the present step is saved already; all ranks raise the error of rank 0."""
         if run.agreement.size > 1:
-            require_finite(run)  # in all, for all have the same
+            require_finite(run)  # on all ranks, which have the same numbers
         failure: CheckpointError | None = None
         due = self._saved != _position(run)
         if run.partition.count > 1:
-            due = run.agreement.any(due)  # a save that failed is known in the first process only
+            due = run.agreement.any(due)  # only rank 0 knows that a save failed
         try:
             if due:
                 self._save(run, best=False)
@@ -121,13 +131,15 @@ class Checkpoint(Callback):
         try:
             self._save(run, best)
         except CheckpointError as error:
-            warnings.warn(f"this checkpoint was not saved, the run goes on: {error}", RuntimeWarning, stacklevel=2)
+            warnings.warn(
+                f"this checkpoint was not saved, and the run continues: {error}", RuntimeWarning, stacklevel=2
+            )
 
     def _save(self, run: Run, best: bool) -> None:
-        """Saves in the first process, to which others send what only they have."""
+        """Collects the variables of all ranks on rank 0, which saves."""
         assert self._folder is not None
         if not _finite_everywhere(run):
-            return  # the process where it is not says so
+            return  # the rank with NaN or infinity raises the error
         before, run.phase = run.phase, Phase.SAVE
         try:
             run.collect()
@@ -138,7 +150,7 @@ class Checkpoint(Callback):
         self._saved, self._saved_at = _position(run), time.monotonic()
 
     def _go_back(self, run: Run) -> None:
-        """A step or row that was broken off leaves things half changed: the last checkpoint takes their place."""
+        """Restores the last checkpoint after a step or row was interrupted, which leaves parameters half changed."""
         assert self._folder is not None
         broken = f"Step {run.state.steps + 1}" if run.phase is Phase.STEP else f"The row after step {run.state.steps}"
         self._folder.restore(run)
@@ -147,7 +159,7 @@ class Checkpoint(Callback):
 
 
 def _finite_everywhere(run: Run) -> bool:
-    """Whether all processes that share the layers may send theirs; where it is not one's own fault."""
+    """Whether the variables of all ranks are finite; raises `Diverged` on a rank where they are not."""
     failure: Diverged | None = None
     try:
         require_finite(run)

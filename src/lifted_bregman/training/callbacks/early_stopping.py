@@ -16,12 +16,12 @@ from lifted_bregman.solvers import Callback, Outcome, Run
 
 
 def improves_downwards(monitor: str) -> bool:
-    """Whether smaller is better: for everything but accuracies."""
+    """Whether a smaller value is better: False for accuracies, True for all other entries."""
     return not monitor.endswith("accuracy")
 
 
 def monitored(monitor: str | None, row: Mapping[str, float]) -> str:
-    """`monitor`, or by default "validation", "objective" or "running_objective", the first that there is."""
+    """`monitor`, or for None the first of "validation", "objective" and "running_objective" that `row` contains."""
     default = ("validation", "objective", "running_objective")
     name = monitor or next((name for name in default if name in row), "objective")
     if name not in row:
@@ -30,9 +30,9 @@ def monitored(monitor: str | None, row: Mapping[str, float]) -> str:
 
 
 def require_monitor(monitor: str | None, run: Run) -> None:
-    """An error before the first step for a name that no row can have, or that is a known one misspelt.
+    """Raises SettingError for a name that no row will have, or that resembles the name of an entry.
 
-    Other names may be those of the solver's own metrics, which the first row shows.
+    Called before the first step.  Other names may be metrics of the solver; `monitored` checks them at the first row.
     """
     depth, held = run.problem.depth, not run.source.streamed
     evaluated = held or run.evaluate_training
@@ -60,10 +60,17 @@ class EarlyStopping(Callback):
     """Stops when the monitored number has not improved for `patience` rows, and puts the best parameters back.
 
     monitor      an entry of the history; by default "validation", or "objective" without a validation set, for a stream
-      "running_objective".  Accuracies should grow, everything else should fall
+      "running_objective".  An accuracy improves when it grows, any other entry when it falls
     patience     rows without an improvement, at least 1
-    min_delta    what counts as an improvement, >= 0
-    restore_best whether the model ends with the parameters of its best row; a run that ends otherwise gets them too
+    min_delta    the smallest change that counts as an improvement, >= 0
+    restore_best whether the model ends with the parameters of its best row, whatever ends the run
+
+    Example:
+        >>> problem, X = lb.lift(nn.Linear(3, 3), loss=lb.SquaredError()), torch.randn(20, 3)
+        >>> stop = lb.callbacks.EarlyStopping(patience=2, min_delta=1e9)
+        >>> result = lb.fit(problem, (X, X), epochs=50, callbacks=[stop])
+        >>> result.outcome.name, len(result.history)
+        ('STOPPED', 3)
     """
 
     everywhere = True  # every process of a run has the same rows, and the same best parameters
@@ -88,7 +95,7 @@ class EarlyStopping(Callback):
 
     def started(self, run: Run) -> None:
         require_monitor(self.monitor, run)
-        if not self._resumed or run.state.steps == 0:  # what another run left is not its own
+        if not self._resumed or run.state.steps == 0:  # a new run discards the best value of an earlier one
             self._begin()
         self._resumed = False
 
@@ -137,5 +144,5 @@ class EarlyStopping(Callback):
 
 
 def row_value(monitor: str, best: float) -> float:
-    """The number as the history has it."""
+    """The value in the history: `best` is stored with its sign changed for entries that should grow."""
     return best if improves_downwards(monitor) else -best

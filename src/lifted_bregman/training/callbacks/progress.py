@@ -1,4 +1,4 @@
-"""Progress: what a run has reached, as a live bar on a terminal and as plain lines elsewhere."""
+"""Progress: epoch, objective and time left, as a live bar on a terminal and as plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -20,13 +20,21 @@ _FRACTIONS = {"accuracy", "running_accuracy", "validation_accuracy", "sparsity"}
 
 
 class Progress(Callback):
-    """Shows epoch, objective, validation, sparsity and the time left, on standard error; on a narrow terminal, as many
-    of them as there is room for, epoch and time left first.
+    """Shows epoch, objective, validation, sparsity and the time left, on standard error.
+
+    A narrow terminal shows as many of them as fit, epoch and time left first.
 
     console       a rich console to write to; by default one for standard error
     title         a word before each line, where several runs follow each other
-    time_limit    seconds in steps after which the run will end, if a `Timer` says so
+    time_limit    the `limit` of the run's `Timer`, in seconds of steps, if it has one; the time left depends on it
     line_seconds  the least time between two plain lines, >= 0; the last row always gets one
+
+    Example:
+        >>> from rich.console import Console
+        >>> problem, X = lb.lift(nn.Linear(3, 3), loss=lb.SquaredError()), torch.randn(20, 3)
+        >>> progress = lb.callbacks.Progress(Console(quiet=True))  # without a console it writes to standard error
+        >>> lb.fit(problem, (X, X), epochs=4, callbacks=[progress]).outcome.name
+        'FINISHED'
     """
 
     reads_parameters = False
@@ -83,7 +91,7 @@ class Progress(Callback):
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
-        self._console = self._given  # one of its own could not be copied to another process
+        self._console = self._given  # a console that was made here cannot be copied to another process
 
     def _say(self) -> None:
         if self._unsaid and self._console is not None:
@@ -101,13 +109,13 @@ class Progress(Callback):
         self._shown_at = time.monotonic()
 
     def _done(self, run: Run) -> float:
-        """The fraction of the run that is over."""
+        """The fraction of the run that is done, by epochs or by the time limit."""
         part = run.batch / run.source.batches if run.source.batches else 0.0  # unknown of some streams
         done = (run.epoch - 1 + part) / run.epochs
         return min(1.0, done if self._time_limit is None else max(done, run.seconds / self._time_limit))
 
     def _numbers(self, run: Run) -> list[str]:
-        """The epoch, what has been reached, and the seconds it took."""
+        """The epoch, the last row's numbers, and the seconds of the run."""
         row = run.history[-1] if run.history else {}
         epoch = int(row["epoch"]) if row else min(run.epoch, run.epochs)
         shown = [f"epoch {epoch}" if self._time_limit is not None else f"epoch {epoch}/{run.epochs}"]
@@ -117,7 +125,7 @@ class Progress(Callback):
         return [*shown, f"{run.seconds:.1f} s"]
 
     def _left(self, run: Run) -> list[str]:
-        """The time left, in words, where it can be told."""
+        """The estimated time left, in words; empty at the start and at the end."""
         before, since = self._behind
         done, elapsed = self._done(run) - before, time.monotonic() - since
         if done <= 0.0 or before + done >= 1.0 or run.outcome is not None:

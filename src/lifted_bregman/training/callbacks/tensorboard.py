@@ -12,6 +12,11 @@ class TensorBoard(Callback):
     """Writes every entry of every row to `folder`, for `tensorboard --logdir folder`.  Needs the extra `track`.
 
     A continued run writes after the last step it reached.
+
+    Example:
+        >>> problem, X = lb.lift(nn.Linear(3, 3), loss=lb.SquaredError()), torch.randn(20, 3)
+        >>> lb.fit(problem, (X, X), epochs=4, callbacks=[lb.callbacks.TensorBoard("logs")]).outcome.name
+        'FINISHED'
     """
 
     reads_parameters = False

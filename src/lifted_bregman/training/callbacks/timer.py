@@ -12,6 +12,11 @@ class Timer(Callback):
     The step under way is finished and a last row recorded.  A continued run counts the seconds it had before.
 
     limit  seconds, > 0
+
+    Example:
+        >>> problem, X = lb.lift(nn.Linear(3, 3), loss=lb.SquaredError()), torch.randn(20, 3)
+        >>> lb.fit(problem, (X, X), epochs=1000000, callbacks=[lb.callbacks.Timer(0.01)]).outcome.name
+        'STOPPED'
     """
 
     reads_parameters = False

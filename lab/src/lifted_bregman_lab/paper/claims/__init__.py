@@ -1,8 +1,8 @@
-"""Every published number and every stated finding of Section 6, with what it is judged by.
+"""Every published number and every stated finding of Section 6, with the rule that judges it.
 
-Values, tolerances and inequalities were fixed before the runs that judge them.  Numbers have a tolerance, findings are
-inequalities that must hold on the mean over seeds; each says why.  Where the paper can be read in several ways the main
-reading is judged, and the other readings are stored beside it.
+Values, tolerances and inequalities were fixed before the runs that judge them, but for what `report.DECIDED_LATER`
+names.  Numbers have a tolerance, findings are inequalities that must hold on the mean over seeds; each says why.  Where
+the paper can be read in several ways the main reading is judged, and the other readings are stored beside it.
 """
 
 from __future__ import annotations

@@ -81,6 +81,8 @@ def finer(part: str, left: tuple[str, str], right: tuple[str, str]) -> Less:
     return Less(AtEnd(left[0], column), AtEnd(right[0], column), what, f"of {right[1]}")
 
 
+GENERALISES = "sparse-ae-lbn-d-does-not-overfit-yet"
+"""The first of the claims that need lifted training with few samples not to overfit: together they are one fact."""
 EDGES = (
     "Sharpness is judged by eye in the paper. Here it is the squared error of the image gradients relative to those of "
     "the clean images: what is blurred, and what is added, both count."

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from lifted_bregman_lab.paper.claims._parts import best
-from lifted_bregman_lab.reproduction import All, Between, Claim, Near
-from lifted_bregman_lab.reproduction.quantities import Difference, Final, Scaled
+from lifted_bregman_lab.paper.recipes.counterparts import ONE_MEAN
+from lifted_bregman_lab.reproduction import All, Between, Claim, Near, Quoted
+from lifted_bregman_lab.reproduction.quantities import Difference, Final, Scaled, Smallest
 
 SETS = {"mnist": "MNIST", "fashion": "Fashion-MNIST"}
 METHODS = {"classical": "the classical lifted network", "lifted": "the lifted Bregman network", "sgd": "SGD-BP"}
@@ -32,12 +33,18 @@ TABLE_2: dict[tuple[str, str], tuple[float, float, float]] = {
 
 _ACCURACY = 1.0
 _WIDE_LAYER, _NARROW_LAYER = 3.0, 5.0
-_QUOTED = " The first row of the tables is quoted from earlier work with another algorithm; what is judged is our own."
+_QUOTED = "the paper quotes this number from earlier work and gives none of its settings."
+_OUR_OWN = " The classical row of the paper is quoted from earlier work; what is judged is a run of our own."
 
 
 def recipe(key: str, method: str) -> str:
     """The recipe of a row of the tables."""
     return f"classify-{key}-{method}"
+
+
+def main(method: str) -> str:
+    """The method in the main reading: images centred by one number."""
+    return method + ONE_MEAN.suffix
 
 
 def accuracy(key: str, method: str, part: str) -> Scaled:
@@ -55,17 +62,24 @@ def _table_1() -> tuple[Claim, ...]:
         "One point: single runs of such networks differ by a few tenths of a point from seed to seed, and the rows "
         "that differ in kind lie 2 to 13 points apart."
     )
-    return tuple(
-        Claim(
-            f"table1-{key}-{part}-{method}",
-            "table1",
-            f"Of the {SETS[key]} {part} images, {METHODS[method]} classifies {value:g} % correctly.",
-            Near(accuracy(key, method, part), value, _ACCURACY),
-            why + (_QUOTED if method == "classical" else ""),
-        )
-        for (key, method), row in TABLE_1.items()
-        for part, value in row.items()
-    )
+    ours = "Beside it stands a run of our own, by Algorithm 1 on the classical energy."
+    claims = []
+    for (key, method), row in TABLE_1.items():
+        for part, value in row.items():
+            quantity, quoted = accuracy(key, main(method), part), method == "classical"
+            claims.append(
+                Claim(
+                    f"table1-{key}-{part}-{method}",
+                    "table1",
+                    f"Of the {SETS[key]} {part} images, {METHODS[method]} classifies {value:g} % correctly.",
+                    Quoted(quantity, value, _QUOTED) if quoted else Near(quantity, value, _ACCURACY),
+                    ours if quoted else why,
+                )
+            )
+    return tuple(claims)
+
+
+_AFFINE = "classification-mnist-classical-affine"
 
 
 def _table_2() -> tuple[Claim, ...]:
@@ -74,7 +88,7 @@ def _table_2() -> tuple[Claim, ...]:
         for layer, value in enumerate(row, start=1):
             tolerance = 1.0 if method == "classical" else _WIDE_LAYER if layer == 1 else _NARROW_LAYER
             why = {
-                1.0: "One point: the network is either affine, and then it is 99 or more, or it is not." + _QUOTED,
+                1.0: "One point: the network is either affine, and then it is 99 or more, or it is not." + _OUR_OWN,
                 _WIDE_LAYER: "Three points: over 784 units the shares of single units average out.",
                 _NARROW_LAYER: "Five points: of 64 units, three that are always or never active make 4.7 points.",
             }[tolerance]
@@ -83,23 +97,23 @@ def _table_2() -> tuple[Claim, ...]:
                     f"table2-{key}-layer{layer}-{method}",
                     "table2",
                     f"In layer {layer} of {METHODS[method]}, {value:g} % of the nodes act linearly on {SETS[key]}.",
-                    Near(linear(key, method, layer), value, tolerance),
+                    Near(linear(key, main(method), layer), value, tolerance),
                     why,
+                    _AFFINE if method == "classical" else "",
                 )
             )
     return tuple(claims)
 
 
 def _findings(key: str) -> tuple[Claim, ...]:
-    name = SETS[key]
-    better = Difference(accuracy(key, "lifted", "test"), accuracy(key, "classical", "test"))
-    gap = Difference(accuracy(key, "lifted", "test"), accuracy(key, "sgd", "test"))
-    below_all = (
-        Between(linear(key, "lifted", layer), f"% of linear nodes in layer {layer}", high=95.0) for layer in (1, 2, 3)
-    )
+    name, classical, lifted = SETS[key], main("classical"), main("lifted")
+    better = Difference(accuracy(key, lifted, "test"), accuracy(key, classical, "test"))
+    gap = Difference(accuracy(key, lifted, "test"), accuracy(key, main("sgd"), "test"))
+    fewest = Smallest(tuple(linear(key, lifted, layer) for layer in (1, 2, 3)))
     above_all = (
-        Between(linear(key, "classical", layer), f"% of linear nodes in layer {layer}", low=99.0) for layer in (1, 2, 3)
+        Between(linear(key, classical, layer), f"% of linear nodes in layer {layer}", low=99.0) for layer in (1, 2, 3)
     )
+    affine = f"classification-{key}-classical-affine"
     return (
         Claim(
             f"classification-{key}-lifted-beats-classical",
@@ -118,27 +132,30 @@ def _findings(key: str) -> tuple[Claim, ...]:
         Claim(
             f"classification-{key}-lifted-nonlinear",
             "table2",
-            f"On {name} the lifted Bregman network is truly non-linear, in every hidden layer.",
-            All(tuple(below_all)),
-            "Each layer below 95 % linear: the published ones are at most 85.7, an affine network has about 100.",
+            f"On {name} the lifted Bregman network is truly non-linear.",
+            Between(fewest, "the smallest % of linear nodes in a layer", high=95.0),
+            "One layer below 95 % linear makes a network non-linear; the published ones are at most 85.7, and an "
+            "affine network has about 100 in each. At first every layer had to be below 95, which the paper does not "
+            "say.",
         ),
         Claim(
-            f"classification-{key}-classical-affine",
+            affine,
             "table2",
             f"On {name} classical lifted training gives an affine-linear network.",
             All(tuple(above_all)),
-            "Each layer at least 99 % linear; the published ones are 99.9." + _QUOTED,
+            "Each layer at least 99 % linear; the published ones are 99.9." + _OUR_OWN,
+            "" if affine == _AFFINE else _AFFINE,
         ),
     )
 
 
 def _best_rate(key: str) -> Claim:
-    others = tuple((recipe(key, f"sgd-{rate}"), rate) for rate in ("5e-4", "5e-3"))
+    others = tuple((recipe(key, main(f"sgd-{rate}")), rate) for rate in ("5e-4", "5e-3"))
     return Claim(
         f"classification-{key}-sgd-best-rate",
         "table1",
         f"Of ten rates from 1e-5 to 5e-1, 1e-3 gives SGD-BP the lowest training objective on {SETS[key]}.",
-        best((recipe(key, "sgd"), "1e-3"), others, 100),
+        best((recipe(key, main("sgd")), "1e-3"), others, 100),
         "Judged against its two neighbours in the paper's grid, in the reading (sum over the batch) in which 1e-3 can "
         "be the best at all. Lower than both is necessary for the best, and strict; a rate that diverges is worse.",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lifted_bregman_lab.paper.claims._parts import STRICT, below
+from lifted_bregman_lab.paper.claims._parts import GENERALISES, STRICT, below
 from lifted_bregman_lab.paper.recipes.denoising import FIGURE_UNDERCOMPLETE
 from lifted_bregman_lab.reproduction import All, Claim, Rule
 
@@ -13,8 +13,8 @@ _ERRORS = (("training", "loss"), ("validation", "validation_loss"))
 _WITHOUT = " Reconstruction errors without penalty are compared, as in the paper's figure."
 
 
-def _claim(name: str, statement: str, rule: Rule, why: str) -> Claim:
-    return Claim(f"undercomplete-{name}", FIGURE_UNDERCOMPLETE, statement, rule, why)
+def _claim(name: str, statement: str, rule: Rule, why: str, same_as: str = "") -> Claim:
+    return Claim(f"undercomplete-{name}", FIGURE_UNDERCOMPLETE, statement, rule, why, same_as)
 
 
 def _crossing() -> All:
@@ -42,6 +42,7 @@ CLAIMS: tuple[Claim, ...] = (
             f"After 50 epochs the sparse autoencoder has a lower {word} error than the undercomplete one, both by LBN.",
             below(column, SPARSE_LBN, UAE_LBN, LAST),
             STRICT + _WITHOUT,
+            GENERALISES if word == "validation" else "",
         )
         for word, column in _ERRORS
     ),

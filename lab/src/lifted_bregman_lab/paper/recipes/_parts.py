@@ -1,4 +1,4 @@
-"""What the recipes are put together from: solvers with the published settings, and tiny variants of everything."""
+"""Parts of the recipes: solvers with the published settings, and tiny variants of all settings."""
 
 from __future__ import annotations
 

@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from lifted_bregman.reports.page import Block, Finding, Heading, Text
 from lifted_bregman_lab.reproduction import All, Claim, Status, Verdict
 from lifted_bregman_lab.reproduction.report.results import Results
-from lifted_bregman_lab.reproduction.report.tables import MARKS, marked
+from lifted_bregman_lab.reproduction.report.tables import marked
+from lifted_bregman_lab.text import count
 
-_COLOURS = dict(zip(Status, ("curve-3", "curve-2", "curve-5", "rule"), strict=True))
+_COLOURS = dict(zip(Status, ("curve-3", "curve-2", "curve-4", "curve-4", "curve-5", "rule"), strict=True))
 _APART = "--out out/again"  # a stored run is not run again
 
 
@@ -34,41 +35,60 @@ def claim_block(results: Results, claim: Claim) -> Finding:
 
 
 def failures(results: Results) -> dict[str, dict[Claim, list[str]]]:
-    """The claims that were not reproduced, by the title of their table or figure, each with its lines of text.
+    """The claims that were not reproduced, by the title of their cause, each with its lines of text.
 
     These are the statement with the measured numbers, other readings in brief, and attempts.
     """
-    titles = {exhibit.figure: exhibit.title for exhibit in results.exhibits}
     noted: dict[str, str] = {}
     found: dict[str, dict[Claim, list[str]]] = {}
-    for claim in results.paper.claims:
-        verdict, note = results.verdicts[claim.name], tried(results, claim)
-        if verdict.status is not Status.NOT_REPRODUCED:
-            continue
-        first = noted.setdefault(note, claim.name)
-        again = note if first == claim.name or not note else f"What was tried: the same as for {first}."
-        lines = [f"{claim.statement} {sentence(verdict.sentence)}", readings_in_brief(results, claim), again]
-        found.setdefault(titles[claim.figure], {})[claim] = [line for line in lines if line]
+    for title, claims in results.failed.items():
+        for claim in claims:
+            note = tried(results, claim)
+            first = noted.setdefault(note, claim.name)
+            again = note if first == claim.name or not note else f"What was tried: the same as for {first}."
+            lines = [stated(results, claim), readings_in_brief(results, claim), again]
+            found.setdefault(title, {})[claim] = [line for line in lines if line]
     return found
 
 
 def failure_blocks(results: Results) -> list[Block]:
-    """`failures` as paragraphs, under a heading for each table or figure."""
+    """`failures` as paragraphs, under a heading for each cause."""
     from markupsafe import Markup
 
     blocks: list[Block] = []
     for title, claims in failures(results).items():
-        blocks.append(Heading(title))
+        blocks.append(Heading(sentence(title).removesuffix(".")))
         for claim, lines in claims.items():
             blocks.append(Text(Markup("<code>{}</code> {}").format(claim.name, Markup("<br>").join(lines))))
     return blocks
 
 
+def open_claims(results: Results) -> dict[Claim, str]:
+    """The claims that are undecided, and errata of the paper, each with its statement and the measured numbers."""
+    unclear = (Status.UNDECIDED, Status.ERRATUM)
+    return {
+        claim: f"{sentence(verdict.status.value)} {stated(results, claim)}"
+        for claim in results.paper.claims
+        if (verdict := results.verdicts[claim.name]).status in unclear
+    }
+
+
+def stated(results: Results, claim: Claim) -> str:
+    """The paper's statement, and the numbers of the verdict."""
+    return f"{claim.statement} {sentence(results.verdicts[claim.name].sentence)}"
+
+
 def readings_in_brief(results: Results, claim: Claim) -> str:
-    """The verdicts of other readings of the text on a claim; empty where none judges it."""
+    """The readings of the text that reproduce a claim, and how many do not; empty where none judges it."""
     found = _judged_otherwise(results, claim)
-    brief = [f"{title} ({verdict.brief}\N{NO-BREAK SPACE}{MARKS[verdict.status]})" for title, verdict in found]
-    return f"Read otherwise: {', '.join(brief)}." if brief else ""
+    good = [f"{title} ({one.brief})" for title, one in found if one.status is Status.REPRODUCED]
+    left = count(len(found) - len(good), "other reading")
+    if not found:
+        return ""
+    if not good:
+        return f"Read otherwise: not reproduced in {left}."
+    more = f"; not in {left}" if len(good) < len(found) else ""
+    return f"Read otherwise: reproduced with {', '.join(good)}{more}."
 
 
 def _judged_otherwise(results: Results, claim: Claim) -> list[tuple[str, Verdict]]:

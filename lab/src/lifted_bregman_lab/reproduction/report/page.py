@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from lifted_bregman.reports.page import Block, Figure, Heading, Listing, Page, Section, Table, Text
-from lifted_bregman_lab.reproduction import Near
+from lifted_bregman.reports.page import Block, Figure, Heading, Listing, Page, PageTable, Section, Text
+from lifted_bregman_lab.reproduction import Near, Quoted
 from lifted_bregman_lab.reproduction.exhibits import Drawing, Exhibit, Shown, ShownCharts, ShownImages, ShownTable
 from lifted_bregman_lab.reproduction.report import charts, claims, tables
 from lifted_bregman_lab.reproduction.report.results import Results
@@ -19,17 +19,19 @@ SECONDS = (
     "machine (lifted bench) say which method is faster."
 )
 VERDICTS = (
-    "A claim is reproduced or not by the mean over the seeds that are stored. What has to hold was fixed before the "
-    "runs that judge it."
+    "A claim is reproduced or not by the mean over the seeds that are stored; with two seeds or more it is undecided "
+    "where a bound lies within two standard errors of that mean. What has to hold was fixed before the runs that judge "
+    "it"
 )
 READINGS = (
     "Where the text can be read in another way, the claims whose runs are stored in both readings are judged by both, "
-    "with the same rules. The verdicts above are those of the main reading."
+    "with the same rules. The verdicts above are those of the main reading. Each reading changes one choice. Beside it "
+    "stand the verdicts on the same claims without that choice, in the reading beside which it was run, and in the "
+    "main reading."
 )
-FAILURES = (
-    "What another reading of the text comes to stands in parentheses, with a mark that says whether it reproduces the "
-    "claim. A number without ± is that of one seed."
-)
+CAUSES = "Several claims may state one fact. The claims of each cause are listed below."
+FAILURES = "Numbers in parentheses are those of another reading. A number without ± is that of one seed."
+OPEN = "Undecided, and errata of the paper"
 NONE_IGNORED = "None: every file holds a finished run, with the hash of its settings and those of its recipe."
 _TOGETHER = 20  # characters of a cell that stay on one line, which gives a column of words its width
 _MANY = 6  # from so many numbers on, a figure shows them as a table
@@ -40,7 +42,7 @@ AGAIN = (
 
 
 @dataclass(frozen=True)
-class _Aligned(Table):
+class _Aligned(PageTable):
     """A table in which these columns are aligned as numbers."""
 
     numbers: range = range(0)
@@ -56,20 +58,27 @@ def paper_page(results: Results, scratch: Path) -> Page:
         results: the stored runs with their verdicts.
         scratch: a folder for pictures that are drawn for the page; needed until the page is written.
     """
+    from markupsafe import Markup
+
     paper, found = results.paper, results.evidence.found
     seeds = len({run.seed for run in found})
     verdicts: list[Block] = [
-        Text(VERDICTS),
-        Table(*together(tables.verdict_rows(results), 0), "Claims by table or figure."),
-        *([Table(*together(tables.reading_rows(results), 0), READINGS)] if results.readings else []),
+        *map(Text, (verdict_sentence(results), *results.paper.decided_later)),
+        PageTable(*together(tables.verdict_rows(results), 0), "Claims by table or figure."),
+        *([PageTable(*together(tables.reading_rows(results), 0), READINGS)] if results.readings else []),
     ]
     failed = claims.failure_blocks(results)
-    if failed and results.readings:
-        failed.insert(0, Text(FAILURES))
+    if failed:
+        causes = PageTable(*together(tables.cause_rows(results), 0), CAUSES)
+        failed = [causes, *([Text(FAILURES)] if results.readings else []), *failed]
+    unclear: list[Block] = [
+        Text(Markup("<code>{}</code> {}").format(claim.name, line))
+        for claim, line in claims.open_claims(results).items()
+    ]
     ignored: Block = Text(NONE_IGNORED)
     if results.ignored:
-        ignored = Table(("file", "why"), list(results.ignored.items()), "Nothing above rests on these files.")
-    runs = Table(*together(tables.run_rows(results), 1), f"Every recipe. {SECONDS}")
+        ignored = PageTable(("file", "why"), list(results.ignored.items()), "Nothing above rests on these files.")
+    runs = PageTable(*together(tables.run_rows(results), 1), f"Every recipe. {SECONDS}")
     commands = [*map(claims.command_of_all, paper.figures), "lifted reproduce all"]
     commands.append("lifted report results --summary docs/reproduction-results.md")
     return Page(
@@ -81,10 +90,11 @@ def paper_page(results: Results, scratch: Path) -> Page:
         sections=[
             Section("Verdicts", verdicts),
             *([Section("What was not reproduced", failed)] if failed else []),
+            *([Section(OPEN, unclear)] if unclear else []),
             *(_exhibit(results, exhibit, scratch) for exhibit in results.exhibits),
             Section("Runs", [Text(missing_sentence(results)), runs]),
             Section("Files that were ignored", [ignored]),
-            Section("Machine", [Table(*tables.machine_rows(results), "Where the stored runs took place.")]),
+            Section("Machine", [PageTable(*tables.machine_rows(results), "Where the stored runs took place.")]),
             Section("How to rerun", [Listing("\n".join(commands)), Text(AGAIN)]),
         ],
     )
@@ -102,7 +112,7 @@ def _exhibit(results: Results, exhibit: Exhibit, scratch: Path) -> Section:
 def _claims(results: Results, figure: str) -> list[Block]:
     """Many numbers as a table with every reason once below it, everything else in paragraphs."""
     found = results.paper.claims_of(figure)
-    numbers = [claim for claim in found if isinstance(claim.rule, Near)]
+    numbers = [claim for claim in found if isinstance(claim.rule, Near | Quoted)]
     if len(numbers) < _MANY:
         numbers = []
     blocks: list[Block] = [Heading("Claims")] if found else []
@@ -132,8 +142,14 @@ def _shown(results: Results, shown: Shown, path: Path) -> Block:
 
 
 def table_caption(results: Results, table: ShownTable) -> str:
-    """The caption of a table with the meaning of ± and of the marks."""
-    return f"{table.caption} {SPREAD}{f' {tables.MARKED}' if tables.has_published(results, table) else ''}"
+    """The caption of a table, the meaning of ±, and how many of the paper's numbers are reproduced."""
+    return " ".join(filter(None, (table.caption, SPREAD, tables.within(results, table))))
+
+
+def verdict_sentence(results: Results) -> str:
+    """How verdicts are found; what was decided after results had been seen follows, where there is anything."""
+    end = ", but for what was decided after results had been seen:" if results.paper.decided_later else "."
+    return VERDICTS + end
 
 
 def together(table: Rows, *columns: int) -> Rows:

@@ -16,6 +16,7 @@ from lifted_bregman_lab.reproduction import (
     Job,
     Near,
     Paper,
+    Quoted,
     ResultStore,
     Status,
     Verdict,
@@ -25,6 +26,11 @@ from lifted_bregman_lab.reproduction import (
 )
 from lifted_bregman_lab.reproduction.exhibits import Exhibit
 from lifted_bregman_lab.reproduction.quantities import Quantity
+
+JUDGED = (Status.REPRODUCED, Status.NOT_REPRODUCED, Status.UNDECIDED)
+"""The statuses that rest on runs."""
+
+NO_CAUSE = "no cause is known"
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,7 @@ class Results:
         for reading in self.paper.readings:
             for claim in self.paper.claims:
                 verdict = reading.verdict(claim, self.evidence)
-                if verdict and verdict.status in (Status.REPRODUCED, Status.NOT_REPRODUCED):
+                if verdict and verdict.status in JUDGED:
                     found.setdefault(reading.title, {})[claim.name] = verdict
         return found
 
@@ -71,10 +77,26 @@ class Results:
         """How many claims there are of each status."""
         return Counter(verdict.status for verdict in self.verdicts.values())
 
+    @property
+    def facts(self) -> Counter[Status]:
+        """The same, where claims that state the same fact and have the same status are counted once."""
+        found = {(claim.fact, self.verdicts[claim.name].status) for claim in self.paper.claims}
+        return Counter(status for _, status in found)
+
+    @cached_property
+    def failed(self) -> dict[str, list[Claim]]:
+        """The claims that are not reproduced, by the title of their cause; those without one at the end."""
+        titles = {name: cause.title for cause in self.paper.causes for name in cause.claims}
+        found: dict[str, list[Claim]] = {title: [] for title in (*dict.fromkeys(titles.values()), NO_CAUSE)}
+        for claim in self.paper.claims:
+            if self.verdicts[claim.name].status is Status.NOT_REPRODUCED:
+                found[titles.get(claim.name, NO_CAUSE)].append(claim)
+        return {title: claims for title, claims in found.items() if claims}
+
     def claim_about(self, quantity: Quantity) -> Claim | None:
         """The claim that gives a published value for exactly this quantity; None if there is none."""
         for claim in self.paper.claims:
-            if isinstance(claim.rule, Near) and claim.rule.quantity == quantity:
+            if isinstance(claim.rule, Near | Quoted) and claim.rule.quantity == quantity:
                 return claim
         return None
 

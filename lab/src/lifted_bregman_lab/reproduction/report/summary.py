@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from lifted_bregman.errors import SettingError
-from lifted_bregman.experiments._write import write_whole
+from lifted_bregman.experiments.files import write_whole
 from lifted_bregman_lab.reproduction import Claim, Near, Verdict
 from lifted_bregman_lab.reproduction.exhibits import Exhibit, ShownTable
 from lifted_bregman_lab.reproduction.report import page, tables
-from lifted_bregman_lab.reproduction.report.claims import command_of_all, failures, reasons
+from lifted_bregman_lab.reproduction.report.claims import command_of_all, failures, open_claims, reasons, sentence
 from lifted_bregman_lab.reproduction.report.results import Results
 from lifted_bregman_lab.text import count
 
@@ -24,12 +24,15 @@ def summary(results: Results) -> str:
     paper = results.paper
     parts = [
         "# Results of the reproduction",
-        f"What came of *{_text(paper.title)}*, as far as its runs are stored. This page is written by `lifted report`: "
+        f"*{_text(paper.title)}*, judged by the runs that are stored. This page is written by `lifted report`: "
         "do not edit it. The same command writes `out/reproduction/index.html`, with every curve, image and code.",
-        f"**{_text(tables.counted(results))}** {_text(page.VERDICTS)}",
+        f"**{_text(tables.counted(results))}**",
+        _text(page.verdict_sentence(results)),
+        *(["\n".join(f"- {_text(one)}" for one in paper.decided_later)] if paper.decided_later else []),
         markdown_table(*tables.verdict_rows(results), words=1),
         *([page.READINGS, markdown_table(*tables.reading_rows(results), words=1)] if results.readings else []),
         *_failures(results),
+        *_open_claims(results),
         *(part for exhibit in results.exhibits for part in _exhibit(results, exhibit)),
         "## Runs",
         f"{page.missing_sentence(results)} {page.SECONDS}",
@@ -43,10 +46,12 @@ def summary(results: Results) -> str:
 
 
 def headline(results: Results) -> str:
-    """The headline tables as Markdown, and the verdicts in a sentence."""
+    """The headline tables as Markdown, each with its caption, and the verdicts in a sentence."""
     shown = [one for exhibit in results.paper.exhibits for one in exhibit.shown]
-    headlines = [_table(results, one) for one in shown if isinstance(one, ShownTable) and one.headline]
-    return "\n\n".join([*headlines, _text(tables.counted(results))])
+    headlines = [one for one in shown if isinstance(one, ShownTable) and one.headline]
+    parts = [part for one in headlines for part in (_text(page.table_caption(results, one)), _table(results, one))]
+    later = " Some choices were made after results had been seen; the results name them."
+    return "\n\n".join([*parts, _text(tables.counted(results)) + (later if results.paper.decided_later else "")])
 
 
 def between_marks(text: str) -> str | None:
@@ -117,15 +122,20 @@ def _claims(results: Results, claims: Sequence[Claim]) -> list[str]:
 
 
 def _failures(results: Results) -> list[str]:
-    parts = []
+    parts = [page.CAUSES, markdown_table(*tables.cause_rows(results))]
+    parts += [page.FAILURES] if results.readings else []
     for title, claims in failures(results).items():
         lines = []
         for claim, (first, *more) in claims.items():
             lines.append(f"- `{claim.name}`: {_text(first)}")
             lines += (f"  - {_text(line)}" for line in more)
-        parts += [f"**{_text(title)}**", "\n".join(lines)]
-    how_to_read = [page.FAILURES] if results.readings else []
-    return ["## What was not reproduced", *how_to_read, *parts] if parts else []
+        parts += [f"**{_text(sentence(title))}**", "\n".join(lines)]
+    return ["## What was not reproduced", *parts] if results.failed else []
+
+
+def _open_claims(results: Results) -> list[str]:
+    lines = [f"- `{claim.name}`: {_text(line)}" for claim, line in open_claims(results).items()]
+    return [f"## {page.OPEN}", "\n".join(lines)] if lines else []
 
 
 def _found(claim: Claim, verdict: Verdict) -> str:

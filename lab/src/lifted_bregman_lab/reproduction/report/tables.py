@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from lifted_bregman_lab.reproduction import Claim, Near, Status, Verdict
+from lifted_bregman_lab.reproduction import Claim, Near, Quoted, Reading, Status, Verdict
 from lifted_bregman_lab.reproduction.claims import with_spread
 from lifted_bregman_lab.reproduction.exhibits import ShownRow, ShownTable
 from lifted_bregman_lab.reproduction.quantities import Missing, Quantity, RunDiverged, spread
 from lifted_bregman_lab.reproduction.report.results import Results
-from lifted_bregman_lab.text import Rows
+from lifted_bregman_lab.text import Rows, count
 
 NOT_RUN, DIVERGED = "not run", "diverged"
-MARKS = dict(zip(Status, "✓✗–○", strict=True))
-MARKED = "✓ within what the claim allows of the paper's number, ✗ not."
-"""The meaning of the marks in tables."""
+MARKS = dict(zip(Status, "✓✗≈!–○", strict=True))
 
 
 def shown_rows(results: Results, table: ShownTable) -> Rows:
@@ -33,7 +31,7 @@ def shown_rows(results: Results, table: ShownTable) -> Rows:
 
 
 def measured_cell(results: Results, quantity: Quantity | None, digits: int | None = None) -> str:
-    """Mean ± standard deviation over seeds, with a mark where a claim has a number for it."""
+    """Mean ± standard deviation over seeds."""
     if quantity is None:
         return ""
     try:
@@ -42,9 +40,23 @@ def measured_cell(results: Results, quantity: Quantity | None, digits: int | Non
         return NOT_RUN
     except RunDiverged:
         return DIVERGED
-    claim = results.claim_about(quantity)
-    mark = "" if claim is None else f" {MARKS[results.verdicts[claim.name].status]}"
-    return with_spread(values.mean(), spread(values), digits) + mark
+    return with_spread(values.mean(), spread(values), digits)
+
+
+def within(results: Results, table: ShownTable) -> str:
+    """How many of the paper's numbers in a table are reproduced, by which tolerance; empty where it has none."""
+    named = [results.claim_about(cell) for row in table.rows for cell in row.cells if cell is not None]
+    claims = [claim for claim in named if claim is not None]
+    judged = [claim for claim in claims if isinstance(claim.rule, Near)]
+    if not judged:
+        return ""
+    allowed = sorted({claim.rule.tolerance for claim in judged if isinstance(claim.rule, Near)})
+    counts = Counter(results.verdicts[claim.name].status for claim in judged)
+    few = [f"{counts[status]} {status.value}" for status in (Status.UNDECIDED, Status.NOT_RUN) if counts[status]]
+    quoted = len(claims) - len(judged)
+    few += [f"{count(quoted, 'other')} quoted from earlier work and not judged"] if quoted else []
+    said = f"{counts[Status.REPRODUCED]} of {len(judged)} numbers of the paper are reproduced"
+    return "; ".join([f"{said}, within {' or '.join(f'±{one:g}' for one in allowed)}", *few]) + "."
 
 
 def number_rows(results: Results, claims: Sequence[Claim]) -> Rows:
@@ -52,9 +64,10 @@ def number_rows(results: Results, claims: Sequence[Claim]) -> Rows:
     rows: list[tuple[str, ...]] = []
     for claim in claims:
         verdict = results.verdicts[claim.name]
-        here = "-" if verdict.measured is None else with_spread(verdict.measured, verdict.spread)
+        here = measured_cell(results, claim.rule.quantity) if isinstance(claim.rule, Near | Quoted) else "-"
         required = (claim.name, claim.statement, claim.rule.required)
-        rows.append((*required, here, str(verdict.seeds), marked(verdict.status)))
+        seeds = _seeds(results, claim)
+        rows.append((*required, here, seeds, marked(verdict.status)))
     return ("claim", "the paper says", "allowed", "here", "seeds", "verdict"), rows
 
 
@@ -70,16 +83,35 @@ def has_published(results: Results, table: ShownTable) -> bool:
 
 
 def reading_rows(results: Results) -> Rows:
-    """How many of the claims that another reading can judge are reproduced in it, and in the main reading."""
+    """How many of the claims that another reading can judge are reproduced in it, without its choice, and in the main
+    reading.
+    """
 
     def reproduced(judged: Mapping[str, Verdict], claims: Iterable[str]) -> str:
-        return str(sum(judged[claim].status is Status.REPRODUCED for claim in claims))
+        return str(sum(judged[claim].status is Status.REPRODUCED for claim in claims if claim in judged))
 
+    def before(reading: Reading) -> Mapping[str, Verdict]:
+        """The verdicts without the reading's own choice; a claim that its base does not change has the main verdict."""
+        found = {} if reading.base is None else results.readings.get(reading.base.title, {})
+        return {**results.verdicts, **found}
+
+    rows: list[tuple[str, ...]] = []
+    for reading in results.paper.readings:
+        verdicts = results.readings.get(reading.title)
+        if verdicts is not None:
+            counts = (reproduced(judged, verdicts) for judged in (verdicts, before(reading), results.verdicts))
+            rows.append((reading.title, str(len(verdicts)), *counts))
+    return ("read with", "claims", "reproduced", "without this choice", "in the main reading"), rows
+
+
+def cause_rows(results: Results) -> Rows:
+    """How many claims are not reproduced, and how many facts these are, by cause."""
+    texts = {cause.title: cause.text for cause in results.paper.causes}
     rows: list[tuple[str, ...]] = [
-        (title, str(len(verdicts)), reproduced(verdicts, verdicts), reproduced(results.verdicts, verdicts))
-        for title, verdicts in results.readings.items()
+        (title, str(len(claims)), str(len({claim.fact for claim in claims})), texts.get(title, ""))
+        for title, claims in results.failed.items()
     ]
-    return ("read with", "claims", "reproduced", "reproduced in the main reading"), rows
+    return ("cause", "claims", "facts", "evidence"), rows
 
 
 def verdict_rows(results: Results) -> Rows:
@@ -120,19 +152,26 @@ def machine_rows(results: Results) -> Rows:
 
 def counted(results: Results) -> str:
     """The verdicts in a sentence."""
-    counts = ", ".join(f"{results.counts[status]} {status.value}" for status in Status if results.counts[status])
-    return f"{len(results.paper.claims)} claims: {counts}."
+    first = f"{len(results.paper.claims)} claims: {_in_words(results.counts)}."
+    if results.facts == results.counts:
+        return first
+    repeated = f"{results.facts.total()} facts: {_in_words(results.facts)}."
+    return f"{first} Where several claims state one fact, it is counted once: {repeated}"
+
+
+def _in_words(counts: Counter[Status]) -> str:
+    return ", ".join(f"{counts[status]} {status.value}" for status in Status if counts[status])
 
 
 def _published(results: Results, quantity: Quantity | None) -> str:
     """The number as the paper prints it."""
     claim = None if quantity is None else results.claim_about(quantity)
-    if claim is None or not isinstance(claim.rule, Near):
+    if claim is None or not isinstance(claim.rule, Near | Quoted):
         return ""
     return f"{claim.rule.value:.10g}" if claim.rule.value % 1 else f"{claim.rule.value:.1f}"
 
 
-def _seeds(results: Results, row: ShownRow) -> str:
-    """The number of stored seeds; from the fewest to the most where the recipes of a row differ."""
+def _seeds(results: Results, row: ShownRow | Claim) -> str:
+    """The number of stored seeds; from the fewest to the most where the recipes differ."""
     counts = sorted({len(results.evidence.runs(name)) for name in row.recipes} - {0}) or [0]
     return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"

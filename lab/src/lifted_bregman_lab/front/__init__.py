@@ -1,0 +1,1 @@
+"""The README's picture and tables, from stored rows."""
