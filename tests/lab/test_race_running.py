@@ -145,6 +145,18 @@ def test_lifted_signals_take_the_rates_that_were_chosen_for_adamw(tmp_path: Path
         assert {row["rate"] for row in chosen_rows(store.rows.values(), "short")[criterion]} == {rate}
 
 
+def test_rates_may_be_chosen_by_the_other_budget(tmp_path: Path) -> None:
+    store = race(tmp_path / "rows.jsonl", RaceSettings("long", seeds=1, tune_on="short"))
+    assert {row["budget"] for row in store.select(part="tune")} == {"short"}
+    assert {row["epochs"] for row in store.select(part="tune")} == {TINY.short}
+    chosen = best_rates(store.select(part="tune"))
+    races = store.select(part="race", budget="long", epochs=TINY.long)
+    assert {row["rate"] for row in races if row["opponent"] == "adamw"} == {*chosen.values()}
+    for criterion, rate in chosen.items():
+        kept = chosen_rows(store.rows.values(), "long")[criterion]
+        assert {row["rate"] for row in kept if row["opponent"] == "adamw"} == {rate}
+
+
 def test_a_tuning_alone_stores_no_race(tmp_path: Path) -> None:
     store = race(tmp_path / "rows.jsonl", tune_only=True)
     assert store.select(part="tune") and not store.select(part="race")

@@ -50,6 +50,7 @@ def run(
     seeds: Annotated[Whole | None, Parameter(help="Number of seeds. [default: 5]")] = None,
     rows: Annotated[Path, Parameter(help="The file of rows, a line for each run.")] = Path("race.jsonl"),
     again: Annotated[str, Parameter(help="Opponents to run again although they are stored, with commas.")] = "",
+    tune_on: Annotated[str, Parameter(help="The budget whose runs choose the rates. [default: each its own]")] = "",
     tune_only: Annotated[bool, Parameter(help="Find the rates, and stop.")] = False,
     quick: Annotated[bool, Parameter(help="4 tables, 4 opponents, 3 seeds; minutes.")] = False,
     threads: Annotated[Whole, Parameter(help="Threads of torch.")] = 1,
@@ -66,9 +67,11 @@ def run(
     raced = tasks.choose(_names(problems) or (tasks.QUICK if quick else ()), tasks.PROBLEMS, "problem of the race")
     chosen = rivals.choose_opponents(_names(opponents) or (rivals.QUICK if quick else ()))
     repeated = tuple(one.name for one in rivals.choose_opponents(_names(again))) if again else ()
-    budgets = tasks.choose(() if budget == "both" else (budget,), {name: name for name in tasks.BUDGETS}, "budget")
+    known: dict[str, tasks.Budget] = {name: name for name in tasks.BUDGETS}
+    budgets = tasks.choose(() if budget == "both" else (budget,), known, "budget")
     count = seeds if seeds is not None else _QUICK_SEEDS if quick else RaceSettings.seeds
-    plans = [RaceSettings(name, count, threads, data_dir, repeated) for name in budgets]
+    (chooser,) = tasks.choose((tune_on,), known, "budget") if tune_on else (None,)
+    plans = [RaceSettings(name, count, threads, data_dir, repeated, chooser) for name in budgets]
     _require_writable(rows)
     store = Store.open(rows)
     missing = left_out(raced, (*chosen, rivals.OPPONENTS[rivals.REFERENCE]))

@@ -39,6 +39,7 @@ class RaceSettings:
         threads: of torch, >= 1.
         data_dir: a folder that holds data sets; None for the cache.
         again: names of opponents whose stored races are run again, because their code has changed.
+        tune_on: the budget whose runs choose the rates, for long runs that cost hours; None for `budget`.
     """
 
     budget: Budget = "short"
@@ -46,6 +47,12 @@ class RaceSettings:
     threads: int = 1
     data_dir: Path | None = None
     again: tuple[str, ...] = ()
+    tune_on: Budget | None = None
+
+    @property
+    def tuning_budget(self) -> Budget:
+        """The budget whose runs choose the rates."""
+        return self.tune_on or self.budget
 
     def __post_init__(self) -> None:
         if whole(self.seeds, "seeds") > TUNING_SEED:
@@ -122,12 +129,12 @@ class _ProblemRace:
         """Walk over each grid until the best rate of each criterion has both its neighbours."""
         data = self.data.for_tuning()
         for opponent in filter(lambda one: one.grid, opponents):
-            rows = tuning_rows(self.store, self.problem, opponent, self.settings.budget)
+            rows = tuning_rows(self.store, self.problem, opponent, self.settings.tuning_budget)
             visited = {opponent.grid.index(row["rate"]): row for row in rows if row["rate"] in opponent.grid}
             while self.signals.received is None and (place := next_place(visited, len(opponent.grid))) is not None:
                 rate = opponent.grid[place]
                 watch(f"tuning {self.problem.name}, {opponent.name}, rate {rate:g}")
-                row = self._describe("tune", data, opponent, rate, TUNING_SEED)
+                row = self._describe("tune", self.settings.tuning_budget, data, opponent, rate, TUNING_SEED)
                 run = start_run(self.problem, data, row["epochs"], TUNING_SEED, opponent, rate)
                 _take_turns([run], self.signals, points=1)
                 if self.signals.received is None:
@@ -140,10 +147,10 @@ class _ProblemRace:
             return
         wanted: list[tuple[Row, Opponent]] = []
         for one in opponents:
-            rows = tuning_rows(self.store, self.problem, OPPONENTS[tuned_as(one.name)], self.settings.budget)
+            rows = tuning_rows(self.store, self.problem, OPPONENTS[tuned_as(one.name)], self.settings.tuning_budget)
             rates: set[float | None] = {*best_rates(rows).values()} if rows else {None}
             for rate in sorted(rates, key=lambda value: value or 0.0):
-                wanted.append((self._describe("race", self.data, one, rate, seed), one))
+                wanted.append((self._describe("race", self.settings.budget, self.data, one, rate, seed), one))
         again = self.settings.again
         missing = [(row, one) for row, one in wanted if one.name in again or identify(row) not in self.store.rows]
         if not missing:
@@ -168,7 +175,9 @@ class _ProblemRace:
                 if entry in missing:
                     self.store.append(_finish(entry[0], run, unit))
 
-    def _describe(self, part: Part, data: RaceSamples, opponent: Opponent, rate: float | None, seed: int) -> Row:
+    def _describe(
+        self, part: Part, budget: Budget, data: RaceSamples, opponent: Opponent, rate: float | None, seed: int
+    ) -> Row:
         """The entries of a row that are known before the run."""
         solver = f" {default_solver()!r}" if opponent.name == OURS else ""
         return {
@@ -179,8 +188,8 @@ class _ProblemRace:
             "task": self.problem.task.error_name,
             "opponent": opponent.name,
             "settings": opponent.title + solver,
-            "budget": self.settings.budget,
-            "epochs": self.problem.epochs(self.settings.budget),
+            "budget": budget,
+            "epochs": self.problem.epochs(budget),
             "batch_size": self.problem.batch_size,
             "samples": len(data.X),
             "new_samples": len(data.X_new),

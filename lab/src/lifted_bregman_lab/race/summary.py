@@ -70,13 +70,12 @@ def race_tables(rows: Iterable[Row]) -> list[tuple[str, Rows]]:
     """Every table with its caption, for each budget that has races."""
     rows, tables = list(rows), []
     for budget in BUDGETS:
-        own = [row for row in rows if row["budget"] == budget]
-        races = [row for row in own if row["part"] == "race"]
+        races = [row for row in rows if (row["budget"], row["part"]) == (budget, "race")]
         if races:
             seeds = len({row["seed"] for row in races})
-            tables.append((f"{budget.capitalize()} budget, {seeds} seeds. {_OVERVIEW}", overview_rows(own, budget)))
-            tables += [(f"{_VALUES[name]} ({budget}).", value_rows(own, budget, name)) for name in CRITERIA]
-            tables.append((f"{_TIMES} ({budget}).", time_rows(own, budget)))
+            tables.append((f"{budget.capitalize()} budget, {seeds} seeds. {_OVERVIEW}", overview_rows(rows, budget)))
+            tables += [(f"{_VALUES[name]} ({budget}).", value_rows(rows, budget, name)) for name in CRITERIA]
+            tables.append((f"{_TIMES} ({budget}).", time_rows(rows, budget)))
     return tables
 
 

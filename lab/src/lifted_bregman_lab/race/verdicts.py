@@ -9,7 +9,7 @@ from typing import Literal
 import pandas as pd
 
 from lifted_bregman_lab.race.opponents import REFERENCE, tuned_as
-from lifted_bregman_lab.race.problems import Budget
+from lifted_bregman_lab.race.problems import BUDGETS, Budget
 from lifted_bregman_lab.race.running import CRITERIA, best_rates
 from lifted_bregman_lab.race.store import Row, final
 
@@ -23,16 +23,18 @@ JUDGED = (*CRITERIA, "seconds")
 def chosen_rows(rows: Iterable[Row], budget: Budget) -> dict[str, list[Row]]:
     """By criterion, the races of each opponent at the rate that its tuning chose by it.
 
-    The rate chosen by the loss counts for the time, too.  Where a rate was not tuned, the rows must have one rate only.
+    The rate chosen by the loss counts for the time, too.  Rates that were not tuned in this budget are those of the
+    other one.  Where a rate was not tuned at all, the rows must have one rate only.
     """
-    tunings: dict[tuple[str, str], list[Row]] = {}
+    tunings: dict[Budget, dict[tuple[str, str], list[Row]]] = {name: {} for name in BUDGETS}
     races = []
-    for row in (row for row in rows if row["budget"] == budget):
-        if row["part"] == "race":
+    for row in rows:
+        if row["part"] == "tune":
+            tunings[row["budget"]].setdefault((row["problem"], row["opponent"]), []).append(row)
+        elif row["budget"] == budget:
             races.append(row)
-        else:
-            tunings.setdefault((row["problem"], row["opponent"]), []).append(row)
-    rates = {run: best_rates(tuned) for run, tuned in tunings.items()}
+    (other,) = (tunings[name] for name in BUDGETS if name != budget)
+    rates = {run: best_rates(tuned) for run, tuned in (other | tunings[budget]).items()}
     chosen: dict[str, dict[tuple[str, str, int], Row]] = {criterion: {} for criterion in JUDGED}
     for row in races:
         run = row["problem"], row["opponent"]
