@@ -15,7 +15,14 @@ from lifted_bregman.cli.parameters import Parameter, Whole, argument
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments.files import write_whole
 from lifted_bregman.training.signals import Signals
-from lifted_bregman_lab.commands import bench_denoising, bench_detection, bench_estimators, bench_scale, bench_study
+from lifted_bregman_lab.commands import (
+    bench_denoising,
+    bench_detection,
+    bench_estimators,
+    bench_nudges,
+    bench_scale,
+    bench_study,
+)
 from lifted_bregman_lab.commands._bar import bar
 from lifted_bregman_lab.datasets import fetch_missing
 from lifted_bregman_lab.race import opponents as rivals
@@ -30,12 +37,13 @@ from lifted_bregman_lab.text import Rows, plain_table
 
 app = App(
     name="bench",
-    help="Benchmarks: race, processes, estimators, detection, denoising, a study.\n\nlifted bench race --quick",
+    help="Benchmarks: race, nudges, processes, estimators, detection, denoising, a study.\n\nlifted bench race --quick",
 )
 app.command(bench_scale.run, name="scale")
 app.command(bench_estimators.run, name="estimators")
 app.command(bench_detection.run, name="detection")
 app.command(bench_denoising.run, name="denoising")
+app.command(bench_nudges.run, name="nudges")
 app.command(bench_study.run, name="optimiser-or-architecture")
 
 _QUICK_SEEDS = 3

@@ -31,6 +31,7 @@ from lifted_bregman_lab.reproduction import (
     work_through,
 )
 from lifted_bregman_lab.reproduction.paper import ALL
+from lifted_bregman_lab.text import count
 
 _FULL = Places(Path("results"), Path("out/reproduce"))
 _SMOKE = Places(Path("out/smoke/results"), Path("out/smoke/runs"))
@@ -121,7 +122,7 @@ def _end(paper: Paper, name: str, jobs: Sequence[Job], places: Places, smoke: bo
         )
     if smoke:
         ended = Counter(run.outcome.lower() for job in jobs if (run := store.read(job)) is not None)
-        said = ", ".join(f"{count} {word}" for word, count in sorted(ended.items()))
+        said = ", ".join(f"{number} {word}" for word, number in sorted(ended.items()))
         console.print(f"smoke runs in {places.results}: {said or 'none'}; claims are not judged by them.")
         return
     evidence = store.read_all(plan(paper.recipes, data_dir=jobs[0].data_dir if jobs else None))
@@ -133,8 +134,8 @@ def _end(paper: Paper, name: str, jobs: Sequence[Job], places: Places, smoke: bo
     for claim, verdict in verdicts.items():
         console.print(f"{claim.ljust(width)}  {verdict.status.value:<14}  {verdict.sentence}")
     counts = Counter(verdict.status for verdict in verdicts.values())
-    claims = "1 claim" if len(verdicts) == 1 else f"{len(verdicts)} claims"
-    console.print(f"{claims}: {', '.join(f'{counts[status]} {status.value}' for status in Status)}.")
+    judged = ", ".join(f"{counts[status]} {status.value}" for status in Status)
+    console.print(f"{count(len(verdicts), 'claim')}: {judged}.")
 
 
 def _list(paper: Paper, jobs: Sequence[Job], places: Places) -> None:
@@ -146,10 +147,10 @@ def _list(paper: Paper, jobs: Sequence[Job], places: Places) -> None:
     for recipe in {job.recipe.name: job.recipe for job in jobs}.values():
         own = [states[job.name] for job in jobs if job.recipe is recipe]
         done, started = own.count(JobState.DONE), own.count(JobState.STARTED)
-        count = f"{done} of {len(own)}" + (f", {started} started" if started else "")
+        seeds = f"{done} of {len(own)}" + (f", {started} started" if started else "")
         served = str(len(paper.claims_of(recipe.name)))
         word = recipe.priority.name.lower()
-        rows.append((recipe.name, word, count, _duration(recipe.seconds), served, recipe.reading))
+        rows.append((recipe.name, word, seeds, _duration(recipe.seconds), served, recipe.reading))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))

@@ -1,4 +1,4 @@
-"""Fill the marked blocks of the README and draw its picture, from stored rows.
+"""Fill the marked blocks of the README, draw its picture and write the table of networks, from stored rows.
 
     python -m lifted_bregman_lab.front README.md docs
 
@@ -14,8 +14,10 @@ from pathlib import Path
 
 from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments.files import write_whole
+from lifted_bregman_lab.front.networks import network_rows
 from lifted_bregman_lab.front.picture import write_picture
 from lifted_bregman_lab.front.tables import FrontEvidence, blocks
+from lifted_bregman_lab.text import markdown
 
 
 def filled(text: str, name: str, block: str) -> str:
@@ -35,13 +37,17 @@ def with_blocks(text: str, evidence: FrontEvidence) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write both."""
-    parser = argparse.ArgumentParser(description="Fill the README's blocks and draw its picture from stored rows.")
+    """Write all three."""
+    parser = argparse.ArgumentParser(
+        description="From stored rows: the README's blocks, its picture, the table of networks."
+    )
     parser.add_argument("readme", type=Path)
     parser.add_argument("docs", type=Path, help="the folder with races/rows.jsonl and figures/")
     chosen = parser.parse_args(arguments)
     evidence = FrontEvidence.read(chosen.docs)
     write_whole(chosen.readme, with_blocks(chosen.readme.read_text(encoding="utf-8"), evidence).encode())
+    table = f"{markdown(network_rows(evidence))}\n"
+    write_whole(chosen.docs / "figures" / "networks.inc", table.encode())
     write_picture(evidence, chosen.docs / "figures")
 
 

@@ -14,7 +14,7 @@ from lifted_bregman.solvers import Outcome
 from lifted_bregman.training import default_solver
 from lifted_bregman.training.signals import Signals
 from lifted_bregman_lab.packages import missing_packages
-from lifted_bregman_lab.race.opponents import OPPONENTS, OURS, REFERENCE, Opponent, tuned_as
+from lifted_bregman_lab.race.opponents import OPPONENTS, OURS, REFERENCE, Opponent
 from lifted_bregman_lab.race.problems import Budget, RaceProblem
 from lifted_bregman_lab.race.runs import RaceRun, refusal, start_run
 from lifted_bregman_lab.race.samples import RaceSamples
@@ -147,7 +147,8 @@ class _ProblemRace:
             return
         wanted: list[tuple[Row, Opponent]] = []
         for one in opponents:
-            rows = tuning_rows(self.store, self.problem, OPPONENTS[tuned_as(one.name)], self.settings.tuning_budget)
+            tuned = OPPONENTS[one.rates_of] if one.rates_of else one
+            rows = tuning_rows(self.store, self.problem, tuned, self.settings.tuning_budget)
             rates: set[float | None] = {*best_rates(rows).values()} if rows else {None}
             for rate in sorted(rates, key=lambda value: value or 0.0):
                 wanted.append((self._describe("race", self.settings.budget, self.data, one, rate, seed), one))
