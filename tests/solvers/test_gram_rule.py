@@ -140,6 +140,29 @@ def test_large_targets_are_learned_as_well_as_small_ones():
     assert max(left) < 0.1
 
 
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh])
+def test_the_unit_of_large_targets_does_not_matter(activation):
+    """Targets and output weights in a unit 100 times smaller: the same moves below, and 100 times larger ones there."""
+    X = torch.randn(200, 3, generator=torch.Generator().manual_seed(0), dtype=F64)
+    found = []
+    for unit in (10.0, 1000.0):
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            nn.Linear(3, 16), activation(), nn.Linear(16, 16), activation(), nn.Linear(16, 1)
+        ).double()
+        with torch.no_grad():
+            for p in model[-1].parameters():
+                p.mul_(unit)
+        y = unit * (X[:, :1] + torch.sin(2.0 * X[:, 1:2]))
+        lb.fit(lb.lift(model, loss=lb.SquaredError()), (X, y), epochs=4, batch_size=50)
+        found.append((model, unit))
+    (one, unit), (other, larger) = found
+    for p, q in zip(one[:-1].parameters(), other[:-1].parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-6)
+    for p, q in zip(one[-1].parameters(), other[-1].parameters(), strict=True):
+        torch.testing.assert_close(p / unit, q / larger, rtol=1e-4, atol=1e-6)
+
+
 def test_weights_shrink_and_biases_and_penalised_layers_do_not():
     """Where the signals are 0, decay is all that moves: once in eight steps, by eight times 2 δ √e s(8/K)/K."""
     model = nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 2)).double()

@@ -281,7 +281,8 @@ def lengths(
 def target_scale(E: Tensor, samples: int, all_sum: AllSum) -> Tensor:
     """ρ = max( 1, ½ root mean square of E ), (), of the residuals E of the first batch, in all ranks.
 
-    Targets of numbers such as 5,000 need weights of that size: the output layer's rate is ρ times that of the others.
+    Targets of numbers such as 5,000 need weights of that size: the output layer's steps are longer, and all signals are
+    divided by ρ².
 
     E        (rows, ...) of this rank
     samples  of all ranks

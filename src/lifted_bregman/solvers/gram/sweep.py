@@ -75,7 +75,7 @@ class GramSweep(TopDownSweep[GramSweepState]):
     for layers of up to 256 inputs two small products and in every 20th step a factorisation.  Two tensors of the
     weights' size are kept.  Convergence is observed, not proven.  Few and noisy samples are overfitted: hold some out,
     or take a larger decay.  Where the loss is `SquaredError` and the residuals of the first batch are large, the output
-    layer's steps are longer, so that the unit of the targets matters less.
+    layer's steps are longer and the signals are divided by a constant: the unit of large targets does not matter.
 
     step_size        c > 0
     nudge            ν > 0, shared by the variables on the longest path
@@ -142,6 +142,7 @@ class GramSweep(TopDownSweep[GramSweepState]):
         output = output_of(problem, passed, batch)
         if output is not None:
             state.metrics["output_residual"] = _root_mean_square(output, batch)
+            self._scale_targets(problem, state.memory[problem.depth], output, batch)
         for layer, E in self._signals(problem, passed, output, norms, gradients):
             self._collect(problem, state.memory[layer], layer, passed.read(problem, layer), E, gradients, batch, moves)
         problem.border.settle()
@@ -151,6 +152,21 @@ class GramSweep(TopDownSweep[GramSweepState]):
             state.fallbacks = state.fallbacks + torch.stack(moves.failed).sum()
         self._count(problem, state)
         return state
+
+    def _scale_targets(self, problem: LiftedProblem, memory: dict[str, rule.Memory], E: Tensor, batch: Batch) -> None:
+        """Remember ρ of the targets for the output layer, and divide its signal E by ρ², in place.
+
+        Targets ρ times as large need output weights ρ times as large, so that the signals of the layers below are ρ²
+        times as large.  Moves do not depend on the size of signals, but the nudge does: ν for signals divided by ρ² is
+        ν/ρ² for these signals.  Penalties weigh against signals, which therefore keep their size beside any.
+        """
+        if problem.loss.activation != Identity():
+            return
+        own = memory.setdefault(_LAYER, {})
+        if "scale" not in own:
+            own["scale"] = rule.target_scale(E, batch.samples, batch.shard.all_sum)
+        if not (problem.penalties or problem.parameter_penalties or problem.anchors):
+            E.div_(own["scale"].square())
 
     def _collect(
         self,
@@ -165,8 +181,6 @@ class GramSweep(TopDownSweep[GramSweepState]):
     ) -> None:
         """Adds one layer to `moves`; `memory` has its moments under "layer", or by parameter name."""
         f, output = core(problem, layer), layer == problem.depth
-        if output and problem.loss.activation == Identity() and "scale" not in memory.setdefault(_LAYER, {}):
-            memory[_LAYER]["scale"] = rule.target_scale(E, batch.samples, batch.shard.all_sum)
         if is_dense(problem, layer):
             assert isinstance(f, Dense)
             own = memory.setdefault(_LAYER, {})
