@@ -58,9 +58,13 @@ def _dense(data: RaceSamples, activation: Callable[[], nn.Module] = nn.ReLU) -> 
     return networks.dense((data.X.shape[1], 256, 256, data.outputs), activation)
 
 
+def _thresholds(data: RaceSamples, threshold: float) -> nn.Module:
+    return _dense(data, lambda: SoftThreshold(threshold).as_module())
+
+
 @torch.no_grad()
-def _dead(data: RaceSamples) -> nn.Module:
-    """Biases of -0.15: nearly all units begin switched off, for all samples."""
+def _negative(data: RaceSamples) -> nn.Module:
+    """Biases of -0.15: most units begin switched off for most samples."""
     model = _dense(data)
     for name in ("0.bias", "2.bias"):
         model.get_parameter(name).fill_(-0.15)
@@ -96,14 +100,11 @@ def _normalised(data: RaceSamples) -> nn.Module:
 PROBLEMS: dict[str, RaceProblem] = {
     problem.name: problem
     for problem in (
-        _problem("dead-units", "ReLU, biases that begin at -0.15", _dead),
+        _problem("negative-biases", "ReLU, biases that begin at -0.15", _negative),
         _problem("saturated-hardtanh", "hard tanh, weights 20 times too large", lambda d: _saturated(d, nn.Hardtanh)),
         _problem("saturated-tanh", "tanh, weights 20 times too large", lambda d: _saturated(d, nn.Tanh)),
-        _problem(
-            "thresholds",
-            "soft thresholds of 0.5",
-            lambda data: _dense(data, lambda: SoftThreshold(0.5).as_module()),
-        ),
+        _problem("thresholds", "soft thresholds of 0.1", lambda data: _thresholds(data, 0.1)),
+        _problem("large-thresholds", "soft thresholds of 0.5", lambda data: _thresholds(data, 0.5)),
         _problem("plain-40", "40 layers, no residual connections", _plain),
         _problem("relu", "ReLU, two layers", _dense),
         _problem("tanh", "tanh, two layers", lambda data: _dense(data, nn.Tanh)),

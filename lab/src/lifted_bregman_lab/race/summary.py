@@ -53,7 +53,7 @@ def value_rows(rows: Iterable[Row], budget: Budget, criterion: str) -> Rows:
         texts = [_number(value, ".3g") for value in values]
         if criterion == "error" and units[problem] != 1.0:
             scaled = (_number(value * units[problem], ".3g") for value in values)
-            texts = [f"{text} ({number})" for text, number in zip(texts, scaled, strict=True)]
+            texts = [text if text == "-" else f"{text} ({number})" for text, number in zip(texts, scaled, strict=True)]
         marks = ["*" if value == values.min() else "" for value in values]
         lines.append((str(problem), *(text + mark for text, mark in zip(texts, marks, strict=True))))
     return ("problem", *map(str, table.columns)), lines
