@@ -278,18 +278,13 @@ def lengths(
     return list(torch._foreach_minimum(eta, sizes))
 
 
-def target_scale(E: Tensor, samples: int, all_sum: AllSum) -> Tensor:
-    """ρ = max( 1, ½ root mean square of E ), (), of the residuals E of the first batch, in all ranks.
+def target_scale(residual: Tensor) -> Tensor:
+    """ρ = max( 1, ½ residual ), (), for the root mean square of the residuals of the first batch.
 
     Targets of numbers such as 5,000 need weights of that size: the output layer's steps are longer, and all signals are
     divided by ρ².
-
-    E        (rows, ...) of this rank
-    samples  of all ranks
     """
-    total = E.square().sum()
-    all_sum(total)
-    return total.div_(samples * E[0].numel()).sqrt_().mul_(0.5).clamp_(min=1.0)
+    return residual.mul(0.5).clamp_(min=1.0)
 
 
 def prox_step(memory: Mapping[str, Tensor], eta: Tensor, k: int) -> Tensor:

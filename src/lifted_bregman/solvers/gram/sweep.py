@@ -141,8 +141,8 @@ class GramSweep(TopDownSweep[GramSweepState]):
         gradients = Gradients(problem, batch.weights, batch.samples)
         output = output_of(problem, passed, batch)
         if output is not None:
-            state.metrics["output_residual"] = _root_mean_square(output, batch)
-            self._scale_targets(problem, state.memory[problem.depth], output, batch)
+            residual = state.metrics["output_residual"] = _root_mean_square(output, batch)
+            self._scale_targets(problem, state.memory[problem.depth], output, residual)
         for layer, E in self._signals(problem, passed, output, norms, gradients):
             self._collect(problem, state.memory[layer], layer, passed.read(problem, layer), E, gradients, batch, moves)
         problem.border.settle()
@@ -153,8 +153,12 @@ class GramSweep(TopDownSweep[GramSweepState]):
         self._count(problem, state)
         return state
 
-    def _scale_targets(self, problem: LiftedProblem, memory: dict[str, rule.Memory], E: Tensor, batch: Batch) -> None:
+    def _scale_targets(
+        self, problem: LiftedProblem, memory: dict[str, rule.Memory], E: Tensor, residual: Tensor
+    ) -> None:
         """Remember ρ of the targets for the output layer, and divide its signal E by ρ², in place.
+
+        residual  the root mean square of E
 
         Targets ρ times as large need output weights ρ times as large, so that the signals of the layers below are ρ²
         times as large.  Moves do not depend on the size of signals, but the nudge does: ν for signals divided by ρ² is
@@ -164,7 +168,7 @@ class GramSweep(TopDownSweep[GramSweepState]):
             return
         own = memory.setdefault(_LAYER, {})
         if "scale" not in own:
-            own["scale"] = rule.target_scale(E, batch.samples, batch.shard.all_sum)
+            own["scale"] = rule.target_scale(residual)
         if not (problem.penalties or problem.parameter_penalties or problem.anchors):
             E.div_(own["scale"].square())
 
