@@ -8,8 +8,8 @@ from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.util import logging
 
 logger = logging.getLogger(__name__)
-NORM = re.compile(r"<mo((?:(?!stretchy)[^>])*)>‖</mo>")
-"""The bars of a norm that do not grow with what they enclose: browsers would draw the closing one larger."""
+NORM = re.compile(r"<mo((?:(?!stretchy)[^>])*)>([‖⟨⟩])</mo>")
+"""The signs of norms and inner products do not grow: browsers would draw them as high as the whole formula."""
 BAR = re.compile(r"<mo((?:(?!space)[^>])*)>\|</mo>")
 """The bars of an absolute value: browsers would take the second for a relation and set space around it."""
 HAT = re.compile(
@@ -22,7 +22,7 @@ HAT = re.compile(
 
 def _mathml(node, as_block):
     try:
-        formula = NORM.sub(r'<mo\1 stretchy="false">‖</mo>', tex2mathml(node.astext(), as_block=as_block))
+        formula = NORM.sub(r'<mo\1 stretchy="false">\2</mo>', tex2mathml(node.astext(), as_block=as_block))
         formula = BAR.sub(r'<mo\1 lspace="0" rspace="0">|</mo>', formula)
         return HAT.sub(r"<msub><mover>\g<letter>\g<hat></mover>\g<index></msub>", formula)
     except MathError as error:

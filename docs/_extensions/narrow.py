@@ -7,6 +7,10 @@ from sphinx_gallery.directives import imgsgnode
 
 LONGEST = 16
 """Letters of a number or a name that a cell of a table keeps on one line."""
+SENTENCE = 50
+"""Letters from which a cell holds a sentence, whose column is never that of a single word."""
+NUMBERS = re.compile(r"[\d.,]+ (to|±) [\d.,]+( \([\d.,]+\))?")
+"""A range, or a mean and its deviation, which stay on one line too."""
 
 
 def _in_a_box(doctree, kinds, box):
@@ -23,8 +27,10 @@ def _keep(app, doctree, docname):
         _in_a_box(doctree, nodes.image, "wide")
         _in_a_box(doctree, imgsgnode, "picture")
     for cell in doctree.findall(nodes.entry):
-        if len(text := cell.astext()) <= LONGEST and not re.search(r"\s", text):
+        if (len(text := cell.astext()) <= LONGEST and not re.search(r"\s", text)) or NUMBERS.fullmatch(text):
             cell["classes"].append("word")
+        elif len(text) >= SENTENCE:
+            cell["classes"].append("sentence")
     for printed in doctree.findall(nodes.literal_block):
         if "sphx-glr-script-out" in printed["classes"] and "-----" in printed.astext():
             printed["classes"].append("table")
