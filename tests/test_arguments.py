@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+import lifted_bregman as lb
 from lifted_bregman._arguments import positive, require_count, require_not_negative, whole
 from lifted_bregman.errors import SettingError
 
@@ -50,6 +51,28 @@ def test_require_count_refuses_what_is_no_int_of_that_size(value, least):
 
 def test_require_not_negative_refuses_negative_and_infinite_numbers():
     require_not_negative(0.0, "decay")
-    for wrong in (-1e-300, math.inf, math.nan):
+    for wrong in (-1e-300, math.inf, math.nan, None, "fast"):
         with pytest.raises(SettingError, match=r"^decay is .*; it must be a finite number of at least 0\.$"):
             require_not_negative(wrong, "decay")
+
+
+@pytest.mark.parametrize(
+    ("solver", "name"),
+    [
+        (lb.StochasticADMM, "damping"),
+        (lb.ADMM, "prox_weight"),
+        (lb.CoordinateDescent, "tolerance"),
+        (lb.CoordinateDescent, "prox_weight"),
+    ],
+)
+def test_settings_that_may_be_0_are_said_to_be_at_least_0(solver, name):
+    assert getattr(solver(**{name: 0}), name) == 0
+    with pytest.raises(SettingError, match=rf"^{name} is -1; it must be a finite number of at least 0\.$"):
+        solver(**{name: -1})
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, "a", math.nan])
+def test_importance_is_a_number_from_0_to_1(wrong):
+    assert lb.RandomCoordinateDescent(importance=0).importance == 0
+    with pytest.raises(SettingError, match=r"^importance is .*; it must be a number from 0 to 1\.$"):
+        lb.RandomCoordinateDescent(importance=wrong)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from numbers import Integral
+from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 from lifted_bregman.errors import SettingError
+
+_PICTURES = (".png", ".pdf", ".svg")
 
 
 def whole(value: Any, name: str, least: int | None = 1) -> int:
@@ -39,5 +42,17 @@ def require_count(count: Any, name: str, least: int = 1) -> None:
 
 def require_not_negative(value: float, name: str) -> None:
     """Raises unless `value` is a finite number >= 0."""
-    if not 0.0 <= value < math.inf:
+    if not isinstance(value, Real) or not 0.0 <= value < math.inf:
         raise SettingError(f"{name} is {value!r}; it must be a finite number of at least 0.")
+
+
+def require_picture(path: str | Path) -> Path:
+    """`path`; raises unless it ends in .png, .pdf or .svg and its folder exists."""
+    path = Path(path)
+    if path.suffix.lower() not in _PICTURES:
+        raise SettingError(f"{path} has no ending of a picture: name a file that ends in {', '.join(_PICTURES)}.")
+    if not path.parent.is_dir():
+        raise SettingError(
+            f"{path} cannot be written, for there is no folder {path.parent}: make it, or choose another."
+        )
+    return path

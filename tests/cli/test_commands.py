@@ -211,6 +211,11 @@ def test_samples_of_another_kind_have_higher_scores(
     assert told.code != 0 and "'lifted detect' is for autoencoders and classifiers" in told.err
     told = call(capsys, "detect", world / "a", "mixed.npy", "--picture", "why.png")
     assert told.code == 2 and "--picture explains the layers of an autoencoder" in told.err
+    # the range of the detectors, with their sentence
+    for wrong in (0, 0.6):
+        told = call(capsys, "detect", world / "ae", "mixed.npy", "--contamination", wrong)
+        said = f"contamination is {float(wrong)}; it must be in (0, 0.5], the part of abnormal samples."
+        assert told.code == 2 and said in " ".join(told.err.split())
 
 
 @pytest.mark.parametrize(
@@ -388,7 +393,7 @@ def test_a_diverged_run_is_exit_code_5(world: Path, tmp_path: Path, capsys: Capt
     solver = ["--solver", "sgd", "--set", "learning_rate=1e30", "--loss", "squared-error"]
     called = call(capsys, "train", *settings, *solver, "--out", run)
     assert called.code == 5
-    assert called.err.startswith("lifted: The run diverged") and "smaller step" in called.err
+    assert called.err.startswith("lifted: The run diverged") and "a smaller learning_rate" in called.err
     assert called.err.count("\n") == 1
     assert all(bool(value.isfinite().all()) for value in load_file(run / "model.safetensors").values())
     told = call(capsys, "resume", run)

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from lifted_bregman import data
 from lifted_bregman.cli import main
 from lifted_bregman.data import TABLES
 from tests.data.server import closed_port
@@ -61,6 +62,9 @@ def test_get_downloads_and_verify_lists_sound_files(run, cache, tmp_path):
     [
         (("get", "minst"), "did you mean 'mnist'?"),
         (("verify", "minst"), "did you mean 'mnist'?"),
+        (("get", "adbench-cadio"), "did you mean 'adbench-cardio'?"),
+        (("get", "bsd86"), "did you mean 'bsd68'?"),
+        (("get", "tiny-shakespere"), "did you mean 'tiny-shakespeare'?"),
         (("get", "mnist-1000k"), "asks for 1,000,000 samples"),
         (("get", "tiny"), "'tiny' cannot be had. Tried: "),
         (("verify", "tiny"), "run lifted data get tiny"),
@@ -70,6 +74,12 @@ def test_mistakes_end_with_code_3_and_one_line(run, words, said):
     tiny(mirrors=(closed_port(),))
     code, text, complaints = run(*words)
     assert code == 3 and text == "" and said in complaints and len(complaints.splitlines()) == 1
+
+
+def test_an_unknown_name_is_answered_with_all_kinds_of_data(run):
+    _, _, complaints = run("get", "zzz")
+    for known in (data.SETS, data.PICTURES, data.TEXTS, data.TABLES):
+        assert all(name in complaints for name in known)
 
 
 def test_verify_names_the_damaged_file(run, cache):

@@ -13,7 +13,7 @@ from sklearn.preprocessing import MinMaxScaler
 from torch import nn
 
 import lifted_bregman as lb
-from lifted_bregman.errors import DataError, SettingError, TensorError
+from lifted_bregman.errors import CompatibilityError, DataError, SettingError, TensorError
 
 SMALL = {"hidden": (6, 2), "epochs": 2, "random_state": 0}
 
@@ -111,6 +111,62 @@ def test_features_are_standardised_by_default(table: np.ndarray, detector: lb.Li
     )
 
 
+@pytest.mark.parametrize("scale", [1e155, 1e300, 1e-155, 1e-170, 1e-300], ids=str)
+@pytest.mark.parametrize("standardise", ["features", "samples"])
+def test_scores_of_standardised_data_do_not_depend_on_the_unit(
+    table: np.ndarray, standardise: str, scale: float
+) -> None:
+    expected = lb.LiftedDetector(**SMALL, standardise=standardise).fit(table)
+    again = lb.LiftedDetector(**SMALL, standardise=standardise).fit(table * scale)
+    np.testing.assert_allclose(again.decision_scores_, expected.decision_scores_, rtol=1e-9)
+    np.testing.assert_allclose(again.reconstruct(table * scale) / scale, expected.reconstruct(table), rtol=1e-9)
+
+
+def test_standardisation_of_usual_data_is_that_of_numpy() -> None:
+    """Division by a power of two is exact: to the last bit mean and deviation are those of NumPy."""
+    X = np.random.default_rng(5).normal(size=(60, 3)) * [1e3, 1.0, 1e-3] + [7.0, 0.0, 0.0]
+    found = lb.LiftedDetector(**SMALL).fit(X)
+    np.testing.assert_array_equal(found._mean.ravel(), X.mean(0))
+    np.testing.assert_array_equal(found._deviation.ravel(), X.std(0))
+
+
+def test_scales_at_which_energies_vanish_or_overflow_are_refused(table: np.ndarray) -> None:
+    with pytest.raises(
+        DataError, match=r"features are at most .*e-170 in magnitude, .*: rescale the features"
+    ) as caught:
+        lb.LiftedDetector(**SMALL, standardise=None).fit(table * 1e-170)
+    assert str(caught.value).count(". ") == 0
+    tiny = lb.LiftedDetector(**SMALL).fit(table * 1e-170)
+    with pytest.raises(DataError, match="sample 0 overflows float64 when its features are standardised: rescale"):
+        tiny.predict(table * 1e170)
+    equal = lb.LiftedDetector(**SMALL).fit(np.ones((50, 5)))  # inputs that are all 0
+    assert equal.predict([[1.0] * 5, [9.0] * 5]).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(("wrong", "kind"), [(np.nan, "NaN"), (np.inf, "infinity"), (1e39, "infinity or a number too")])
+def test_numbers_that_are_not_finite_are_refused_in_one_sentence(
+    detector: lb.LiftedDetector, table: np.ndarray, wrong: float, kind: str
+) -> None:
+    X = table.copy()
+    X[3, 2] = wrong
+    single = lb.LiftedDetector(**SMALL, dtype="float32").fit(table)
+    for ask in (single.predict, lb.LiftedDetector(**SMALL, dtype="float32").fit, detector.predict):
+        if wrong == 1e39 and ask == detector.predict:
+            continue  # a number of float64
+        with (
+            np.errstate(over="ignore"),
+            pytest.raises(ValueError, match=f"^X holds {kind}.* in sample 3, feature 2: leave") as caught,
+        ):
+            ask(X)
+        assert str(caught.value).count(". ") == 0 and "\n" not in str(caught.value)
+
+
+def test_a_network_of_other_widths_than_the_samples_is_refused_with_both() -> None:
+    five = nn.Sequential(nn.Linear(5, 2), nn.ReLU(), nn.Linear(2, 5))
+    with pytest.raises(TensorError, match=r"samples of shape \(4,\), .* model\.0 \(Linear\) .* takes 5 features"):
+        lb.LiftedDetector(network=five).fit(np.eye(4))
+
+
 def test_a_network_of_the_users_is_copied_or_made() -> None:
     X = np.random.default_rng(4).normal(size=(30, 4))
     module = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 4))
@@ -164,6 +220,13 @@ COLOUR = np.zeros((4, 3, 8, 8))
         ({"network": "conv"}, np.eye(4), SettingError, "network is 'conv'"),
         ({"network": lambda shape: shape}, np.eye(4), SettingError, "network returned a tuple"),
         ({"network": nn.Linear(4, 3)}, np.eye(4), TensorError, r"returns \(3,\) for samples of shape \(4,\)"),
+        (
+            {"network": nn.Sequential(nn.Linear(4, 2), nn.ReLU(), nn.Linear(2, 4), nn.Sigmoid())},
+            np.eye(4),
+            CompatibilityError,
+            r"ends with the activation Sigmoid\(\), .*: remove the last activation\.$",
+        ),
+        ({"contamination": 0}, np.eye(4), SettingError, r"contamination is 0; it must be in \(0, 0\.5\]"),
         ({"contamination": 0.6}, np.eye(4), SettingError, r"contamination is 0\.6; it must be in \(0, 0\.5\]"),
         ({"standardise": "rows"}, np.eye(4), SettingError, "standardise is 'rows'"),
         ({"energy": "lowest"}, np.eye(4), SettingError, "energy is 'lowest'"),

@@ -234,6 +234,23 @@ def test_images_that_do_not_fit_are_refused(shape, said):
 
 
 @pytest.mark.parametrize(
+    ("images", "said"),
+    [
+        (torch.zeros(2, 1, 8, 8, dtype=F64), r"torch.float64 and .* parameters are torch.float32: use images\.to\("),
+        (
+            torch.zeros(2, 1, 8, 8, dtype=torch.uint8),
+            r"uint8; .* pixels from 0 to 1: use images\.to\(torch\.float32\) / 255",
+        ),
+        (np.zeros((2, 1, 8, 8)), r"a ndarray; .* a tensor .*: use torch\.as_tensor\(images, dtype=torch\.float32\)"),
+    ],
+    ids=["float64", "uint8", "numpy"],
+)
+def test_images_of_another_type_than_the_parameters_are_refused(images, said):
+    with pytest.raises(TensorError, match=said):
+        UnfoldedDenoiser(2, 4, 3)(images)
+
+
+@pytest.mark.parametrize(
     ("settings", "said"),
     [
         ({"layers": 0}, "layers is 0"),

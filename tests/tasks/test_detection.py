@@ -186,6 +186,8 @@ def test_pictures_and_tables_are_explained_by_a_figure(tmp_path) -> None:
     assert {label.get_text() for label in figure.axes[1].get_yticklabels()} == set("abcde")
     with pytest.raises(SettingError, match="there is no sample 12: samples count from 0 to 11"):
         explained.figure([12])
+    with pytest.raises(SettingError, match=r"name a file that ends in \.png, \.pdf, \.svg"):
+        explained.plot(tmp_path / "explained.xyz")
 
 
 def test_mistakes_are_one_sentence_each() -> None:

@@ -20,7 +20,9 @@ def detect_command(
         str, Parameter(help="Where an autoencoder's energies are taken: forward or minimum.")
     ] = "forward",
     steps: Annotated[Whole, Parameter(help="Steps towards the minimum.")] = 20,
-    contamination: Annotated[float, Parameter(help="The part of the training samples beyond the threshold.")] = 0.1,
+    contamination: Annotated[
+        float, Parameter(help="The part of the training samples beyond the threshold, in (0, 0.5].")
+    ] = 0.1,
     out: Annotated[
         Path | None, Parameter(help="A .npy or .csv file for the scores.  [default: FILE-scores.npy]")
     ] = None,
@@ -36,9 +38,9 @@ def detect_command(
     The score of an autoencoder is the energy of its layers, relative to that of the run's training samples.  The score
     of a classifier is its free energy.  The samples above the threshold are counted.
     """
+    from lifted_bregman._arguments import require_picture
     from lifted_bregman.errors import SettingError
     from lifted_bregman.tasks.detect_run import detect_run
-    from lifted_bregman.tasks.invert_run import require_picture
 
     out = out or Path(f"{samples.stem}-scores.npy")
     require_array_file(out)

@@ -41,7 +41,8 @@ def invert_command(
     shape and on the scale of the set's samples; the penalty acts on them as the network takes them, after its
     preparation.
     """
-    from lifted_bregman.tasks.invert_run import invert_run, require_picture
+    from lifted_bregman._arguments import require_picture
+    from lifted_bregman.tasks.invert_run import invert_run
 
     out = out or Path(f"{outputs.stem}-inverted.npy")
     require_array_file(out)

@@ -34,7 +34,8 @@ class Found:
 
 def look_up(name: str) -> Stored:
     """Return the text, table, pictures or set of this name; of a subset such as "mnist-1k" the whole set."""
-    return TEXTS.get(name) or TABLES.get(name) or PICTURES.get(name) or parse(name)[0]
+    others: dict[str, Stored] = {**PICTURES, **TEXTS, **TABLES}
+    return others.get(name) or parse(name, others)[0]
 
 
 def fetch_files(

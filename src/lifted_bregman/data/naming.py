@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from lifted_bregman._text import unknown
 from lifted_bregman.data.registry import SETS, SetInfo
@@ -19,11 +20,13 @@ def names() -> tuple[str, ...]:
     return tuple(SETS)
 
 
-def parse(name: str) -> tuple[SetInfo, int | None]:
+def parse(name: str, others: Collection[str] = ()) -> tuple[SetInfo, int | None]:
     """Return the set of a name and the size of its training part, None for all of it.
 
     A registered name takes precedence: "mnist-5k" is a set, not a subset of "mnist".  Otherwise "-N" or "-Nk" at the
     end asks for N or N thousand samples, at most as many as the set has.
+
+    others: names of pictures, texts and tables, which the error for an unknown name lists too.
     """
     if not isinstance(name, str):
         raise DataError(f"the name of a set is a {type(name).__name__}; expected a string such as 'mnist-1k'.")
@@ -33,7 +36,7 @@ def parse(name: str) -> tuple[SetInfo, int | None]:
     if size is None or base not in SETS:
         sized = [] if size is None else [known + name[len(base) :] for known in SETS]
         part = "'-1k' or '-500' after a name asks for that many of its training samples."
-        raise DataError(f"{unknown('data set', name, SETS, sized).removesuffix('.')}; {part}")
+        raise DataError(f"{unknown('data set', name, [*SETS, *others], sized).removesuffix('.')}; {part}")
     info = SETS[base]
     if not 1 <= size <= info.samples[0]:
         raise DataError(

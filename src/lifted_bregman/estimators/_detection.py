@@ -15,15 +15,23 @@ from torch import Tensor, nn
 from lifted_bregman._arguments import whole
 from lifted_bregman._device import resolve_device
 from lifted_bregman.activations import Activation
-from lifted_bregman.errors import SettingError
+from lifted_bregman.errors import (
+    CompatibilityError,
+    DataError,
+    LiftedBregmanError,
+    SettingError,
+    UnsupportedModuleError,
+)
 from lifted_bregman.estimators import _autoencoders as autoencoders
 from lifted_bregman.estimators import _settings as settings
 from lifted_bregman.estimators._base import RELU, Array
 from lifted_bregman.estimators._training import report_end, start_at_mean
+from lifted_bregman.graph import read_network
 from lifted_bregman.losses import SquaredError
+from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.lift import lift
 from lifted_bregman.solvers import Callback, Outcome, Solver
-from lifted_bregman.tasks.detection import EnergyScale
+from lifted_bregman.tasks.detection import EnergyScale, require_contamination
 from lifted_bregman.tasks.explanation import Explanation, mean_explanation
 from lifted_bregman.tasks.term_energies import Where, require_autoencoder, require_where
 from lifted_bregman.training.callbacks import Progress
@@ -114,7 +122,7 @@ class EnergyDetector(BaseEstimator):  # type: ignore[misc]
         epochs = None if self.epochs is None else whole(self.epochs, "epochs")
         batch_size = None if self.batch_size is None else whole(self.batch_size, "batch_size")
         require_where(self.energy, self.steps)
-        _require_contamination(self.contamination)
+        require_contamination(self.contamination)
         shape = autoencoders.image_shape(self.images)
         rule = self._standardise_rule(shape)
         progress = [Progress(line_seconds=0.0)] if settings.verbose(self.verbose) else []
@@ -125,13 +133,14 @@ class EnergyDetector(BaseEstimator):  # type: ignore[misc]
         self._shape = (X.shape[1],) if shape is None else shape
         self._find_standards(X, rule)
         inputs = self._prepared(X).to(device)
+        _require_size(inputs)
         epochs = _few_epochs(len(X), batch_size) if epochs is None else epochs
         random, scales = check_random_state(self.random_state), []
         for member in range(members):
             # An autoencoder, its initial weights and the order of the samples are functions of its seed.
             seed = int(random.randint(np.iinfo(np.int32).max))
             model = self._network(inputs.dtype, seed).to(device)
-            problem = lift(model, loss=SquaredError(), example=inputs[:2])
+            problem = _lifted(model, inputs[:2])
             require_autoencoder(problem, inputs)
             if shape is None and self.network is None:
                 start_at_mean(model, inputs, None)  # type: ignore[arg-type]  # built by dense_autoencoder
@@ -179,23 +188,26 @@ class EnergyDetector(BaseEstimator):  # type: ignore[misc]
         self._by_sample = rule == "samples"
         self._mean, self._deviation = np.zeros(1), np.ones(1)
         if rule == "features":
-            self._mean = X.mean(0, dtype=np.float64)
-            deviation = X.std(0, dtype=np.float64)
-            # The computed deviation of equal values is of the size of rounding errors: count it as 0, and divide by 1.
-            rounding = len(X) * np.finfo(np.float64).eps * np.abs(self._mean)
-            self._deviation = np.where(deviation > rounding, deviation, 1.0)
+            self._mean, self._deviation = _standards(X, 0)
 
     def _standards(self, X: Array) -> tuple[Array, Array]:
         """Return mean and deviation, of the training features or of each sample of X."""
         if not self._by_sample:
             return self._mean, self._deviation
-        deviation = X.std(1, dtype=np.float64, keepdims=True)
-        return X.mean(1, dtype=np.float64, keepdims=True), np.where(deviation > 0.0, deviation, 1.0)
+        return _standards(X, 1)
 
     def _prepared(self, X: Array) -> Tensor:
         """Return (X - mean) / deviation in the shape of the network's inputs, on the CPU."""
         mean, deviation = self._standards(X)
-        return torch.from_numpy(((X - mean) / deviation).astype(X.dtype)).view(len(X), *self._shape)
+        with np.errstate(over="ignore"):
+            rows = ((X - mean) / deviation).astype(X.dtype)
+        bad = ~np.isfinite(rows).all(1)
+        if bad.any():
+            raise DataError(
+                f"sample {int(bad.argmax())} overflows {X.dtype} when its features are standardised: rescale the "
+                "features, or leave such samples out."
+            )
+        return torch.from_numpy(rows).view(len(X), *self._shape)
 
     def _restored(self, outputs: Array, X: Array) -> Array:
         mean, deviation = self._standards(X)
@@ -209,8 +221,16 @@ class EnergyDetector(BaseEstimator):  # type: ignore[misc]
         dtype = settings.float_types(self.dtype) if reset else next(self.model_.parameters()).new_zeros(0).numpy().dtype
         least = 2 if reset else 1
         found: Array = validate_data(
-            self, X, reset=reset, dtype=dtype, order="C", force_writeable=True, ensure_min_samples=least
+            self,
+            X,
+            reset=reset,
+            dtype=dtype,
+            order="C",
+            force_writeable=True,
+            ensure_min_samples=least,
+            ensure_all_finite=False,
         )
+        settings.require_finite(found)
         return found
 
     def _checked(self, X: Any) -> Array:
@@ -231,12 +251,49 @@ class EnergyDetector(BaseEstimator):  # type: ignore[misc]
         return scores
 
 
+def _lifted(model: nn.Module, example: Tensor) -> LiftedProblem:
+    """Lift an autoencoder; errors name the last activation, or the width that does not fit the samples."""
+    try:
+        return lift(model, loss=SquaredError(), example=example)
+    except CompatibilityError:
+        final = read_network(model, example).final_activation
+        if final is None:
+            raise
+        raise CompatibilityError(
+            f"network ends with the activation {final!r}, and a detector needs an output without activation: remove "
+            "the last activation."
+        ) from None
+    except UnsupportedModuleError as error:
+        # If the network can be lifted without an example, its width is wrong: `forward_state` names both widths.
+        try:
+            problem = lift(model, loss=SquaredError())
+        except LiftedBregmanError:
+            raise error from None
+        problem.forward_state(example)
+        raise
+
+
+def _standards(X: Array, axis: int) -> tuple[Array, Array]:
+    """Return mean and deviation over an axis in float64; the deviation of equal values is 1."""
+    # X is divided by a power of two, which is exact, so that no square overflows or underflows.
+    _, exponent = np.frexp(np.abs(X).max(axis, keepdims=True))
+    scaled = np.ldexp(X.astype(np.float64), -exponent)
+    mean, deviation = scaled.mean(axis, keepdims=True), scaled.std(axis, keepdims=True)
+    # The computed deviation of equal values is of the size of rounding errors: count it as 0, and divide by 1.
+    rounding = X.shape[axis] * np.finfo(np.float64).eps * np.abs(mean)
+    return np.ldexp(mean, exponent), np.where(deviation > rounding, np.ldexp(deviation, exponent), 1.0)
+
+
+def _require_size(inputs: Tensor) -> None:
+    """Raise DataError if all inputs are so small that energies vanish; inputs that are all 0 are allowed."""
+    largest = float(inputs.abs().max())
+    if 0.0 < largest < torch.finfo(inputs.dtype).eps:
+        raise DataError(
+            f"the features are at most {largest:.3g} in magnitude, and their squares vanish in {inputs.dtype}: rescale "
+            "the features, or give standardise='features'."
+        )
+
+
 def _few_epochs(samples: int, batch_size: int | None) -> int:
     """Return the number of epochs for about 60 steps, from 1 to 8."""
     return min(_MOST_EPOCHS, max(1, round(_STEPS * (batch_size or 100) / samples)))
-
-
-def _require_contamination(value: Any) -> None:
-    """Raise an error unless the contamination is in (0, 0.5]."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating) or not 0 < value <= 0.5:
-        raise SettingError(f"contamination is {value!r}; it must be in (0, 0.5], the part of abnormal samples.")

@@ -22,13 +22,37 @@ proximal map, and the reader refuses it.  (selu / (sα) is one: it is non-decrea
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.nn import functional as F
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from lifted_bregman.errors import SettingError
+
+
+class Gate(NamedTuple):
+    """A product x · σ(x) that is bounded below."""
+
+    name: str
+    least: float
+    """min over x of x · σ(x)."""
+
+
+# The minima are at x = -1.278465, -0.751792, -0.752461, -1.192431 and -1.5.
+_SILU = Gate("SiLU", -0.2784645427610738)
+_GELU = Gate("GELU", -0.1699712074799037)
+_GELU_TANH = Gate("GELU(approximate='tanh')", -0.1700407505712541)
+_MISH = Gate("Mish", -0.3088434130172504)
+_HARDSWISH = Gate("Hardswish", -0.375)
+
+
+def _marked(product: Tensor, gate: Gate) -> Tensor:
+    """Record the gate at the node of a traced product, for the reader of the model."""
+    if isinstance(product, fx.Proxy):
+        product.node.meta["gate"] = gate
+    return product
 
 
 def normal_cdf(x: Tensor) -> Tensor:
@@ -45,29 +69,29 @@ def normal_cdf(x: Tensor) -> Tensor:
 
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """x · sigmoid(x)."""
-    return input * torch.sigmoid(input)
+    return _marked(input * torch.sigmoid(input), _SILU)
 
 
 def gelu(input: Tensor, *, approximate: str = "none") -> Tensor:
     """x · Φ(x); with approximate="tanh", x · ½(1 + tanh(√(2/π)(x + 0.044715 x³)))."""
     if approximate == "none":
-        return input * normal_cdf(input)
+        return _marked(input * normal_cdf(input), _GELU)
     if approximate != "tanh":
         raise SettingError(
             f"GELU was given approximate={approximate!r}; torch knows 'none' and 'tanh': use one of them."
         )
     inner = math.sqrt(2.0 / math.pi) * (input + 0.044715 * input * input * input)
-    return input * (0.5 * (1.0 + torch.tanh(inner)))
+    return _marked(input * (0.5 * (1.0 + torch.tanh(inner))), _GELU_TANH)
 
 
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
     """x · tanh(softplus(x))."""
-    return input * torch.tanh(F.softplus(input))
+    return _marked(input * torch.tanh(F.softplus(input)), _MISH)
 
 
 def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     """x · hardsigmoid(x)."""
-    return input * F.hardsigmoid(input)
+    return _marked(input * F.hardsigmoid(input), _HARDSWISH)
 
 
 def glu(input: Tensor, dim: int = -1) -> Tensor:

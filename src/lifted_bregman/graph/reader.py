@@ -11,6 +11,8 @@ from lifted_bregman.activations import Activation, Identity
 from lifted_bregman.errors import SettingError, TensorError, UnsupportedModuleError
 from lifted_bregman.graph.build import build_layer, mark_channels
 from lifted_bregman.graph.cut import Streams, Term, activate_last, cut, find_facts, parameter_names
+from lifted_bregman.graph.gates import Gate
+from lifted_bregman.graph.match import VIEWS, name_of
 from lifted_bregman.graph.prepare import rewrite
 from lifted_bregman.graph.refusals import require_unwrapped
 from lifted_bregman.graph.terms import Network
@@ -75,7 +77,8 @@ def read_network(
     layers[-1] = replace(layers[-1], activation=Identity())
     shared, unused = _parameter_uses(model, graph, terms, modules)
     modes = None if same_in_both_modes else tuple(module.training for module in model.modules())
-    network = Network(model, tuple(layers), final, shared, unused, skipped, inputs_of(model, given), modes)
+    gate = _final_gate(last, modules)
+    network = Network(model, tuple(layers), final, shared, unused, skipped, inputs_of(model, given), modes, gate)
     if given is not None:
         require_same_function(network, given, same_in_both_modes)
     return network
@@ -83,6 +86,16 @@ def read_network(
 
 def _final_activation(term: Term) -> Activation | None:
     return None if term.end is term.node else term.activation
+
+
+def _final_gate(last: fx.Node, modules: dict[str, nn.Module]) -> Gate | None:
+    """The gate whose product is the output, up to the order of its numbers; None if there is none."""
+    while "gate" not in last.meta and len(last.all_input_nodes) == 1:
+        module = modules[str(last.target)] if last.op == "call_module" else None
+        if not isinstance(module, nn.Flatten | nn.Unflatten) and (module is not None or name_of(last) not in VIEWS):
+            return None
+        last = last.all_input_nodes[0]
+    return last.meta.get("gate")
 
 
 def _as_tuple(example: Tensor | tuple[Tensor, ...] | None, model: nn.Module) -> tuple[Tensor, ...] | None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from lifted_bregman.activations import Activation
 from lifted_bregman.errors import SettingError
+from lifted_bregman.graph.gates import Gate
 from lifted_bregman.graph.inputs import Input, ModelInput, variable
 from lifted_bregman.maps import Borrowing, LayerMap
 from lifted_bregman.maps.base import Inputs
@@ -200,6 +201,8 @@ class Network:
     """The tensors that the model takes: number 0, -1, -2, .. in `Layer.inputs`."""
     modes: tuple[bool, ...] | None = None
     """`training` of all modules when the model was read; None if its forward method is the same in both modes."""
+    final_gate: Gate | None = None
+    """The gate, such as GELU, whose product is the model's output; None if there is none."""
 
     def __post_init__(self) -> None:
         linked = tuple(

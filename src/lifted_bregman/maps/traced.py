@@ -95,6 +95,20 @@ class TracedMap(LayerMap):
         return tuple(module for module in found if not isinstance(module, Fetch))
 
     @property
+    def first_module(self) -> nn.Module | None:
+        """The user's module that is given the first input; None if it is given to a function, or to several calls.
+
+        Batch normalisation, dropout and noise keep the shape, and count as the input itself.
+        """
+        node = self._placeholders[0]
+        while len(node.users) == 1:
+            node = next(iter(node.users))
+            module = self.graph.get_submodule(str(node.target)) if node.op == "call_module" else None
+            if not isinstance(module, Site):
+                return module
+        return None
+
+    @property
     def couples_samples(self) -> bool:  # type: ignore[override]
         """Whether batch normalisation in it is in training mode now."""
         return any(site.couples_samples for site in self._sites)

@@ -68,7 +68,7 @@ class DualStep(nn.Module):
     def forward(self, image: Tensor, v: Tensor | None = None) -> Tensor:
         """The step before the projection, (samples, filters, ...), for images and v in [-1, 1]."""
         if v is None:
-            _require_images(image, self.bank.weight.shape, self.padding)
+            _require_images(image, self.bank.weight, self.padding)
         z, threshold = _mirrored(image, self.padding), self.bank.threshold
         rate = self.log_step.exp() / threshold
         if v is None:
@@ -186,9 +186,24 @@ def _pair(size: int | tuple[int, int], name: str, least: int) -> tuple[int, int]
     return whole(size, name, least), whole(size, name, least)
 
 
-def _require_images(image: Tensor, weight: Sequence[int], padding: Sequence[int]) -> None:
-    """Raises unless the images have four dimensions, the channels of the filters, and room for a filter."""
-    _, channels, *kernel = weight
+def _require_images(image: Tensor, weight: Tensor, padding: Sequence[int]) -> None:
+    """Raises unless the images fit the filters in dtype and channels, have four dimensions, and room for a filter."""
+    _, channels, *kernel = weight.shape
+    if not isinstance(image, Tensor):
+        raise TensorError(
+            f"the images are a {type(image).__name__}; UnfoldedDenoiser takes a tensor with pixels from 0 to 1: use "
+            f"torch.as_tensor(images, dtype={weight.dtype})."
+        )
+    if not image.is_floating_point():
+        raise TensorError(
+            f"the images are {image.dtype}; UnfoldedDenoiser takes {weight.dtype} with pixels from 0 to 1: use "
+            f"images.to({weight.dtype}) / 255 if the pixels are from 0 to 255."
+        )
+    if image.dtype != weight.dtype and not torch.is_autocast_enabled(image.device.type):
+        raise TensorError(
+            f"the images are {image.dtype} and the denoiser's parameters are {weight.dtype}: use "
+            f"images.to({weight.dtype})."
+        )
     if image.ndim != 4:
         raise TensorError(
             f"the images have shape {tuple(image.shape)}; UnfoldedDenoiser takes (samples, channels, height, width): "

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from lifted_bregman._arguments import positive, require_count
+from lifted_bregman._arguments import positive, require_count, require_not_negative
 from lifted_bregman.problem import LiftedProblem, Point
 from lifted_bregman.problem.blocks import Block, ParameterBlock, terms
 from lifted_bregman.problem.energies import partial_energy
@@ -78,8 +78,7 @@ class ADMM(Solver[ADMMState]):
         positive(self.coupling, "coupling")
         require_count(self.inner_steps, "inner_steps")
         for name in ("tolerance", "prox_weight"):
-            if getattr(self, name) != 0.0:
-                positive(getattr(self, name), name)
+            require_not_negative(getattr(self, name), name)
 
     def require(self, problem: LiftedProblem) -> None:
         require_independent(self, self.sweep, problem.links)

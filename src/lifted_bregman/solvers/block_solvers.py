@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lifted_bregman._arguments import positive, require_count
+from lifted_bregman._arguments import require_count, require_not_negative
 from lifted_bregman._linalg import norm
 from lifted_bregman.errors import SettingError
 from lifted_bregman.problem import LiftedProblem, Point
@@ -87,10 +87,9 @@ def minimise_block(
         (2.0, 1.0)
     """
     require_count(iterations, "iterations")
-    if prox_weight != 0.0:
-        positive(prox_weight, "prox_weight")
-        if not isinstance(block, ParameterBlock):
-            raise SettingError(f"prox_weight is {prox_weight!r} for {block}; it belongs to parameter blocks.")
+    require_not_negative(prox_weight, "prox_weight")
+    if prox_weight != 0.0 and not isinstance(block, ParameterBlock):
+        raise SettingError(f"prox_weight is {prox_weight!r} for {block}; it belongs to parameter blocks.")
     if isinstance(block, ParameterBlock):
         if not problem.network[block.layer].map.parameters:
             return BlockSolution(0.0, 0.0, 0, True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
-from lifted_bregman._arguments import positive, require_count
+from lifted_bregman._arguments import positive, require_count, require_not_negative
 from lifted_bregman.errors import SettingError
 from lifted_bregman.graph import Layer
 from lifted_bregman.problem import LiftedProblem
@@ -82,8 +82,7 @@ class Constrained(Solver[ConstrainedState]):
     inner_steps: int = 10
 
     def __post_init__(self) -> None:
-        if self.tolerance != 0.0:
-            positive(self.tolerance, "tolerance")
+        require_not_negative(self.tolerance, "tolerance")
         positive(self.rate, "rate")
         if not positive(self.floor, "floor") <= positive(self.cap, "cap"):
             raise SettingError(f"floor is {self.floor!r} and cap is {self.cap!r}; the floor must not exceed the cap.")

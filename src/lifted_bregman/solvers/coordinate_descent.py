@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from lifted_bregman._arguments import positive, require_count
+from lifted_bregman._arguments import require_count, require_not_negative
 from lifted_bregman.graph import Links
 from lifted_bregman.maps import Dense
 from lifted_bregman.problem import LiftedProblem, Point
@@ -62,8 +62,7 @@ class CoordinateDescent(Solver[CoordinateDescentState]):
 
     def __post_init__(self) -> None:
         require_block_settings(self.tolerance, self.block_iterations)
-        if self.prox_weight != 0.0:
-            positive(self.prox_weight, "prox_weight")
+        require_not_negative(self.prox_weight, "prox_weight")
 
     def require(self, problem: LiftedProblem) -> None:
         require_affine(self, problem, "which make every block convex")
@@ -181,8 +180,7 @@ def block_name(block: Block) -> str:
 
 def require_block_settings(tolerance: float, block_iterations: int) -> None:
     """Raises `SettingError` unless tolerance >= 0 and block_iterations >= 1."""
-    if tolerance != 0.0:
-        positive(tolerance, "tolerance")
+    require_not_negative(tolerance, "tolerance")
     require_count(block_iterations, "block_iterations")
 
 

@@ -30,12 +30,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from numbers import Real
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from lifted_bregman._arguments import positive, require_count, whole
+from lifted_bregman._arguments import require_count, whole
 from lifted_bregman._generators import named_generator
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.errors import SettingError
@@ -113,7 +114,7 @@ class RandomCoordinateDescent(Solver[SolverState]):
     def __post_init__(self) -> None:
         require_count(self.parts, "parts")
         require_count(self.sample_parts, "sample_parts")
-        if self.importance != 0.0 and not positive(self.importance, "importance") <= 1.0:
+        if not isinstance(self.importance, Real) or not 0.0 <= self.importance <= 1.0:
             raise SettingError(f"importance is {self.importance!r}; it must be a number from 0 to 1.")
         CurvatureStep(self.factor)
         if self.updates is not None:

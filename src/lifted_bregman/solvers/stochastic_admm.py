@@ -40,7 +40,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lifted_bregman._arguments import positive, require_count
+from lifted_bregman._arguments import positive, require_count, require_not_negative
 from lifted_bregman._linalg import Cholesky, factorise
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.penalties import SquaredL2
@@ -131,8 +131,7 @@ class StochasticADMM(Solver[StochasticADMMState]):
 
     def __post_init__(self) -> None:
         positive(self.coupling, "coupling")
-        if self.damping != 0.0:
-            positive(self.damping, "damping")
+        require_not_negative(self.damping, "damping")
         require_count(self.inner_steps, "inner_steps")
 
     def require(self, problem: LiftedProblem) -> None:

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from lifted_bregman._arguments import whole
+from lifted_bregman.activations import Identity
 from lifted_bregman.errors import CompatibilityError, DomainError, SettingError, TensorError
 from lifted_bregman.graph import read_network
 from lifted_bregman.losses import BregmanLoss, SquaredError
-from lifted_bregman.maps import Dense
+from lifted_bregman.maps import Borrowing, Convolution, Dense, TracedMap
 from lifted_bregman.penalties import Penalty, Sum, TotalVariation
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.data_checks import require_plain
@@ -74,20 +75,26 @@ def input_shape(problem: LiftedProblem) -> tuple[int, ...]:
     return (int(module.in_features),)
 
 
-def require_penalty(penalty: Any, shape: tuple[int, ...]) -> None:
-    """Raise an error unless the penalty is a `Penalty` that acts on inputs of this shape."""
+def require_penalty(penalty: Any, problem: LiftedProblem, shape: tuple[int, ...]) -> None:
+    """Raise an error unless the penalty is a `Penalty` that acts on the problem's inputs, of this shape."""
     if penalty is None:
         return
     if not isinstance(penalty, Penalty):
         raise SettingError(
             f"penalty is {penalty!r}; it must be one of lb.penalties, such as lb.penalties.TotalVariation(0.015)."
         )
+    first, path = _first_module(problem)
     for part in penalty.parts if isinstance(penalty, Sum) else (penalty,):
         if part.of_matrices and len(shape) < 2:
             other = ", or take dims=1" if isinstance(part, TotalVariation) else ""
+            flatten = "" if isinstance(first, nn.Flatten) else "put nn.Flatten() before the model and "
             raise CompatibilityError(
-                f"{part!r} acts on pictures (height, width), and an input of the model has shape {shape}: put "
-                f"nn.Flatten() before the model and give shape=(height, width){other}."
+                f"{part!r} acts on pictures (height, width), and an input of the model has shape {shape}: {flatten}"
+                f"give shape=(height, width){other}."
+            )
+        if isinstance(part, TotalVariation) and part.dims == 2 and isinstance(first, nn.Conv1d | nn.ConvTranspose1d):
+            raise CompatibilityError(
+                f"{part!r} acts on pictures (height, width), and {path} takes signals (channels, length): take dims=1."
             )
         if isinstance(part, TotalVariation) and part.dims == 1 and len(shape) > 2:
             raise CompatibilityError(
@@ -96,10 +103,23 @@ def require_penalty(penalty: Any, shape: tuple[int, ...]) -> None:
     penalty.value(torch.zeros((1, *shape)))  # raises an error for a group size that does not divide the features
 
 
+def _first_module(problem: LiftedProblem) -> tuple[nn.Module | None, str]:
+    """Return the first module that the model's input is given to, None if it is a function, and its term's path."""
+    layer = problem.network[problem.links.readers[0][0]]
+    f = layer.map.base if isinstance(layer.map, Borrowing) else layer.map
+    if isinstance(f, Dense):
+        return nn.Flatten() if f.flatten else f.module, layer.path
+    if isinstance(f, Convolution):
+        return f.module, layer.path
+    return (f.first_module if isinstance(f, TracedMap) else None), layer.path
+
+
 def encode_outputs(problem: LiftedProblem, y: Any, u: Tensor) -> Tensor:
     """Return y as the loss encodes it, (samples, ...); errors name the samples and the nearest feasible value."""
     require_plain(y, "y")
     expected = tuple(problem.shapes(u[:1])[-1])
+    if not y.is_floating_point() and tuple(y.shape[1:]) == expected:
+        y = y.to(u.dtype)  # whole numbers, one for each output; labels have no dimension of the classes
     floating = y.is_floating_point()
     if floating and y.dtype != u.dtype:
         raise TensorError(f"y is {y.dtype} and the model's parameters are {u.dtype}: use y.to({u.dtype}).")
@@ -120,21 +140,27 @@ def encode_outputs(problem: LiftedProblem, y: Any, u: Tensor) -> Tensor:
 
 
 def _require_domain(problem: LiftedProblem, y: Tensor) -> None:
-    """Raise an error that names the samples outside the closure of the last activation's range.
+    """Raise an error that names the samples outside the closure of the range of the last activation or gate.
 
-    The nearest feasible value is the limit of prox_{sΨ}(y) as s → 0: the projection onto the domain of Ψ.
+    The nearest feasible value is the limit of prox_{sΨ}(y) as s → 0: the projection onto the domain of Ψ.  A gate has
+    the range [least, ∞).
     """
-    top = problem.network[problem.depth]
-    outside = ~top.contains(y)
+    top, gate = problem.network[problem.depth], problem.network.final_gate
+    if gate is not None and top.activation == Identity():
+        rounding = 8.0 * torch.finfo(y.dtype).eps * abs(gate.least)
+        outside, last = (y < gate.least - rounding).flatten(1).any(1), gate.name
+    else:
+        gate, outside, last = None, ~top.contains(y), repr(top.activation)
     if not bool(outside.any()):
         return
     first = int(outside.nonzero()[0])
-    nearest = top.prox(y[first : first + 1].double(), 1e-12).to(y.dtype)
+    given_row = y[first : first + 1].double()
+    nearest = (top.prox(given_row, 1e-12) if gate is None else given_row.clamp(min=gate.least)).to(y.dtype)
     difference = (nearest - y[first : first + 1]).abs().flatten()
     place = int(difference.argmax())
     given, feasible = float(y[first].flatten()[place]), float(nearest.flatten()[place])
     raise DomainError(
-        f"{_samples(outside)} of y cannot be outputs of {top.activation!r}: sample {first} holds {given:.6g}, and the "
+        f"{_samples(outside)} of y cannot be outputs of {last}: sample {first} holds {given:.6g}, and the "
         f"nearest feasible value is {feasible:.6g}; project y onto the range of the activation first."
     )
 

@@ -67,7 +67,7 @@ def run_inversion(
         outcome = Outcome.INTERRUPTED
     # Outcome and result, at the last state with finite energies
     if outcome is Outcome.FINISHED:
-        detail = f" The largest distance is {history[-1]['distance']:.3g}, the tolerance {tolerance:g}."
+        detail = _distances(reached, tolerance)
     message = _SENTENCES.get(outcome, outcome.value) + detail
     return Inversion(
         input=good.u,
@@ -87,6 +87,21 @@ _SENTENCES = {
     Outcome.DIVERGED: "The inversion diverged; the last good input was kept.",
 }
 """Sentences for inversions; those of `Outcome` mention the parameters of a model."""
+
+
+def _distances(reached: InversionProgress, tolerance: float) -> str:
+    """Return the largest finite distance and the tolerance in words, and how many distances are not finite."""
+    known = reached.distance.isfinite()
+    samples, rest = len(known), int((~known).sum())
+    said, which = "", "distance"
+    if rest:
+        few, which = f"{rest} of {samples} samples", "distance of the others"
+        said = f" The last step left {few} in place, for it would have increased their energy."
+        if reached.gap is not None:
+            said = f" The gap of {few} is not finite."
+    if rest == samples:
+        return said
+    return f"{said} The largest {which} is {float(reached.distance[known].max()):.3g}, the tolerance {tolerance:g}."
 
 
 def _row(inverse: InverseProblem, step: int, seconds: float, u: Tensor, reached: InversionProgress) -> Row:

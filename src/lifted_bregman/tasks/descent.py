@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -68,7 +69,8 @@ class DescentInversion(InversionSolver[DescentState]):
     step_size: float | None = None
 
     def __post_init__(self) -> None:
-        if self.step_size is not None and not 0.0 < self.step_size <= 1.0:
+        number = isinstance(self.step_size, Real)
+        if self.step_size is not None and not (number and 0.0 < self.step_size <= 1.0):
             raise SettingError(f"step_size is {self.step_size!r}; it must be a number in (0, 1], or None.")
 
     @no_graph

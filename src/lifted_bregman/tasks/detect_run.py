@@ -14,7 +14,7 @@ from lifted_bregman.errors import CompatibilityError, SettingError
 from lifted_bregman.experiments import TrainedRun
 from lifted_bregman.experiments.run_data import load_data
 from lifted_bregman.tasks.classifier_scores import classifier_scores
-from lifted_bregman.tasks.detection import EnergyScale
+from lifted_bregman.tasks.detection import EnergyScale, require_contamination
 from lifted_bregman.tasks.explanation import Explanation
 from lifted_bregman.tasks.term_energies import Where, require_where
 
@@ -47,11 +47,10 @@ def detect_run(
     The scale of the energies and the threshold come from the run's training samples, which are loaded again.
 
     energy         where an autoencoder's energies are taken; a classifier is scored by its free energy
-    contamination  fraction of the training samples above the threshold, in [0, 1)
+    contamination  fraction of the training samples above the threshold, in (0, 0.5]
     """
     require_where(energy, steps)
-    if not 0.0 <= contamination < 1.0:
-        raise SettingError(f"contamination is {contamination!r}; it must be in [0, 1).")
+    require_contamination(contamination)
     settings, problem = trained.stored.settings, trained.problem
     if settings.task == "regress":
         raise CompatibilityError(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from numbers import Real
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -134,6 +136,12 @@ class EnergyScale:
         *below, output = [units.double() @ w for units, w in zip(kept, self.unit_weights, strict=True)]
         code = ((found.code.double() - self.centre) @ self.whitening.T).square().sum(1)
         return torch.stack([*(part / self.code for part in below), code, output], 1)
+
+
+def require_contamination(value: Any) -> None:
+    """Raise SettingError unless the contamination is a number in (0, 0.5]."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0.0 < float(value) <= 0.5:
+        raise SettingError(f"contamination is {value!r}; it must be in (0, 0.5], the part of abnormal samples.")
 
 
 def _kept(units: Iterable[Tensor], code: int) -> tuple[Tensor, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lifted_bregman._arguments import require_picture
 from lifted_bregman.errors import SettingError
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ class Explanation:
         self, path: str | Path, rows: Sequence[int] | None = None, feature_names: Sequence[str] | None = None
     ) -> None:
         """Write `figure` to a .png, .pdf or .svg file."""
+        path = require_picture(path)
         self.figure(rows, feature_names).savefig(path)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from lifted_bregman._arguments import whole
 from lifted_bregman.errors import LiftedBregmanError, SettingError, TensorError, UnsupportedModuleError
 from lifted_bregman.losses import BregmanLoss
+from lifted_bregman.maps.determinism import require_pure
 from lifted_bregman.penalties import Penalty
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.problem.settings import Weights
@@ -84,10 +85,11 @@ def invert(
     else:
         problem = _lifted(model, loss, weights, given_shape, example, start)
     checks.require_one_input(problem)
+    require_pure(problem.model)  # in training mode the shape of the input may be unknown too
     # The start u_0, which has the shape of the inputs.
     u = _start(problem, y, given_shape, example, start)
-    problem.forward_state(u)  # checks the start, and that the model is in evaluation mode
-    checks.require_penalty(penalty, tuple(u.shape[1:]))
+    problem.forward_state(u)  # checks the start
+    checks.require_penalty(penalty, problem, tuple(u.shape[1:]))
     inverse = InverseProblem(problem, checks.encode_outputs(problem, y, u), penalty)
     if solver is None:
         solver = PrimalDualInversion() if inverse.convex else DescentInversion()
@@ -128,6 +130,8 @@ def _start(
 ) -> Tensor:
     """Return the guess, or zeros of the given or known shape, one for each output."""
     samples = len(y) if isinstance(y, Tensor) and y.ndim else 1
+    if samples == 0:
+        raise TensorError(f"y has shape {tuple(y.shape)}, which holds no sample: give at least one, (samples, ...).")
     if start is not None:
         if not isinstance(start, Tensor) or start.ndim == 0 or len(start) != samples:
             given = tuple(start.shape) if isinstance(start, Tensor) else type(start).__name__

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from lifted_bregman._arguments import require_picture
 from lifted_bregman.errors import CompatibilityError
 from lifted_bregman.solvers.outcome import Outcome
 
@@ -86,6 +87,7 @@ class Inversion:
 
     def plot(self, path: str | Path, truth: Tensor | None = None) -> None:
         """Write `figure` to a .png, .pdf or .svg file."""
+        path = require_picture(path)
         self.figure(truth).savefig(path)
 
 

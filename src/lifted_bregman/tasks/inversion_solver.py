@@ -31,7 +31,10 @@ class InversionProgress:
     energies: Tensor
     """E(u, X)."""
     distance: Tensor
-    """The number that the tolerance bounds: a relative gap, or the change of the variables in a step."""
+    """The number that the tolerance bounds: a relative gap, or the change of the variables in a step.
+
+    Infinity if it is not known, as for a sample that the last step left in place.
+    """
     gap: Tensor | None = None
     """E(u) - E(v) <= gap·max(1, ‖v - u‖/radius) for every input v; None if no bound is known."""
     radius: Tensor | None = None

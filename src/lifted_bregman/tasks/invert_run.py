@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from lifted_bregman.errors import SettingError
 from lifted_bregman.experiments import TrainedRun
 from lifted_bregman.experiments.specs import make
 from lifted_bregman.losses import CrossEntropy
@@ -24,7 +23,6 @@ PENALTIES: dict[str, type[Penalty]] = {
     "non-negative": NonNegative,
 }
 """Penalties by their names on the command line."""
-_PICTURES = (".png", ".pdf", ".svg")
 
 
 def invert_run(
@@ -44,13 +42,3 @@ def invert_run(
     shape = trained.inputs.shape
     with torch.no_grad():
         return invert(model, y, penalty=penalty, loss=loss, shape=shape, steps=steps, tolerance=tolerance)
-
-
-def require_picture(path: Path) -> None:
-    """Raise SettingError unless `path` ends in .png, .pdf or .svg and its folder exists."""
-    if path.suffix.lower() not in _PICTURES:
-        raise SettingError(f"{path} has no ending of a picture: name a file that ends in {', '.join(_PICTURES)}.")
-    if not path.parent.is_dir():
-        raise SettingError(
-            f"{path} cannot be written, for there is no folder {path.parent}: make it, or choose another."
-        )
