@@ -45,7 +45,8 @@ $(TOOLS): $(STAMP)
 demo: $(STAMP)
 	@$(BIN)/lifted demo --out out/demo
 
-test: lint docs
+test: $(STAMP)
+	@$(MAKE) --no-print-directory -j 2 lint docs
 	$(TEST_ENV) $(BIN)/pytest -q -n $(WORKERS)
 
 test-all: tools lint docs
