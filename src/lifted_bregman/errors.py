@@ -158,7 +158,10 @@ class CheckpointError(LiftedBregmanError, ValueError):
 
 
 class DivergedError(LiftedBregmanError, ValueError):
-    """An estimator's training ended with NaN or infinity; scikit-learn's searches score such settings as failed."""
+    """An estimator's training met NaN or infinity, or its objective grew far above the start.
+
+    scikit-learn's searches score such settings as failed.
+    """
 
 
 class CallbackError(LiftedBregmanError, RuntimeError):

@@ -45,7 +45,7 @@ def test_printed_steps_that_end_far_above_the_start_are_exit_code_5(tmp_path: Pa
     pytest.importorskip("sklearn")
     printed = ["--solver", "implicit-sgd", "--set", "reading=literal", "--set", "prox_weight=100"]
     called = call(capsys, "train", "--data", "digits", *printed, "--epochs", 3, "--quiet", "--out", tmp_path / "run")
-    assert called.code == 5 and "take smaller steps" in called.err
+    assert called.code == 5 and "give ImplicitSGD a larger prox_weight" in called.err
     folder = RunFolder(tmp_path / "run")
     assert folder.result()["outcome"] == "DIVERGED" and len(folder.history()) == 3
 

@@ -2,6 +2,7 @@
 
 import math
 import pickle
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -141,3 +142,57 @@ def test_a_saved_estimator_holds_no_variables_of_samples() -> None:
             for data in (many, few)
         ]
         assert abs(sizes[0] - sizes[1]) < 2000
+
+
+def test_a_stream_of_single_rows_with_targets_near_the_mean_does_not_diverge() -> None:
+    """The loss of such a row is nearly 0 at the start of its call, and any step raises it to many times that."""
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(400, 5))
+    targets = np.sin(inputs).sum(1)
+    targets = (targets - targets.mean()) / targets.std()
+    model = LiftedRegressor(hidden=(16,), random_state=0)
+    for row in range(200):
+        model.partial_fit(inputs[row : row + 1], targets[row : row + 1])
+    fitted = LiftedRegressor(hidden=(16,), epochs=20, random_state=0).fit(inputs, targets)
+    for row in np.argsort(abs(targets))[:40]:
+        fitted.partial_fit(inputs[row : row + 1], targets[row : row + 1])
+    assert fitted.n_iter_ == 60
+
+
+def test_a_stream_that_explodes_is_refused_and_the_network_before_that_call_is_kept() -> None:
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(400, 5))
+    model = LiftedRegressor(hidden=(16,), solver=lb.baselines.SGD(learning_rate=3.0), random_state=0)
+    model.partial_fit(inputs[:1], inputs[:1, 0])
+    with pytest.raises(lb.errors.DivergedError, match=r"times the .*; give SGD a smaller learning_rate"):
+        for rows in np.array_split(np.arange(1, 400), 40):
+            before = [p.clone() for p in parameters(model)]
+            model.partial_fit(inputs[rows], inputs[rows, 0])
+    assert all(torch.equal(p, q) for p, q in zip(before, parameters(model), strict=True))
+
+
+@dataclass(frozen=True)
+class Trebling(solvers.Solver[solvers.SolverState]):
+    """Multiplies the last weight and bias by 3 in each step, so that the objective rises to at most about 9 times."""
+
+    minibatch = True
+
+    def init(self, problem: lb.LiftedProblem, batch: solvers.Batch) -> solvers.SolverState:
+        return solvers.SolverState()
+
+    def step(self, problem: lb.LiftedProblem, state: solvers.SolverState, batch: solvers.Batch) -> solvers.SolverState:
+        with torch.no_grad():
+            for p in list(problem.model.parameters())[-2:]:
+                p.mul_(3.0)
+        state.steps += 1
+        return state
+
+
+def test_an_explosion_in_which_no_call_ends_10_times_above_its_own_start_is_refused() -> None:
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(20, 5))
+    model = LiftedRegressor(hidden=(16,), solver=Trebling(), random_state=0)
+    with pytest.raises(lb.errors.DivergedError, match="of the calls of partial_fit so far"):
+        for _ in range(30):
+            model.partial_fit(inputs, inputs[:, 0])
+    assert 10 < len(model.history_) < 20

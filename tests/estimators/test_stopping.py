@@ -227,6 +227,7 @@ def test_ctrl_c_twice_raises() -> None:
     assert not hasattr(model, "model_")
 
 
+@pytest.mark.filterwarnings("ignore:X is far from standardised:RuntimeWarning")
 def test_a_solver_that_stalls_is_reported() -> None:
     # Samples of size 1000 allow no step near 1.
     rule = solvers.Backtracking(initial=1.0, floor=0.9)

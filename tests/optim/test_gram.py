@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import math
+import pickle
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import lifted_bregman as lb
 from lifted_bregman import solvers
-from lifted_bregman.errors import CompatibilityError, SettingError
+from lifted_bregman.errors import CompatibilityError, SettingError, UnsupportedModuleError
 from lifted_bregman.solvers.gram import moves, rule
 from lifted_bregman.solvers.gram.reference import Reference, ReferenceLayer
 
@@ -471,6 +473,72 @@ def test_an_optimizer_that_is_dropped_records_nothing():
     del recorder
     model(X)  # without an error
     assert calls == 3
+
+
+def hooks(model):
+    return [h for m in model.modules() for h in (*m._forward_hooks.values(), *m._forward_pre_hooks.values())]
+
+
+def test_hooks_are_removed_with_the_optimizer():
+    model = chain()
+    for _ in range(3):
+        optimizer = lb.optim.Gram(model)
+    with pytest.raises(SettingError, match="lr is -1"):
+        lb.optim.Gram(model, lr=-1.0)
+    with pytest.raises(SettingError, match="params has 6 parameters"):
+        lb.optim.Gram(model, chain().parameters())
+    gc.collect()
+    assert len(hooks(model)) == 5  # of the last one: before and after the forward pass, and one for each layer
+    del optimizer
+    gc.collect()
+    assert hooks(model) == []
+    lb.lift(model, loss=lb.SquaredError())
+
+
+def test_a_model_with_an_optimizer_is_copied_and_pickled_with_hooks_that_do_nothing():
+    (X, Y), model = data(), chain()
+    optimizer = lb.optim.Gram(model)
+    stored = io.BytesIO()
+    torch.save(model, stored)
+    stored.seek(0)
+    copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model)), torch.load(stored, weights_only=False)]
+    for other in copies:
+        half_squares(other(X), Y).backward()
+        assert not optimizer._recorder.records and optimizer._recorder._forward == 0
+        expected, again = chain(), lb.optim.Gram(other)
+        train(expected, lb.optim.Gram(expected), X, Y, BATCHES[:3])
+        train(other, again, X, Y, BATCHES[:3])
+        assert all(torch.equal(p, q) for p, q in zip(values(other), values(expected), strict=True))
+        del again
+        gc.collect()
+        lb.lift(other, loss=lb.SquaredError())
+    train(model, optimizer, X, Y, BATCHES[:1])  # the model itself still has its hooks
+    assert optimizer.param_groups[0]["steps"] == 1
+
+
+def test_lift_names_an_optimizer_that_is_still_there():
+    model = chain()
+    optimizer = lb.optim.Gram(model)
+    with pytest.raises(UnsupportedModuleError, match=r"an lb.optim.Gram has hooks on it, .*: delete the optimiser"):
+        lb.lift(model, loss=lb.SquaredError())
+    lb.lift(copy.deepcopy(model), loss=lb.SquaredError())
+    model[0].register_forward_hook(lambda module, args, output: None)
+    del optimizer
+    gc.collect()
+    with pytest.raises(UnsupportedModuleError, match=r"it has forward hooks \(weight or spectral"):
+        lb.lift(model, loss=lb.SquaredError())
+
+
+@pytest.mark.parametrize("layers", [(0, 2, 4), (2,)], ids=["all", "one"])
+def test_parametrised_layers_move_without_a_metric(layers):
+    (X, Y), model = data(), chain()
+    for place in layers:
+        nn.utils.parametrizations.weight_norm(model[place])
+    optimizer, start = lb.optim.Gram(model, total_steps=150), float(half_squares(model(X), Y).detach())
+    train(model, optimizer, X, Y, BATCHES * 10)
+    assert float(half_squares(model(X), Y).detach()) < 0.5 * start
+    metrics = {name for state in optimizer.state.values() for name in state if name.startswith("layer")}
+    assert bool(metrics) == (len(layers) == 1)
 
 
 def test_a_step_that_updates_no_metric_records_wide_layers_only(monkeypatch):

@@ -11,6 +11,7 @@ import torch
 import lifted_bregman as lb
 from lifted_bregman import errors, solvers
 from lifted_bregman.solvers import Outcome
+from lifted_bregman.solvers.divergence import remedy
 from tests.solvers.problems import make
 from tests.training.runs import Recorder, StopAt, assert_same, assert_same_end, case_in, parameters, scrambled, train
 
@@ -83,8 +84,27 @@ def test_a_run_that_explodes_keeps_its_history_and_the_parameters_of_the_last_go
     assert_same(parameters(case), expected)
     assert float(case.problem.objective(*case.data)) == pytest.approx(objective)
     if rate < 1e150:
-        assert result.message.endswith("take smaller steps or a larger prox_weight.")
+        assert result.message.endswith("give SGD a smaller learning_rate.")
         assert ("its initial parameters" if epoch == 0 else f"the parameters of epoch {epoch};") in result.message
+
+
+@pytest.mark.parametrize(
+    ("solver", "expected"),
+    [
+        (lb.GramSweep(), "give GramSweep a smaller step_size"),
+        (lb.ImplicitSGD(), "give ImplicitSGD a larger prox_weight"),
+        (lb.ProximalGradient(), "give ProximalGradient a step_rule with smaller steps"),
+        (solvers.ModelAveraging(2, lb.ProximalGradient()), "give ProximalGradient a step_rule with smaller steps"),
+        (
+            lb.baselines.ImplicitBackprop(1.0, 3, 0.1),
+            "give ImplicitBackprop a smaller learning_rate or a larger prox_weight",
+        ),
+        (lb.baselines.MACQP(), "standardise the data, or choose another solver"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, solvers.Solver) else "",
+)
+def test_the_remedy_names_settings_that_the_solver_has(solver, expected):
+    assert remedy(solver) == expected
 
 
 def test_an_explosion_of_a_solver_of_the_whole_set_is_no_finished_run():

@@ -369,3 +369,50 @@ def test_the_validation_objective_is_the_mean_by_the_weights_of_its_samples():
         lb.fit(case.problem, case.data, still, epochs=1, validation_weights=weights)
     with pytest.raises(errors.TensorError, match="validation: "):
         lb.fit(case.problem, case.data, still, epochs=1, validation=(X, Y), validation_weights=weights[:4])
+
+
+def scaled_run(X, model=None, **settings):
+    """One epoch on 40 samples of 3 features."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)).double() if model is None else model
+    Y = torch.zeros(len(X), 1, dtype=torch.float64)
+    return lb.fit(lb.lift(model, loss=lb.SquaredError()), (X, Y), epochs=1, **settings)
+
+
+def standardised():
+    return torch.randn(40, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    ("scale", "offset", "words"),
+    [
+        ((1.0, 1.0, 1.0), (1e4, 1e4, 1e4), r"its root mean square is 1e\+04\. .*give \(X - mean\) / deviation"),
+        ((2e3, 2e3, 2e3), (0.0, 0.0, 0.0), "its root mean square is [12]"),
+        ((1.0, 1.0, 1.0), (0.0, 0.0, -150.0), "feature 2 is between -15[0-9.]+ and -14"),
+        ((1.0, 1e-3, 1.0), (0.0, 1.0, 0.0), "feature 1 is between 0.99[0-9]+ and 1.00"),
+    ],
+    ids=["far away", "large", "one feature far away", "one feature nearly constant"],
+)
+def test_features_that_are_far_from_standardised_are_warned_of(scale, offset, words):
+    X = standardised() * torch.tensor(scale, dtype=torch.float64) + torch.tensor(offset, dtype=torch.float64)
+    with pytest.warns(RuntimeWarning, match="X is far from standardised: " + words) as caught:
+        scaled_run(X)
+    assert len(caught) == 1 and caught[0].filename == __file__
+
+
+@pytest.mark.filterwarnings("error")
+def test_other_features_are_not_warned_of():
+    X = standardised()
+    scaled_run(X + 3.0)
+    scaled_run(torch.full_like(X, 500.0))  # constant
+    scaled_run(torch.randint(0, 256, X.shape, generator=torch.Generator().manual_seed(0)).double())  # raw pixels
+    rare = torch.ones_like(X)
+    rare[3, 1] = 0.0
+    scaled_run(rare)
+    scaled_run(X[:3] + 150.0)  # too few rows to tell
+    far = 1e4 + X
+    scaled_run(far, nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1)).double())
+    words = nn.Sequential(nn.Embedding(90_000, 2), nn.Flatten(), nn.Linear(6, 1)).double()
+    scaled_run(torch.arange(80_000, 80_120).reshape(40, 3), words)
+    stream = TensorDataset(far, torch.zeros(40, 1, dtype=torch.float64))
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)).double()
+    lb.fit(lb.lift(model, loss=lb.SquaredError()), stream, epochs=1)

@@ -13,7 +13,7 @@ from lifted_bregman.distributed.environment import follows
 from lifted_bregman.experiments import RunData, Settings
 from lifted_bregman.experiments.runs import SETTINGS
 from lifted_bregman.solvers import Outcome, Result
-from lifted_bregman.solvers.divergence import ADVICE
+from lifted_bregman.solvers.divergence import remedy
 
 _FRACTIONS = ("accuracy", "validation_accuracy", "sparsity")
 _SHOWN = {
@@ -54,8 +54,8 @@ def print_ending(result: Result, run: Path, settings: Settings, samples: RunData
     if settings.parallel is not None and follows():
         return ExitCode.OK  # rank 0 returns the code of the run
     if result.outcome is Outcome.DIVERGED:
-        known = ADVICE in result.message
-        advice = "" if known else " Take a smaller step, a larger prox_weight, or float64."
+        known = remedy(settings.make_solver())
+        advice = "" if known in result.message else f" Use float64, or {known}."
         terminal.say("lifted", f"{result.message}{advice}")
         return ExitCode.DIVERGED
     return ExitCode.INTERRUPTED if result.outcome is Outcome.INTERRUPTED else ExitCode.OK

@@ -1,8 +1,8 @@
 """Estimators with scikit-learn's interface, trained by lifted solvers.
 
-lb.LiftedClassifier(hidden=(64, 64)).fit(X, y).score(X_test, y_test)
-lb.LiftedAutoencoder(hidden=(784, 784, 784), code_penalty=0.09).fit(X).transform(X)      # sparse codes
-lb.LiftedDetector().fit(X).decision_function(X_new)                                      # higher = more abnormal
+    lb.LiftedClassifier(hidden=(64, 64)).fit(X, y).score(X_test, y_test)
+    lb.LiftedAutoencoder(hidden=(784, 784, 784), code_penalty=0.09).fit(X).transform(X)      # sparse codes
+    lb.LiftedDetector().fit(X).decision_function(X_new)                                      # higher = more abnormal
 
 Standardise the features first: make_pipeline(StandardScaler(), LiftedClassifier()).
 """

@@ -130,6 +130,18 @@ def require_memory(X: Any) -> None:
         )
 
 
+def require_finite(X: NDArray[Any]) -> None:
+    """Raise DataError if X (samples, features) holds NaN or infinity; scikit-learn's error has several sentences."""
+    finite = np.isfinite(X)
+    if not finite.all():
+        sample, feature = (int(place[0]) for place in np.nonzero(~finite))
+        infinity = "infinity" if X.dtype == np.float64 else f"infinity or a number too large for {X.dtype}"
+        kind = "NaN" if np.isnan(X[sample, feature]) else infinity
+        raise DataError(
+            f"X holds {kind} in sample {sample}, feature {feature}: leave such samples out, or fill in a number."
+        )
+
+
 def refuse_masked(value: Any, name: str) -> None:
     """Raise an error for a masked array, because scikit-learn would use the masked entries."""
     if np.ma.isMaskedArray(value):

@@ -19,6 +19,7 @@ from lifted_bregman._generators import named_generator
 from lifted_bregman.activations import Activation
 from lifted_bregman.errors import DivergedError
 from lifted_bregman.solvers import Callback, Outcome, Result, Run, Solver
+from lifted_bregman.solvers.divergence import ObjectiveReference
 from lifted_bregman.solvers.mirror_descent import MirrorDescent
 
 
@@ -104,6 +105,8 @@ class Continuation(Callback):
 
     def started(self, run: Run) -> None:
         self._portable = run.solver.minibatch and run.state.variables is None
+        if not self.ends:
+            run.earlier = self._earlier_reference(run)
         if self.left is None:
             return
         entries = run.state_dict() | {name: self.left[name] for name in ("epoch", "seconds", "work")}
@@ -116,10 +119,22 @@ class Continuation(Callback):
             done, ahead = run.state.steps, run.epochs - self.epochs
             run.solver = self.solver.planned(done + ahead * run.source.batches, run.epochs if done else ahead)
 
+    def _earlier_reference(self, run: Run) -> ObjectiveReference:
+        """The least reference for divergence of a call of `partial_fit`: the largest of all calls so far.
+
+        A call may have one sample whose target is near the mean, so that outputs 0 have nearly no loss.  For numbers
+        it is therefore at least ½ for each output, the mean loss of outputs 0 where targets are standardised.
+        """
+        floor = 0.0 if run.classify else 0.5 * run.data.Y[0].numel() * run.problem.weight(run.problem.depth)
+        value = max(floor, 0.0 if self.left is None else self.left.get("reference", 0.0))
+        return ObjectiveReference(value, "of the calls of partial_fit so far")
+
     def ended(self, run: Run) -> None:
         entries = {name: entry for name, entry in run.state_dict().items() if name not in ("start", "kept")}
         broken_off = run.batch > 0
         self.left = entries | {"epoch": run.epoch + broken_off, "batch": 0, "solver": None, "of": None}
+        if run.reference is not None:
+            self.left["reference"] = run.reference.value
         if self._portable:
             # The next run does not read the variables of the last batch.
             self.left |= {"solver": entries["solver"] | {"variables": None}, "of": self.solver}

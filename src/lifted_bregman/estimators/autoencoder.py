@@ -57,7 +57,7 @@ class LiftedAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Lifte
             them no longer improves.  "auto" does so for 10,000 samples or more.  With fewer it trains on all of them,
             and stops when the training objective no longer falls.
         warm_start: whether `fit` continues to train the network of the last `fit`, for `epochs` more, with the schedule
-            of the longer run.
+            of the longer run: the rate of the default solver rises again, which can undo part of the last `fit`.
         dtype: "float32" or "float64"; None for that of X, float64 if X is neither.
         device: of the network and the samples in training, such as "cpu" or "cuda"; None for the CPU.
         verbose: 0 for nothing, 1 for a line an epoch on standard error (a live bar on a terminal).
@@ -167,7 +167,8 @@ class LiftedAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Lifte
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Train for one epoch on these samples, with the network and the solver's state of the last call; y is ignored.
 
-        Early stopping belongs to `fit`.  A solver with a variable for each sample starts with new variables.
+        Early stopping belongs to `fit`.  A solver with a variable for each sample starts with new variables.  Give
+        batches of some dozens of rows: rows one at a time move the network far.
         """
         return self._learn(X, continues=self._continues(incremental=True), incremental=True)
 

@@ -59,7 +59,7 @@ class LiftedClassifier(ClassifierMixin, LiftedEstimator):  # type: ignore[misc]
             samples or more.  With fewer it trains on all of them, and stops when the training objective no longer
             falls.
         warm_start: whether `fit` continues to train the network of the last `fit`, for `epochs` more, with the schedule
-            of the longer run.
+            of the longer run: the rate of the default solver rises again, which can undo part of the last `fit`.
         dtype: "float32" or "float64"; None for that of X, float64 if X is neither.
         device: of the network and the samples in training, such as "cpu" or "cuda"; None for the CPU.
         verbose: 0 for nothing, 1 for a line an epoch on standard error (a live bar on a terminal).
@@ -154,7 +154,7 @@ class LiftedClassifier(ClassifierMixin, LiftedEstimator):  # type: ignore[misc]
 
         `classes` lists every class of all calls; the first call needs it, unless y is an indicator matrix.  Early
         stopping and class_weight="balanced" belong to `fit`.  A solver whose variables belong to samples begins with
-        new ones.
+        new ones.  Give batches of some dozens of rows: rows one at a time move the network far.
         """
         if isinstance(self.class_weight, str) and self.class_weight == "balanced":
             raise SettingError(

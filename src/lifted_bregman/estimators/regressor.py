@@ -49,7 +49,7 @@ class LiftedRegressor(RegressorMixin, MultiOutputMixin, LiftedEstimator):  # typ
             them no longer improves.  "auto" does so for 10,000 samples or more.  With fewer it trains on all of them,
             and stops when the training objective no longer falls.
         warm_start: whether `fit` continues to train the network of the last `fit`, for `epochs` more, with the schedule
-            of the longer run.
+            of the longer run: the rate of the default solver rises again, which can undo part of the last `fit`.
         dtype: "float32" or "float64"; None for that of X, float64 if X is neither.
         device: of the network and the samples in training, such as "cpu" or "cuda"; None for the CPU.
         verbose: 0 for nothing, 1 for a line an epoch on standard error (a live bar on a terminal).
@@ -137,7 +137,8 @@ class LiftedRegressor(RegressorMixin, MultiOutputMixin, LiftedEstimator):  # typ
         """Train for one epoch on these samples, with the network and the solver's state of the last call.
 
         Targets are standardised by the mean and deviation of the first call.  Early stopping belongs to `fit`.  A
-        solver whose variables belong to samples begins with new ones.
+        solver whose variables belong to samples begins with new ones.  Give batches of some dozens of rows: rows one at
+        a time move the network far.
         """
         return self._learn(X, y, sample_weight, continues=self._continues(incremental=True), incremental=True)
 

@@ -47,8 +47,17 @@ def require_unwrapped(path: str, module: nn.Module) -> None:
 
 
 def require_no_hooks(path: str, module: nn.Module) -> None:
-    """Raises an error for a module with forward hooks."""
-    if module._forward_hooks or module._forward_pre_hooks:
+    """Raises an error for a module with forward hooks, but for those that a deleted `lb.optim.Gram` has left."""
+    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    states = [getattr(hook, "gram_is_alive", None) for hook in hooks]
+    if any(states):
+        refuse(
+            path,
+            module,
+            "an lb.optim.Gram has hooks on it, and would record what lifted training computes: delete the optimiser "
+            "(del optimizer), or lift a copy of the model, copy.deepcopy(model)",
+        )
+    if None in states:
         refuse(
             path,
             module,

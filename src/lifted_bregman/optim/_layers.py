@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from lifted_bregman.errors import SettingError
 from lifted_bregman.maps import Convolution, Dense
@@ -64,7 +65,12 @@ def find_layers(model: nn.Module, given: list[nn.Parameter]) -> list[Layer]:
 
 
 def _map(module: nn.Module) -> Dense | Convolution | None:
-    """The dense or convolution map of a module; None for other modules, and for subclasses that redefine forward."""
+    """The dense or convolution map of a module; None for other modules, and for subclasses that redefine forward.
+
+    None also where a weight is parametrised: it is computed from parameters of another module.
+    """
+    if is_parametrized(module):
+        return None
     if isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward:
         return Dense(module)
     return Convolution(module) if type(module) in CONVOLUTIONS else None  # type: ignore[arg-type]

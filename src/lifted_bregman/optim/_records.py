@@ -7,8 +7,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from lifted_bregman._autocast import widened
 
@@ -36,27 +36,23 @@ class Recorder:
         """The modules whose calls are recorded."""
         self.last: nn.Module | None = None
         """The module with weights that ended last in a forward pass: the output layer."""
-        # Hooks hold a weak reference to the recorder, so that an optimiser that was deleted records nothing.  A
-        # compiled model calls the hooks at its graph breaks.
-        me = weakref.ref(self)
+        # The hooks are removed when this recorder, and with it the optimiser, is deleted.
+        from lifted_bregman.optim._hooks import Begin, End, Note
 
-        def begin(module: nn.Module, args: tuple[Any, ...]) -> None:
-            if (recorder := me()) is not None:
-                recorder._forward, recorder._running = recorder._forward + 1, True
-
-        def end(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            if (recorder := me()) is not None:
-                recorder._running = False
-
-        def note(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            if (recorder := me()) is not None:
-                recorder._note(module, args, output)
-
-        model.register_forward_pre_hook(torch.compiler.disable(begin))
+        handles = [model.register_forward_pre_hook(Begin(self))]
         for module in model.modules():
             if any(p.ndim > 1 for p in module.parameters(recurse=False)):
-                module.register_forward_hook(torch.compiler.disable(note))
-        model.register_forward_hook(torch.compiler.disable(end))
+                handles.append(module.register_forward_hook(Note(self)))
+        handles.append(model.register_forward_hook(End(self)))
+        weakref.finalize(self, _remove, handles).atexit = False
+
+    def begin(self) -> None:
+        """A forward pass of the model begins."""
+        self._forward, self._running = self._forward + 1, True
+
+    def end(self) -> None:
+        """It has ended."""
+        self._running = False
 
     def finished(self) -> dict[nn.Module, list[Record]]:
         """The calls of each layer that a backward pass has reached."""
@@ -69,7 +65,8 @@ class Recorder:
         for calls in self.records.values():
             calls[:] = [call for call in calls if call.E is None]
 
-    def _note(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    def note(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        """Records a call of a module, and the gradient of its output when a backward pass computes it."""
         if self._running or not self._forward:  # and not in a backward pass that computes activations again
             self.last = module
         if module not in self.wanted or not (module.training and args):
@@ -84,3 +81,8 @@ class Recorder:
             record.E = E if record.E is None else record.E + E
 
         output.register_hook(receive)
+
+
+def _remove(handles: list[RemovableHandle]) -> None:
+    for handle in handles:
+        handle.remove()

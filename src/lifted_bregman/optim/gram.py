@@ -39,8 +39,8 @@ class Gram(torch.optim.Optimizer):
     For each dense layer and convolution, hooks on the model record the inputs A and the gradients E of the loss with
     respect to the outputs.  The gradient is preconditioned by the damped inverses of AᵀA/m and EᵀE/m, the metric of
     `GramSweep`.  Moments, step sizes and schedule are those of `GramSweep` too.  Other parameters have no metric and
-    otherwise follow the same rule: those of normalisation and embeddings, parameters that several modules share, and
-    modules that are called twice in a forward pass.
+    otherwise follow the same rule: those of normalisation and embeddings, parameters that several modules share,
+    modules that are called twice in a forward pass, and layers with a parametrisation such as weight_norm.
 
         model = lb.lifted_backward(model)              # optional: signals by proximal maps
         optimizer = lb.optim.Gram(model, total_steps=epochs * len(loader), epochs=epochs)
@@ -50,9 +50,10 @@ class Gram(torch.optim.Optimizer):
                 F.cross_entropy(model(x), y).backward()
                 optimizer.step()
 
-    With `lb.lifted_backward`, on a chain of dense layers, the steps are those of `lb.fit`.  Without it, E is the
-    back-propagated gradient.  A constant factor of the loss changes nothing.  The sum of the samples' losses therefore
-    gives the same steps as their mean.
+    With `lb.lifted_backward`, on a chain of dense layers, the steps are those of `lb.fit`.  For `SquaredError` this
+    holds where targets are of about unit size: `lb.fit` lengthens the output layer's steps for large residuals, and
+    this optimiser cannot see the loss.  Without `lb.lifted_backward`, E is the back-propagated gradient.  A constant
+    factor of the loss changes nothing.  The sum of the samples' losses therefore gives the same steps as their mean.
 
     model        the model, or its DistributedDataParallel.  `step` then all-reduces sums and gathers rows of all ranks
     params       parameters or parameter groups as torch's optimisers take them; None for all with requires_grad.  A
@@ -68,7 +69,8 @@ class Gram(torch.optim.Optimizer):
     Call the model in training mode; under torch.no_grad the hooks record nothing.  With torch.compile, each layer with
     weights causes a graph break.  The gradients of several backward passes before a step are added up.  Gradient
     clipping changes `p.grad`.  It has no effect on dense layers of more than 256 inputs, whose steps are computed from
-    A and E.  `state_dict` has all that a resumed run needs.
+    A and E.  `state_dict` has all that a resumed run needs.  When the optimiser is deleted, its hooks are removed.
+    Copies and pickles of the model have hooks that do nothing.
 
     Example:
         >>> model = nn.Linear(1, 1)

@@ -5,6 +5,10 @@ parameters and the loss of a network whose outputs z_L are 0.  The second is for
 even at 0: a network that is better than one of zeros has not diverged.  Some rows may be outside this range, for
 example after the first steps with a large step size.  A run has diverged if its last row is outside, or if any row
 exceeds `EXPLODED` times the reference.
+
+A run that continues others on other samples, as a call of `partial_fit` does, may have one sample of tiny loss.  Its
+reference is therefore at least that of the earlier runs (`Run.earlier`).  The objective at its own start counts for
+good rows only: it may be that of parameters that already explode.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ import torch
 from lifted_bregman._no_graph import no_graph
 from lifted_bregman.graph import Partition
 from lifted_bregman.problem import LiftedProblem
-from lifted_bregman.solvers.interface import Batch, SolverState
+from lifted_bregman.solvers.interface import Batch, Solver, SolverState
 from lifted_bregman.solvers.outcome import Diverged
 from lifted_bregman.solvers.parameters import LayerTensors, copy_parameters, overwrite, parameters_in_place
 
@@ -30,8 +34,16 @@ GOOD = 10.0
 """The value of a good row is at most this many times the reference."""
 EXPLODED = 1e12
 """A row above this many times the reference ends the run at once."""
-ADVICE = "take smaller steps or a larger prox_weight"
-"""The remedy in the message of a run whose objective has grown too much."""
+_REMEDIES = {
+    "step_size": "a smaller step_size",
+    "learning_rate": "a smaller learning_rate",
+    "step_parameter": "a smaller step_parameter",
+    "step_variable": "a smaller step_variable",
+    "dual_step": "a smaller dual_step",
+    "step_rule": "a step_rule with smaller steps",
+    "prox_weight": "a larger prox_weight",
+}
+"""Settings of solvers whose change makes steps smaller, and how to change them."""
 _AT_ONCE = 4096  # samples evaluated together
 
 
@@ -41,7 +53,7 @@ class ObjectiveReference:
 
     value: float
     meaning: str
-    """Which of the two values it is, in words that follow the number in a message."""
+    """Where the value comes from, in words that follow the number in a message."""
 
     def times(self, value: float) -> float:
         """value / reference; 0 where the reference is 0, because then there is no ratio."""
@@ -64,13 +76,18 @@ class DivergenceGuard:
         """The epoch of the copy's row; None for parameters without a row."""
         self.behind = False
         """Whether the last row was not good, so that the copy is older than it."""
-        self._reference = ObjectiveReference(0.0, "")
+        self._reference = self.lasting = ObjectiveReference(0.0, "")
+        """`lasting` is the reference for explosions, and for runs that continue this one."""
 
     def start(self, run: Run) -> None:
         """Computes the reference, from the row of the initial parameters if the run has one."""
         start = run.start or {}
         objective = start.get("objective", start.get("running_objective", math.inf))
-        self._reference = objective_reference(objective, zero_loss(run.problem, run.data))
+        zero = zero_loss(run.problem, run.data)
+        self._reference = self.lasting = objective_reference(objective, zero)
+        if run.earlier is not None:
+            self.lasting = max(run.earlier, objective_reference(math.inf, zero), key=_value)
+            self._reference = max(self.lasting, self._reference, key=_value)
 
     def judge(self, run: Run, row: Mapping[str, float]) -> None:
         """Keeps the parameters of a good row; raises `Diverged` for a row that is not finite or has exploded.
@@ -80,9 +97,9 @@ class DivergenceGuard:
         name = judged_entry(row)
         if not math.isfinite(row[name]):
             raise Diverged(f"the {name.replace('_', ' ')} is {row[name]} after epoch {run.epoch}")
-        times = self._times(run, row)
-        if times > EXPLODED:
-            raise self._grown(row, times)
+        if self._times(run, row, self.lasting) > EXPLODED:
+            raise self._grown(run, row, self.lasting)
+        times = self._times(run, row, self._reference)
         if times <= GOOD:
             self._keep(run)
         self.behind = times > GOOD
@@ -91,7 +108,7 @@ class DivergenceGuard:
         """Raises `Diverged` if the last row of a run that took all its steps is not good."""
         if self.behind:
             row = run.history[-1]
-            raise self._grown(row, self._times(run, row))
+            raise self._grown(run, row, self._reference)
 
     def restore(self, run: Run) -> None:
         """Writes the copy back into the model."""
@@ -119,19 +136,19 @@ class DivergenceGuard:
             self._buffers[name].copy_(buffer)
         self.steps, self.epoch = run.state.steps, run.epoch
 
-    def _times(self, run: Run, row: Mapping[str, float]) -> float:
+    def _times(self, run: Run, row: Mapping[str, float], reference: ObjectiveReference) -> float:
         """The row's value over the reference; for a stream's running mean the smaller of it and the last batch."""
         if judged_entry(row) == "objective":
             samples = 0 if run.meter is not None else len(run.data)
-            return self._reference.times(reached_value(row, run.state, samples))
+            return reference.times(reached_value(row, run.state, samples))
         assert run.meter is not None
-        return self._reference.times(min(row["running_objective"], run.meter.last))
+        return reference.times(min(row["running_objective"], run.meter.last))
 
-    def _grown(self, row: Mapping[str, float], times: float) -> Diverged:
-        name = judged_entry(row)
+    def _grown(self, run: Run, row: Mapping[str, float], reference: ObjectiveReference) -> Diverged:
+        name, times = judged_entry(row), self._times(run, row, reference)
         return Diverged(
             f"the {name.replace('_', ' ')} is {row[name]:.4g} after epoch {int(row['epoch'])}, {times:.3g} times the "
-            f"{self._reference.value:.4g} {self._reference.meaning}; the model has {self._kept_parameters()}; {ADVICE}"
+            f"{reference.value:.4g} {reference.meaning}; the model has {self._kept_parameters()}; {remedy(run.solver)}"
         )
 
     def _kept_parameters(self) -> str:
@@ -139,6 +156,19 @@ class DivergenceGuard:
         if self.epoch is None:
             return "its initial parameters" if self.steps == 0 else f"the parameters of step {self.steps}"
         return f"the parameters of epoch {self.epoch}"
+
+
+def remedy(solver: Solver[Any]) -> str:
+    """What to do about an objective that has grown too much, by the names of the solver's own settings."""
+    name, settings = type(solver).__name__, vars(solver)
+    ways = [way for setting, way in _REMEDIES.items() if setting in settings]
+    if not ways and isinstance(settings.get("solver"), Solver):
+        return remedy(settings["solver"])
+    return f"give {name} {' or '.join(ways)}" if ways else "standardise the data, or choose another solver"
+
+
+def _value(reference: ObjectiveReference) -> float:
+    return reference.value
 
 
 def judged_entry(row: Mapping[str, float]) -> str:

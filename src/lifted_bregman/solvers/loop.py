@@ -28,7 +28,7 @@ from lifted_bregman.solvers._rows import evaluate_batch, evaluate_row
 from lifted_bregman.solvers.agreement import Agreement, Stop
 from lifted_bregman.solvers.batches import InMemory, Source
 from lifted_bregman.solvers.data_ranks import DataRanks
-from lifted_bregman.solvers.divergence import DivergenceGuard, judged_entry
+from lifted_bregman.solvers.divergence import DivergenceGuard, ObjectiveReference, judged_entry
 from lifted_bregman.solvers.evaluation import require_certificates
 from lifted_bregman.solvers.finite import flat_metrics, read_numbers, require_finite
 from lifted_bregman.solvers.interface import Batch, Solver, SolverState, on_device
@@ -151,6 +151,8 @@ class Run:
         self.history = []
         self.start: Row | None = None
         """The row of the initial parameters, with step and epoch 0; None if they were not evaluated."""
+        self.earlier: ObjectiveReference | None = None
+        """The reference of runs that this one continues on other samples.  A callback may set it in `started`."""
         self._guard: DivergenceGuard | None = None  # from `execute` on
         self._kept: dict[str, Any] | None = None  # the guard's copy in a state that was loaded
         self.phase = Phase.BETWEEN
@@ -175,6 +177,11 @@ class Run:
     def partition(self) -> Partition:
         """Which terms this rank holds."""
         return self.border.partition
+
+    @property
+    def reference(self) -> ObjectiveReference | None:
+        """The value with which rows are compared for divergence; None before `execute`."""
+        return None if self._guard is None else self._guard.lasting
 
     @property
     def intact(self) -> bool:
@@ -334,8 +341,8 @@ class Run:
             row = evaluate_row(self) | {"epoch": 0}
             self.start = {name: value for name, value in row.items() if math.isfinite(value)}
         assert self._guard is not None
-        self._guard.start(self)
         self._call("started")
+        self._guard.start(self)
 
     def _finish_steps(self) -> None:
         self.collect(state=False)

@@ -11,7 +11,7 @@ from typing import Any
 
 from lifted_bregman._arguments import whole
 from lifted_bregman.data.streams import Stream
-from lifted_bregman.distributed.environment import process_info
+from lifted_bregman.distributed.environment import follows, process_info
 from lifted_bregman.distributed.parallel import Parallel
 from lifted_bregman.errors import CheckpointError, SettingError, StreamError, WorkerError
 from lifted_bregman.graph.inputs import input_tensors
@@ -21,7 +21,13 @@ from lifted_bregman.solvers.batches import Source
 from lifted_bregman.solvers.outcome import StopNow
 from lifted_bregman.solvers.requirements import require_streamable
 from lifted_bregman.training.callbacks import Checkpoint
-from lifted_bregman.training.inputs import read_inputs, read_stream, read_validation
+from lifted_bregman.training.inputs import (
+    TensorData,
+    read_inputs,
+    read_stream,
+    read_validation,
+    warn_unless_standardised,
+)
 from lifted_bregman.training.ranks import RunRanks, batch_sha256, ranks_of_run, require_parallel, stable_repr
 from lifted_bregman.training.run_folder import RunFolder
 from lifted_bregman.training.signals import Signals
@@ -70,6 +76,13 @@ def fit(
 
     If a stream fails during a run, by an error or a batch that does not fit, `fit` raises a `StreamError` that names
     epoch and batch.  The model keeps the parameters of the last whole step, and `out` has a checkpoint of it.
+
+    `fit` warns of a set in memory that is far from standardised: its root mean square is above 1000, or the values of a
+    feature are further from 0 than 10 times their range.
+
+    A second `fit` of a trained problem is a new run: the default solver begins again at its full rate, which can undo
+    the first.  Instead resume the run in its folder, with the length of the whole run in the solver:
+    `GramSweep(total_steps=..., epochs=...)`.  Or give the second run a smaller `step_size`.
 
     With `parallel` several processes share the run.  Its numbers are those of one process up to rounding, except for
     `AsynchronousPIAG`, whose numbers depend on the order in which workers answer.  Under torchrun or SLURM each process
@@ -144,6 +157,8 @@ def fit(
     else:
         inputs = read_inputs(problem, data)
         train = example = inputs.batch(problem, sample_weights)
+        if not isinstance(data, TensorData) and not follows():  # rank 0 of the user's call warns
+            warn_unless_standardised(problem, inputs)
         labels = inputs.labels
         if evaluate_training:
             raise SettingError("evaluate_training is for streams: a set in memory is evaluated for every row.")

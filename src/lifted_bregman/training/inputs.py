@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from typing import Any, NamedTuple
 
 import torch
@@ -13,8 +15,16 @@ from lifted_bregman.data.streams import Stream, as_loader, is_stream
 from lifted_bregman.data.tensors import as_pair, as_tensor
 from lifted_bregman.errors import DataError, LiftedBregmanError, SettingError, StreamError, TensorError
 from lifted_bregman.graph import ModelInput
+from lifted_bregman.graph.inputs import input_tensors
+from lifted_bregman.maps import Convolution, Dense
 from lifted_bregman.problem import LiftedProblem
 from lifted_bregman.solvers import Batch
+
+LARGE_ROOT_MEAN_SQUARE = 1e3
+"""`warn_unless_standardised` warns of inputs whose root mean square is larger.  Raw pixels from 0 to 255 are below."""
+FAR_RANGES = 10.0
+"""It warns of a feature whose smallest modulus is more than this many times its range, largest minus smallest."""
+_FEWEST_ROWS = 10  # fewer say little about the range of a feature
 
 
 class TensorData(NamedTuple):
@@ -33,6 +43,32 @@ class TensorData(NamedTuple):
         like = next(problem.model.parameters())
         w = None if weights is None else as_tensor(weights, "sample_weights", like.dtype, like.device)
         return Batch.whole(problem, self.X, self.Y, w)
+
+
+def warn_unless_standardised(problem: LiftedProblem, data: TensorData) -> None:
+    """Warns of inputs of a dense layer or convolution that are far from standardised; reads each number twice."""
+    if not isinstance(problem.network[1].map, Dense | Convolution):
+        return  # the first layer may itself normalise its inputs
+    for own, x in zip(problem.network.inputs, input_tensors(data.X), strict=True):
+        if not x.is_floating_point() or len(x) < _FEWEST_ROWS:
+            continue
+        size = float(torch.linalg.vector_norm(x)) / math.sqrt(x.numel())
+        low, high = (bound.flatten() for bound in torch.aminmax(x.reshape(len(x), -1), dim=0))
+        nearest = torch.where((low > 0) == (high > 0), torch.minimum(low.abs(), high.abs()), 0.0)
+        far = (high > low) & (nearest > FAR_RANGES * (high - low))
+        if size > LARGE_ROOT_MEAN_SQUARE:
+            found = f"its root mean square is {size:.4g}"
+        elif far.any():
+            first = int(far.nonzero()[0])
+            found = f"feature {first} is between {float(low[first]):.6g} and {float(high[first]):.6g}"
+        else:
+            continue
+        warnings.warn(
+            f"{own.name} is far from standardised: {found}. Steps are made for features of mean 0 and standard "
+            f"deviation 1: give ({own.name} - mean) / deviation, with mean and deviation of each feature.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 def read_stream(

@@ -9,7 +9,9 @@ from lifted_bregman.solvers import Callback, Outcome, Run
 class Timer(Callback):
     """Stops after `limit` seconds in steps; evaluation and checkpoints do not count.
 
-    The step under way is finished and a last row recorded.  A continued run counts the seconds it had before.
+    The step under way is finished and a last row recorded.  A continued run counts the seconds it had before.  The rate
+    of the default solver falls to 0 at the last epoch asked for, and is still high where a run of many epochs is ended
+    early: give `fit` about the epochs that the time allows.
 
     limit  seconds, > 0
 
