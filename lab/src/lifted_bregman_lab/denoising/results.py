@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from lifted_bregman.errors import CheckpointError
-from lifted_bregman.experiments.files import write_whole
+from lifted_bregman_lab.stored import StoredFile
 
-KIND = "lifted denoising, format 1"
 BM3D = 28.57
 """PSNR of BM3D on BSD68 at σ = 25, as published."""
 
@@ -60,24 +56,6 @@ class DenoisingStudy:
     rows: Sequence[ArmRow]
 
 
-def write_denoising(path: Path, study: DenoisingStudy) -> None:
-    """Write the file atomically."""
-    write_whole(path, (json.dumps({"kind": KIND, **asdict(study)}, indent=1) + "\n").encode())
-
-
-def read_denoising(path: Path) -> DenoisingStudy:
-    """Read the file that `write_denoising` wrote."""
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-        if entries.pop("kind") != KIND:
-            raise ValueError("another kind of file")
-        rows = [ArmRow(**row) for row in entries.pop("rows")]
-        return DenoisingStudy(**entries, rows=rows)
-    except OSError as error:
-        raise CheckpointError(
-            f"{path} cannot be read ({error.strerror}): name a file of 'lifted bench denoising'."
-        ) from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(
-            f"{path} is not what 'lifted bench denoising' writes ({error}): name such a file."
-        ) from error
+FILE = StoredFile(DenoisingStudy, "lifted denoising, format 1", "lifted bench denoising")
+"""How the results are stored."""
+write_denoising, read_denoising = FILE.write, FILE.read

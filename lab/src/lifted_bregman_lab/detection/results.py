@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
-from lifted_bregman.errors import CheckpointError
-from lifted_bregman.experiments.files import write_whole
-
-KIND = "lifted detection, format 1"
+from lifted_bregman_lab.stored import StoredFile
 
 
 @dataclass(frozen=True)
@@ -50,27 +45,6 @@ class Detections:
         ]
 
 
-def write_detections(path: Path, found: Detections) -> None:
-    """Write the file atomically, a line for each row."""
-    entries = asdict(found)
-    lines = ",\n".join(f"  {json.dumps(row)}" for row in entries.pop("rows"))
-    head = json.dumps({"kind": KIND, **entries}, indent=1).removesuffix("\n}")
-    write_whole(path, f'{head},\n "rows": [\n{lines}\n ]\n}}\n'.encode())
-
-
-def read_detections(path: Path) -> Detections:
-    """Read the file that `write_detections` wrote."""
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-        if entries.pop("kind") != KIND:
-            raise ValueError("another kind of file")
-        rows = [Detection(**entry) for entry in entries.pop("rows")]
-        return Detections(**entries, rows=rows)
-    except OSError as error:
-        raise CheckpointError(
-            f"{path} cannot be read ({error.strerror}): name a file of 'lifted bench detection'."
-        ) from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(
-            f"{path} is not what 'lifted bench detection' writes ({error}): name such a file."
-        ) from error
+FILE = StoredFile(Detections, "lifted detection, format 1", "lifted bench detection", lines=("rows",))
+"""How the results are stored."""
+write_detections, read_detections = FILE.write, FILE.read

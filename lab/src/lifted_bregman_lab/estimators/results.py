@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
-from lifted_bregman.errors import CheckpointError
-from lifted_bregman.experiments.files import write_whole
-
-KIND = "lifted estimators, format 1"
+from lifted_bregman_lab.stored import StoredFile
 
 
 @dataclass(frozen=True)
@@ -47,27 +42,6 @@ class Comparison:
     folds: Sequence[Fold] = ()
 
 
-def write_comparison(path: Path, comparison: Comparison) -> None:
-    """Write the file atomically, a line for each fold."""
-    entries = asdict(comparison)
-    lines = ",\n".join(f"  {json.dumps(fold)}" for fold in entries.pop("folds"))
-    head = json.dumps({"kind": KIND, **entries}, indent=1).removesuffix("\n}")
-    write_whole(path, f'{head},\n "folds": [\n{lines}\n ]\n}}\n'.encode())
-
-
-def read_comparison(path: Path) -> Comparison:
-    """Read the file that `write_comparison` wrote."""
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-        if entries.pop("kind") != KIND:
-            raise ValueError("another kind of file")
-        folds = [Fold(**entry) for entry in entries.pop("folds")]
-        return Comparison(**entries, folds=folds)
-    except OSError as error:
-        raise CheckpointError(
-            f"{path} cannot be read ({error.strerror}): name a file of 'lifted bench estimators'."
-        ) from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(
-            f"{path} is not what 'lifted bench estimators' writes ({error}): name such a file."
-        ) from error
+FILE = StoredFile(Comparison, "lifted estimators, format 1", "lifted bench estimators", lines=("folds",))
+"""How the results are stored."""
+write_comparison, read_comparison = FILE.write, FILE.read

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
-from lifted_bregman.errors import CheckpointError
-from lifted_bregman.experiments.files import write_whole
-from lifted_bregman_lab.scale.cases import Case, Use
-
-KIND = "lifted scale, format 1"
+from lifted_bregman_lab.scale.cases import Case
+from lifted_bregman_lab.stored import StoredFile
 
 
 @dataclass(frozen=True)
@@ -21,8 +15,8 @@ class Measured:
 
     case: Case
     times: Mapping[str, Sequence[float]]
-    sent: Sequence[int]
-    messages: Sequence[int]
+    sent: Sequence[float]
+    messages: Sequence[float]
 
 
 @dataclass(frozen=True)
@@ -45,7 +39,7 @@ class ScaleStudy:
     load_before: float
     rounds: int
     measured: Sequence[Measured] = ()
-    links: Mapping[str, Sequence[tuple[int, float]]] | None = None
+    links: Mapping[str, Sequence[tuple[float, float]]] | None = None
     arrivals: Sequence[Arrival] = ()
 
     def of(self, case: Case) -> Measured | None:
@@ -53,33 +47,6 @@ class ScaleStudy:
         return next((measured for measured in self.measured if measured.case == case), None)
 
 
-def write_scale(path: Path, scale: ScaleStudy) -> None:
-    """Write the file atomically."""
-    entries = {"kind": KIND, **asdict(scale)}
-    for entry in entries["measured"]:
-        entry["case"]["use"] = entry["case"]["use"].name
-    write_whole(path, (json.dumps(entries, indent=1) + "\n").encode())
-
-
-def read_scale(path: Path) -> ScaleStudy:
-    """Read the file that `write_scale` wrote."""
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-        if entries.pop("kind") != KIND:
-            raise ValueError("another kind of file")
-        measured = [_measured(entry) for entry in entries.pop("measured")]
-        arrivals = [Arrival(a["name"], [tuple(row) for row in a["rows"]]) for a in entries.pop("arrivals")]
-        links = entries.pop("links")
-        links = links and {name: [(int(size), float(time)) for size, time in found] for name, found in links.items()}
-        return ScaleStudy(**entries, measured=measured, links=links, arrivals=arrivals)
-    except OSError as error:
-        raise CheckpointError(
-            f"{path} cannot be read ({error.strerror}): name a file of 'lifted bench scale'."
-        ) from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path} is not what 'lifted bench scale' writes ({error}): name such a file.") from error
-
-
-def _measured(entry: dict[str, Any]) -> Measured:
-    case = entry.pop("case")
-    return Measured(Case(**{**case, "use": Use[case["use"]]}), **entry)
+FILE = StoredFile(ScaleStudy, "lifted scale, format 1", "lifted bench scale")
+"""How the results are stored."""
+write_scale, read_scale = FILE.write, FILE.read

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from lifted_bregman.errors import CheckpointError
-from lifted_bregman.experiments.files import write_whole
-
-KIND = "lifted optimiser or architecture, format 1"
-_COMMAND = "lifted bench optimiser-or-architecture"
+from lifted_bregman_lab.stored import StoredFile
 
 
 @dataclass(frozen=True)
@@ -70,34 +64,15 @@ class Study:
 
     environment: Mapping[str, str]
     optimisers: Mapping[str, str]
-    trials: Sequence[Trial] = ()
-    runs: Sequence[StudyRun] = ()
+    trials: tuple[Trial, ...] = ()
+    runs: tuple[StudyRun, ...] = ()
 
 
-def write_study(path: Path, study: Study) -> None:
-    """Write the file atomically, a line for each run."""
-    entries = asdict(study)
-    parts = []
-    for name in ("trials", "runs"):
-        lines = ",\n".join(f"  {json.dumps(entry)}" for entry in entries.pop(name))
-        parts.append(f' "{name}": [\n{lines}\n ]')
-    head = json.dumps({"kind": KIND, **entries}, indent=1).removesuffix("\n}")
-    write_whole(path, ",\n".join([head, *parts, ""]).removesuffix(",\n").encode() + b"\n}\n")
-
-
-def read_study(path: Path) -> Study:
-    """Read the file that `write_study` wrote."""
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-        if entries.pop("kind") != KIND:
-            raise ValueError("another kind of file")
-        trials = tuple(Trial(**entry) for entry in entries.pop("trials"))
-        runs = tuple(
-            StudyRun(**{**entry, "crossings": tuple(Crossing(**one) for one in entry["crossings"])})
-            for entry in entries.pop("runs")
-        )
-        return Study(**entries, trials=trials, runs=runs)
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read ({error.strerror}): name a file of '{_COMMAND}'.") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path} is not what '{_COMMAND}' writes ({error}): name such a file.") from error
+FILE = StoredFile(
+    Study,
+    "lifted optimiser or architecture, format 1",
+    "lifted bench optimiser-or-architecture",
+    lines=("trials", "runs"),
+)
+"""How the results are stored."""
+write_study, read_study = FILE.write, FILE.read
