@@ -418,7 +418,7 @@ MUTATIONS = [
     Mutation("gram signals: not divided by the nudge", GRAM_SIGNAL, "prox(torch.sub(z, g, alpha=nudge))).div_(nudge)", "prox(torch.sub(z, g, alpha=nudge)))", SIGNALS),
     Mutation("gram sweep in parts: signals of the last part only", TOP_DOWN, "else torch.cat(parts)", "else torch.cat([parts[-1] for _ in parts])", SWEEP + " -k micro_batches"),
     Mutation("cholesky: a failed matrix spoils the others", CHOLESKY, "failed = torch.stack([info for _, info in factors]).bool()", "failed = torch.stack([info for _, info in factors]).any().repeat(len(K))", SYSTEMS + " -k disturbs_no_other"),
-    Mutation("gram sweep: the output's residual is not watched", "solvers/gram/sweep.py", "        if output is not None:\n            state.metrics", "        if output is None:\n            state.metrics", GRAM_FAULTS + " -k not_finite"),
+    Mutation("gram sweep: the output's residual is not watched", "solvers/gram/sweep.py", 'residual = state.metrics["output_residual"] = ', "residual = ", GRAM_FAULTS + " -k not_finite"),
     Mutation("gram rule: lengths do not know the size of the weights", GRAM_RULE, "    eta = list(torch._foreach_sqrt(sizes))\n", "    eta = [torch.full_like(size, 0.3) for size in sizes]\n", GRAM_TESTS),
     Mutation("gram rule: no limit of a move", GRAM_RULE, "return list(torch._foreach_minimum(eta, sizes))", "return eta", GRAM_TESTS),
     Mutation("gram rule: biases decay too", GRAM_MOVES, "for p in move.theta.values() if p.ndim > 1] if move.decay", "for p in move.theta.values()] if move.decay", GRAM_TESTS),
