@@ -122,7 +122,8 @@ def test_the_command_writes_rows_table_and_figure(
     assert called.code == 0 and "back-propagation" in called.out and "28.57" in called.out
     found = read_denoising(tmp_path / "denoising.json")
     assert (tmp_path / "denoising.inc").read_text() == page(found) and found.settings["filters"] == 2
-    assert (tmp_path / "denoising.png").read_bytes()[:4] == b"\x89PNG"
+    for name in ("denoising.png", "denoising_dark.png"):
+        assert (tmp_path / name).read_bytes()[:4] == b"\x89PNG"
     assert call(capsys, "bench", "denoising", "--minutes", "0").code == 2
 
 

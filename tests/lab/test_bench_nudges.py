@@ -13,7 +13,7 @@ from lifted_bregman_lab.race.nudges import NUDGED, NUDGES, PROBLEMS, nudge_page,
 from lifted_bregman_lab.race.opponents import OPPONENTS
 from lifted_bregman_lab.race.running import RaceSettings, run_race
 from lifted_bregman_lab.race.samples import RaceSamples
-from lifted_bregman_lab.race.store import Store
+from lifted_bregman_lab.race.store import Store, final
 from tests.lab.races import TINY, race_row, three_clouds
 
 FIGURES = Path(__file__).parents[2] / "docs" / "figures"
@@ -23,6 +23,28 @@ def test_the_page_is_that_of_the_stored_rows() -> None:
     store = Store.open(FIGURES / "nudges.jsonl")
     assert {row["problem"] for row in store.rows.values()} == set(PROBLEMS)
     assert (FIGURES / "nudges.inc").read_text(encoding="utf-8") == nudge_page(store.rows.values())
+
+
+def test_what_the_page_says_of_the_nudges_holds_in_the_stored_rows() -> None:
+    rows = list(Store.open(FIGURES / "nudges.jsonl").rows.values())
+    titles = {problem.title: name for name, problem in PROBLEMS.items()}
+    marks = {
+        criterion: {
+            titles[line[0]]: "".join(cell[-1] if cell[-1] in "+-" else "." for cell in line[3:]) for line in table
+        }
+        for criterion in ("loss", "error")
+        for table in [nudge_rows(rows, criterion)[1]]
+    }
+    assert marks["loss"]["saturated-hardtanh"].endswith("+++")
+    assert marks["loss"]["saturated-tanh"].endswith("++")
+    assert marks["loss"]["plain-40"][1] == marks["error"]["plain-40"][1] == "+"
+    assert [name for name, found in marks["error"].items() if "+" in found] == ["plain-40"]
+    assert "+" not in marks["loss"]["relu"] + marks["loss"]["tanh"]
+    assert marks["loss"]["batch-norm"].endswith("--") and marks["loss"]["thresholds"].endswith("--")
+    assert marks["loss"]["negative-biases"] == "...."
+    assert all(len(found) == len(NUDGES) for table in marks.values() for found in table.values())
+    untrained = [row for row in rows if row["problem"] == "large-thresholds" and row["part"] == "race"]
+    assert min(final(row, "error") for row in untrained) == 0.9
 
 
 def digits(samples: int = 400) -> RaceSamples:

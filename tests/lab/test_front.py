@@ -13,9 +13,11 @@ import pytest
 from lifted_bregman.errors import SettingError
 from lifted_bregman_lab.front.__main__ import filled, main, with_blocks
 from lifted_bregman_lab.front.compared import NETWORKS, Compared, Spread
+from lifted_bregman_lab.front.networks import network_rows
 from lifted_bregman_lab.front.picture import PANELS, curve, write_picture
 from lifted_bregman_lab.front.tables import RIVALS, FrontEvidence, blocks, opening
 from lifted_bregman_lab.race.problems import PROBLEMS
+from lifted_bregman_lab.text import markdown
 from tests.lab.races import race_row
 
 REPOSITORY = Path(__file__).parents[2]
@@ -65,7 +67,8 @@ def test_the_program_fills_the_readme_and_draws_the_picture(
     (tmp_path / "README.md").write_text(emptied, encoding="utf-8")
     main([str(tmp_path / "README.md"), str(tmp_path)])
     assert (tmp_path / "README.md").read_text(encoding="utf-8") == README != emptied
-    assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == ["evidence.svg", "evidence_dark.svg"]
+    written = sorted(path.name for path in (tmp_path / "figures").iterdir())
+    assert written == ["evidence.svg", "evidence_dark.svg", "networks.inc"]
 
 
 def test_what_the_first_sentence_says_holds_in_the_stored_rows(evidence: FrontEvidence) -> None:
@@ -74,6 +77,13 @@ def test_what_the_first_sentence_says_holds_in_the_stored_rows(evidence: FrontEv
     for race in evidence.races.values():
         lower, equal, higher = race.verdicts(race.problems, "adamw")
         assert lower + equal >= 4 * higher and lower > higher
+
+
+def test_the_table_of_networks_is_that_of_the_stored_rows(evidence: FrontEvidence) -> None:
+    """`make report` writes it again."""
+    text = (DOCS / "figures" / "networks.inc").read_text(encoding="utf-8")
+    assert text == f"{markdown(network_rows(evidence))}\n"
+    assert "LeNet-5" in text and "GPT" in text and "residual" in text
 
 
 def test_the_picture_shows_the_opponents_that_raced(evidence: FrontEvidence) -> None:

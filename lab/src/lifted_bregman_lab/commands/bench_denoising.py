@@ -17,12 +17,12 @@ from lifted_bregman_lab.denoising import StudySettings, run_denoising, write_den
 from lifted_bregman_lab.denoising.page import draw, method_rows, page
 from lifted_bregman_lab.text import plain_table
 
-STORED, INCLUDED, FIGURE = "denoising.json", "denoising.inc", "denoising.png"
+STORED, INCLUDED = "denoising.json", "denoising.inc"
 
 
 def run(
     *,
-    out: Annotated[Path | None, Parameter(help="A folder for the rows, their table and the figure.")] = None,
+    out: Annotated[Path | None, Parameter(help="A folder for the rows, their table and the figures.")] = None,
     minutes: Annotated[float, Parameter(help="Of processor time for each arm.")] = StudySettings.minutes,
     layers: Annotated[Whole, Parameter(help="Layers of the denoiser.")] = StudySettings.layers,
     filters: Annotated[Whole, Parameter(help="Filters of a layer.")] = StudySettings.filters,
@@ -54,6 +54,6 @@ def run(
     if out is not None:
         write_denoising(out / STORED, found)
         (out / INCLUDED).write_text(page(found), encoding="utf-8")
-        draw(found, models, test, out / FIGURE)
-        console.print(f"rows, table and figure: {out}")
+        draw(found, models, test, out)
+        console.print(f"rows, table and figures: {out}")
     return ExitCode.OK

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from lifted_bregman.reports.figures import new_figure, save_png, style
-from lifted_bregman.reports.palette import LIGHT
+from lifted_bregman.reports.palette import DARK, LIGHT, Palette
 from lifted_bregman_lab.denoising.arms import BASELINE
 from lifted_bregman_lab.denoising.results import BM3D, DenoisingStudy
 from lifted_bregman_lab.denoising.samples import psnr, with_noise
 from lifted_bregman_lab.text import Rows, markdown
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SHOWN = 2
 """The test picture in the figure, counted from 0."""
@@ -47,26 +51,35 @@ def page(study: DenoisingStudy) -> str:
 
 
 @torch.no_grad()
-def draw(study: DenoisingStudy, models: Mapping[str, nn.Module], test: Sequence[Tensor], path: Path) -> Path:
-    """Draw a piece noisy, denoised by each arm and clean, and the validation PSNR against processor time."""
+def draw(study: DenoisingStudy, models: Mapping[str, nn.Module], test: Sequence[Tensor], folder: Path) -> None:
+    """Draw a piece noisy, denoised by each arm and clean, and the validation PSNR against processor time.
+
+    Writes denoising.png and, for dark readers, denoising_dark.png.
+    """
     generator = torch.Generator().manual_seed(0)
     for clean in test[: SHOWN + 1]:
         noisy = with_noise(clean, generator)
     shown = {"noisy": noisy} | {name: model(noisy[None])[0] for name, model in models.items()} | {"clean": clean}
-    figure = new_figure(2.3 * len(shown), 5.4)
+    for palette in (LIGHT, DARK):
+        save_png(_figure(study, shown, palette), folder / f"denoising{palette.suffix}.png")
+
+
+def _figure(study: DenoisingStudy, shown: Mapping[str, Tensor], palette: Palette) -> Figure:
+    figure = new_figure(2.3 * len(shown), 5.4, palette)
     grid = figure.add_gridspec(2, len(shown), height_ratios=(1.0, 0.9), hspace=0.3, wspace=0.05)
+    clean = shown["clean"]
     top, left = ((n - PIECE) // 2 for n in clean.shape[1:])
     for place, (name, picture) in enumerate(shown.items()):
         axes = figure.add_subplot(grid[0, place])
         axes.imshow(picture[0, top : top + PIECE, left : left + PIECE].numpy(), cmap="gray", vmin=0.0, vmax=1.0)
         level = "" if name == "clean" else f"\n{psnr(picture, clean):.2f} dB"
-        axes.set_title(f"{name}{level}", fontsize=9.5, color=LIGHT.ink)
+        axes.set_title(f"{name}{level}", fontsize=9.5, color=palette.ink)
         axes.set(xticks=[], yticks=[])
     axes = figure.add_subplot(grid[1, :])
-    style(axes, LIGHT)
-    for row, colour, dashes in zip(study.rows, LIGHT.curves, ("-", "--", ":"), strict=False):
+    style(axes, palette)
+    for row, colour, dashes in zip(study.rows, palette.curves, ("-", "--", ":"), strict=False):
         axes.plot(*zip(*row.curve, strict=True), dashes, color=colour, label=row.arm, linewidth=1.8)
     axes.set_xlabel("processor seconds")
     axes.set_ylabel("PSNR in dB, Set12")
-    axes.legend(fontsize=9, frameon=False, loc="lower right")
-    return save_png(figure, path)
+    axes.legend(fontsize=9, frameon=False, loc="lower right", labelcolor=palette.ink)
+    return figure
