@@ -22,6 +22,8 @@ def test_ranks_are_means_over_tables_and_equal_scores_share_them():
     ranks = summary.ranked(found)
     assert [ranks[name] for name in TABLE_DETECTORS] == [2.5, 1.75, 2.25, 3.5, 5.0, 6.0, 7.0]
     assert "number 3 of 7, with 2.50; the middle is 4." in summary.verdict(found)
+    alike = Detections({}, "", rows("tables", problems.TABLES[0], first | {TABLE_DETECTORS[1]: 0.9}))
+    assert f"number 1 of 7, equal to {TABLE_DETECTORS[1]}, with 1.50; the middle is 4." in summary.verdict(alike)
     header, table = summary.table_rows(found)
     assert header[1] == "lifted" and table[0][1] == "90.0" and table[2][:2] == ("mean", "70.0")
 

@@ -69,9 +69,12 @@ def verdict(found: Detections) -> str:
     ranks = ranked(found)
     if not ranks:
         return ""
-    place = 1 + sum(rank < ranks[LIFTED] for rank in ranks.values())
+    own = ranks[LIFTED]
+    place = 1 + sum(rank < own for rank in ranks.values())
+    equals = [name for name, rank in ranks.items() if rank == own and name != LIFTED]
+    shared = f", equal to {' and '.join(equals)}" if equals else ""
     return (
-        f"By average rank the library's detector is number {place} of {len(ranks)}, with {ranks[LIFTED]:.2f}; the "
+        f"By average rank the library's detector is number {place} of {len(ranks)}{shared}, with {own:.2f}; the "
         f"middle is {(len(ranks) + 1) / 2:g}."
     )
 
