@@ -103,12 +103,16 @@ def mutated(content, draw):
     return bytes(content)
 
 
-def test_2000_damaged_files_of_a_named_set_are_refused_or_identical(tmp_path):
+TRIALS = pytest.mark.parametrize("trials", [500, pytest.param(2000, marks=pytest.mark.long)])
+
+
+@TRIALS
+def test_damaged_files_of_a_named_set_are_refused_or_identical(tmp_path, trials):
     info, files = tiny()
     good = data.load("tiny", data_dir=put(tmp_path / "good" / "tiny", files).parent)
     draw, refused, identical = np.random.default_rng(1), 0, 0
     folder = put(tmp_path / "bad" / "tiny", files)
-    for trial in range(2000):
+    for trial in range(trials):
         file = info.files[trial % 4].name
         path = folder / f"{file}.gz"
         whole = path.read_bytes()
@@ -130,15 +134,16 @@ def test_2000_damaged_files_of_a_named_set_are_refused_or_identical(tmp_path):
                 assert getattr(found, part).y.equal(getattr(good, part).y)
             identical += 1
         path.write_bytes(whole)
-    assert refused > 1800 and identical > 0  # gzip headers hold a time and a system that mean nothing
+    assert refused > 0.9 * trials and identical > 0  # gzip headers hold a time and a system that mean nothing
 
 
-def test_2000_damaged_files_are_refused_or_read_as_what_they_say(tmp_path):
+@TRIALS
+def test_damaged_files_are_refused_or_read_as_what_they_say(tmp_path, trials):
     images, labels, *_ = (idx_bytes(array) for array in arrays())
     floats = bytes([0, 0, 0x0E, 2, 0, 0, 0, 6, 0, 0, 0, 5]) + np.linspace(-1, 1, 30).astype(">f8").tobytes()
     draw, read = np.random.default_rng(2), 0
     path = tmp_path / "images"
-    for trial in range(2000):
+    for trial in range(trials):
         content = (images, labels, floats)[trial % 3]
         packed = mutated(gzip.compress(content), draw) if trial % 2 else mutated(content, draw)
         path.write_bytes(packed)
@@ -152,7 +157,7 @@ def test_2000_damaged_files_are_refused_or_read_as_what_they_say(tmp_path):
         expected = np.frombuffer(plain, TYPES[plain[2]], offset=4 + 4 * found.ndim)
         assert found.tobytes() == expected.astype(expected.dtype.newbyteorder("=")).tobytes()
         assert found.shape == tuple(np.frombuffer(plain, ">u4", found.ndim, offset=4))
-    assert 100 < read < 1900
+    assert 0.05 * trials < read < 0.95 * trials
 
 
 def bomb(size, header=b""):

@@ -121,12 +121,12 @@ def hits(*numbers: int) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("hits", [first, *(pytest.param(n, marks=pytest.mark.long) for n in others)])
 
 
-@hits(40, 1000)
+@hits(20, 1000)
 def test_a_kill_leaves_the_last_or_the_previous_checkpoint(tmp_path: Path, hits: int) -> None:
     killed_checkpoints(tmp_path, hits, seed=hits)
 
 
-@hits(30, 100)
+@hits(15, 100)
 def test_the_same_kills_break_a_naive_writer(tmp_path: Path, hits: int) -> None:
     path = tmp_path / "model.pt"
     models = [torch.full((2000, 1000), float(number)) for number in range(2)]
@@ -145,7 +145,7 @@ def test_the_same_kills_break_a_naive_writer(tmp_path: Path, hits: int) -> None:
     assert broken > hits / 2
 
 
-@hits(30, 100)
+@hits(15, 100)
 def test_ctrl_c_at_any_instant_leaves_nothing_behind(tmp_path: Path, hits: int) -> None:
     checkpoints, expected = Checkpoints(tmp_path), snapshots(64)
     before: dict[str, bytes] = {}
