@@ -28,16 +28,23 @@ FIGURES = REPOSITORY / "docs" / "figures"
 # Every script, as a user starts it
 
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("[!_]*.py") if "__main__" in path.read_text())
-SMALLEST = {"activations": [], "algorithm_1": ["--threads", "1", "--small"], "growth": ["--threads", "1", "--quick"]}
-SMALLEST["parts_of_the_default"] = ["--threads", "1", "--quick", "--seeds", "1"]
-SMALLEST["stream_memory"] = ["--threads", "1", "--quick"]
+ONCE = ["--rounds", "1", "--threads", "1"]
+SMALLEST = {
+    "activations": ["--rounds", "1"],
+    "algorithm_1": [*ONCE, "--small"],
+    "growth": [*ONCE, "--quick"],
+    "parts_of_the_default": ["--threads", "1", "--quick", "--seeds", "1"],
+    "stream_memory": [*ONCE, "--quick"],
+    "walk": [],
+}
+"""Options of a short run, by script; `ONCE` for the others."""
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_runs_and_writes_its_numbers(script, tmp_path):
     target = tmp_path / "numbers.json"
-    options = ["--rounds", "1", "--json", str(target), *SMALLEST.get(script, ["--threads", "1"])]
+    options = ["--json", str(target), *SMALLEST.get(script, ONCE)]
     command = [sys.executable, str(FOLDER / f"{script}.py"), *options]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr

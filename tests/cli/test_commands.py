@@ -480,8 +480,9 @@ def test_a_folder_that_another_process_has_locked_is_named(
     [name if name in EVERYDAY else pytest.param(name, marks=pytest.mark.long) for name in SOLVERS],
 )
 def test_every_solver_trains_and_continues(solver: str, world: Path, tmp_path: Path, capsys: Capture) -> None:
-    """Two epochs, and one followed by one."""
-    given = [f"--set={name}={value}" for name, value in REQUIRED.get(solver, {}).items()]
+    """Two epochs, of a step each, and one followed by one.  A schedule that ends with the run is given its length."""
+    length = {"gram-sweep": {"total_steps": 2, "epochs": 2}}
+    given = [f"--set={name}={value}" for name, value in (REQUIRED | length).get(solver, {}).items()]
     command = ["train", "--task", "regress", "--data", world / "houses.csv", "--hidden", "4,3", "--dtype", "float64"]
     command += ["--solver", solver, *given, "--quiet"]
     assert call(capsys, *command, "--epochs", 2, "--out", tmp_path / "whole").code == 0

@@ -388,9 +388,9 @@ def standardised():
         ((1.0, 1.0, 1.0), (1e4, 1e4, 1e4), r"its root mean square is 1e\+04\. .*give \(X - mean\) / deviation"),
         ((2e3, 2e3, 2e3), (0.0, 0.0, 0.0), "its root mean square is [12]"),
         ((1.0, 1.0, 1.0), (0.0, 0.0, -150.0), "feature 2 is between -15[0-9.]+ and -14"),
-        ((1.0, 1e-3, 1.0), (0.0, 1.0, 0.0), "feature 1 is between 0.99[0-9]+ and 1.00"),
+        ((1e-3, 1e-3, 1e-3), (0.0, 1.0, 0.0), "feature 1 is between 0.99[0-9]+ and 1.00"),
     ],
-    ids=["far away", "large", "one feature far away", "one feature nearly constant"],
+    ids=["far away", "large", "one feature far away", "one small feature far away"],
 )
 def test_features_that_are_far_from_standardised_are_warned_of(scale, offset, words):
     X = standardised() * torch.tensor(scale, dtype=torch.float64) + torch.tensor(offset, dtype=torch.float64)
@@ -405,6 +405,9 @@ def test_other_features_are_not_warned_of():
     scaled_run(X + 3.0)
     scaled_run(torch.full_like(X, 500.0))  # constant
     scaled_run(torch.randint(0, 256, X.shape, generator=torch.Generator().manual_seed(0)).double())  # raw pixels
+    pixel = X.clone()
+    pixel[:, 1] = -0.13 + 1e-3 * X[:, 1]  # of an image that was centred by one number
+    scaled_run(pixel)
     rare = torch.ones_like(X)
     rare[3, 1] = 0.0
     scaled_run(rare)

@@ -232,7 +232,8 @@ def variable_block(
         nu = torch.add(nu, v - x, alpha=delta)
         primal = upper_weight * _square(z - image) + own_weight * _square(v - x)
         dual = upper_weight * _square(image - last) + own_weight * _square(move)
-        return math.sqrt(primal / len(v)), delta * math.sqrt(dual / len(v))
+        samples = max(1, len(v))  # a rank may have none
+        return math.sqrt(primal / samples), delta * math.sqrt(dual / samples)
 
     result = _iterate(iterate, delta, settings, lambda delta: None)
     point.set_variable(layer, x)
@@ -247,7 +248,7 @@ def _iterate(
 ) -> InnerResult:
     for count in range(1, settings.iterations + 1):
         primal, dual = iterate(delta)
-        if max(primal, dual) <= settings.tolerance or not math.isfinite(primal + dual):
+        if max(primal, dual) < settings.tolerance or not math.isfinite(primal + dual):
             break
         if settings.balancing is not None:
             adjusted = settings.balancing.adjusted(delta, primal, dual, count)

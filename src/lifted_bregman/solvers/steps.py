@@ -194,6 +194,8 @@ class Backtracking(StepRule):
     ) -> None:
         # E, the values and the gradients of the group before the move
         touched = sorted({term for block in group for term in terms(block, problem.links)})
+        if not touched:
+            return  # terms without parameters
         before = float(partial_energy(problem, point, touched))
         old = [{name: value.clone() for name, value in block_values(problem, point, block).items()} for block in group]
         slopes = [block_gradient(problem, point, block, smooth_quadratic) for block in group]

@@ -78,7 +78,7 @@ def fit(
     epoch and batch.  The model keeps the parameters of the last whole step, and `out` has a checkpoint of it.
 
     `fit` warns of a set in memory that is far from standardised: its root mean square is above 1000, or the values of a
-    feature are further from 0 than 10 times their range.
+    feature are further from 0 than 10 times their range and the typical range of all features.
 
     A second `fit` of a trained problem is a new run: the default solver begins again at its full rate, which can undo
     the first.  Instead resume the run in its folder, with the length of the whole run in the solver:

@@ -23,7 +23,8 @@ from lifted_bregman.solvers import Batch
 LARGE_ROOT_MEAN_SQUARE = 1e3
 """`warn_unless_standardised` warns of inputs whose root mean square is larger.  Raw pixels from 0 to 255 are below."""
 FAR_RANGES = 10.0
-"""It warns of a feature whose smallest modulus is more than this many times its range, largest minus smallest."""
+"""It warns of a feature whose smallest modulus is more than this many times its range, largest minus smallest, and the
+root mean square of all ranges: a nearly constant pixel among others does no harm."""
 _FEWEST_ROWS = 10  # fewer say little about the range of a feature
 
 
@@ -55,7 +56,9 @@ def warn_unless_standardised(problem: LiftedProblem, data: TensorData) -> None:
         size = float(torch.linalg.vector_norm(x)) / math.sqrt(x.numel())
         low, high = (bound.flatten() for bound in torch.aminmax(x.reshape(len(x), -1), dim=0))
         nearest = torch.where((low > 0) == (high > 0), torch.minimum(low.abs(), high.abs()), 0.0)
-        far = (high > low) & (nearest > FAR_RANGES * (high - low))
+        ranges = high - low
+        typical = torch.linalg.vector_norm(ranges) / math.sqrt(ranges.numel())
+        far = (low < high) & (nearest > FAR_RANGES * ranges.clamp(min=typical))
         if size > LARGE_ROOT_MEAN_SQUARE:
             found = f"its root mean square is {size:.4g}"
         elif far.any():
