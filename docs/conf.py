@@ -89,10 +89,12 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(torch|nn|np|numpy|pd|pandas|collections|contextlib|typing|pathlib)\..*"),
     (r"py:class", r"Tensor|Path|Console|Regularisers|LayerTensors|InputLike|(dict|list|tuple)\[.*"),
     (r"py:class", r"lifted_bregman\.data\..*(Archive|NpmPackage|Package|FileInfo)"),  # of interest to its registry
-    (r"py:class", r"lifted_bregman\.maps\.sites\.Site"),  # of interest to maps
+    (r"py:class", r"lifted_bregman\.(maps\.sites\.Site|graph\.gates\.Gate)"),  # of interest to maps and graphs
     (r"py:class", r"lifted_bregman\.solvers\..*\.(S|Key|BatchMemory|BlockMoves|ParameterSteps|Round)"),
     (r"py:class", r"lifted_bregman\.solvers\..*\.(TableState|UnitBlock)"),  # for solvers only
+    (r"py:class", r"lifted_bregman\.solvers\.divergence\.ObjectiveReference"),  # for estimators
     (r"py:class", r"lifted_bregman\.tasks\.inversion_solver\.S"),  # of interest to its solvers
+    (r"py:class", r"lifted_bregman_lab\.stored\.T"),  # the type of results
     (r"py:class", r"lifted_bregman\.backward\.switching\.Model"),  # the type of the model that is given and returned
 ]
 
