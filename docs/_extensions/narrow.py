@@ -9,8 +9,8 @@ LONGEST = 16
 """Letters of a number or a name that a cell of a table keeps on one line."""
 SENTENCE = 50
 """Letters from which a cell holds a sentence, whose column is never that of a single word."""
-NUMBERS = re.compile(r"[\d.,]+ (to|±) [\d.,]+( \([\d.,]+\))?")
-"""A range, or a mean and its deviation, which stay on one line too."""
+NUMBERS = re.compile(r"[\d.,]+ (to|±) [\d.,]+( \([\d.,]+\)|\u00a0[+-])?")
+"""A range, or a mean and its deviation with a mark, which stay on one line too."""
 
 
 def _in_a_box(doctree, kinds, box):

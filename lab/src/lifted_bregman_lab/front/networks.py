@@ -9,7 +9,7 @@ from lifted_bregman_lab.front.tables import FrontEvidence
 from lifted_bregman_lab.race.opponents import OURS, REFERENCE
 from lifted_bregman_lab.race.problems import BUDGETS, PROBLEMS, TOKENS, Budget, RaceProblem
 from lifted_bregman_lab.race.store import Row, final
-from lifted_bregman_lab.race.verdicts import compare_seeds
+from lifted_bregman_lab.race.verdicts import MARKS, compare_seeds
 from lifted_bregman_lab.text import Rows
 
 SIGNALS = "lifted-adamw"
@@ -28,7 +28,6 @@ SHOWN = (
     "fashion-classify",
 )
 """Problems of the race, in the order of the lines."""
-_MARKS = {"win": " +", "tie": "", "loss": " -", None: ""}
 
 
 def network_rows(evidence: FrontEvidence) -> Rows:
@@ -74,7 +73,7 @@ def _error(problem: RaceProblem, runs: Sequence[Row], reference: Sequence[Row]) 
     values, others = ([factor * final(row, "error") for row in own] for own in (runs, reference))
     spread = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
     comparable = runs is not reference and len(values) == len(others)
-    return f"{fmean(values):.2f}{spread}{_MARKS[compare_seeds(values, others)] if comparable else ''}"
+    return f"{fmean(values):.2f}{spread}{MARKS[compare_seeds(values, others)] if comparable else ''}"
 
 
 def _time(runs: Sequence[Row]) -> str:

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -24,16 +23,16 @@ from lifted_bregman_lab.race.problems import CLASSES, RaceProblem
 from lifted_bregman_lab.race.running import best_rates
 from lifted_bregman_lab.race.samples import RaceSamples, from_settings
 from lifted_bregman_lab.race.store import Row, final
-from lifted_bregman_lab.race.verdicts import compare_seeds
+from lifted_bregman_lab.race.verdicts import MARKS, compare_seeds
 from lifted_bregman_lab.text import Rows, count, markdown
-
-if TYPE_CHECKING:
-    from lifted_bregman_lab.race.verdicts import Verdict
 
 NUDGES = (0.1, 0.5, 2.0, 8.0)
 """ν of `lb.lifted_backward`; its default is 0.5."""
-_CAPTIONS = {"loss": "Training loss at the end", "error": "Fraction of wrong classes on new images"}
-_MARKS: dict[Verdict | None, str] = {"win": " +", "tie": "", "loss": " -", None: ""}
+_SHOWN = {
+    "loss": (1000.0, "1,000 times the training loss at the end"),
+    "error": (100.0, "Wrong classes on new images, %"),
+}
+"""Factor and caption of each criterion."""
 
 
 def _opponent(nudge: float) -> Opponent:
@@ -128,7 +127,8 @@ def nudge_rows(rows: Iterable[Row], criterion: str) -> Rows:
         rate = best_rates(tuned)["loss"]
         races = [row for row in rows if (row["problem"], row["part"], row["rate"]) == (name, "race", rate)]
         by = {one: _by_seed(races, one, criterion) for one in names}
-        lines.append((problem.title, f"{rate:g}", *(_cell(by[one], by[REFERENCE]) for one in names)))
+        factor, _ = _SHOWN[criterion]
+        lines.append((problem.title, f"{rate:g}", *(_cell(by[one], by[REFERENCE], factor) for one in names)))
     header = ("network", "rate", "derivatives", *(f"ν = {nudge:g}" for nudge in NUDGES))
     return header, lines
 
@@ -139,7 +139,7 @@ def nudge_page(rows: Iterable[Row]) -> str:
     seeds = len({row["seed"] for row in rows if row["part"] == "race"})
     parts = [
         f"{caption}, {count(seeds, 'seed')}.\n\n{markdown(nudge_rows(rows, criterion))}\n"
-        for criterion, caption in _CAPTIONS.items()
+        for criterion, (_, caption) in _SHOWN.items()
     ]
     return "\n".join(parts)
 
@@ -149,9 +149,12 @@ def _by_seed(races: Iterable[Row], opponent: str, criterion: str) -> list[float]
     return [own[seed] for seed in sorted(own)]
 
 
-def _cell(values: list[float], reference: list[float]) -> str:
+def _cell(values: list[float], reference: list[float], factor: float) -> str:
+    """Mean and deviation with the mean's three digits, and the mark."""
     if not values or any(map(math.isinf, values)):
         return "diverged" if values else "-"
-    spread = f" ± {stdev(values):.2g}" if len(values) > 1 else ""
-    mark = "" if values is reference else _MARKS[compare_seeds(values, reference)]
-    return f"{fmean(values):.3g}{spread}{mark}"
+    mean = factor * fmean(values)
+    digits = max(0, 2 - math.floor(math.log10(mean))) if mean > 0.0 else 2
+    spread = f" ± {factor * stdev(values):.{digits}f}" if len(values) > 1 else ""
+    mark = "" if values is reference else MARKS[compare_seeds(values, reference)]
+    return f"{mean:.{digits}f}{spread}{mark}"

@@ -14,6 +14,8 @@ from lifted_bregman_lab.race.running import CRITERIA, best_rates
 from lifted_bregman_lab.race.store import Row, final
 
 Verdict = Literal["win", "tie", "loss"]
+MARKS: dict[Verdict | None, str] = {"win": "\u00a0+", "tie": "", "loss": "\u00a0-", None: ""}
+"""What stands behind a number in a table, on the same line."""
 SIGMAS = 3.09
 """A difference counts from so many standard errors on: the one-sided 0.1 % point of the normal distribution."""
 JUDGED = (*CRITERIA, "seconds")
