@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import pytest
@@ -13,10 +13,12 @@ import pytest
 from lifted_bregman.errors import SettingError
 from lifted_bregman_lab.front.__main__ import filled, main, with_blocks
 from lifted_bregman_lab.front.compared import NETWORKS, Compared, Spread
-from lifted_bregman_lab.front.networks import network_rows
+from lifted_bregman_lab.front.networks import SIGNALS, network_rows
 from lifted_bregman_lab.front.picture import PANELS, curve, write_picture
 from lifted_bregman_lab.front.tables import RIVALS, FrontEvidence, blocks, opening
+from lifted_bregman_lab.race.opponents import OURS, REFERENCE
 from lifted_bregman_lab.race.problems import PROBLEMS
+from lifted_bregman_lab.race.store import final
 from lifted_bregman_lab.text import markdown
 from tests.lab.races import race_row
 
@@ -84,6 +86,23 @@ def test_the_table_of_networks_is_that_of_the_stored_rows(evidence: FrontEvidenc
     text = (DOCS / "figures" / "networks.inc").read_text(encoding="utf-8")
     assert text == f"{markdown(network_rows(evidence))}\n"
     assert "LeNet-5" in text and "GPT" in text and "residual" in text
+
+
+def test_what_the_pages_say_of_networks_holds_in_the_stored_rows(evidence: FrontEvidence) -> None:
+    """README.md, networks.md, speed.md and when-not.md, in words."""
+    race = evidence.races["short"]
+
+    def average(problem: str, name: str, criterion: str = "error") -> float:
+        return fmean(final(row, criterion) for row in race.runs(criterion, problem, name))
+
+    for problem in ("mnist-lenet", "shakespeare", "deep-autoencoder"):
+        assert average(problem, OURS) < average(problem, REFERENCE)
+    assert average("residual-128", OURS) > average("residual-128", REFERENCE)
+    assert average("residual-128", OURS, "loss") < 0.1 * average("residual-128", REFERENCE, "loss")
+    step = race.step(["residual-128"], OURS)
+    assert 2.5 < min(step.values) <= max(step.values) < 4.0  # a third of the time
+    for problem in ("mnist-lenet", "shakespeare", "residual-128"):
+        assert average(problem, SIGNALS) == pytest.approx(average(problem, REFERENCE), rel=0.1)
 
 
 def test_the_picture_shows_the_opponents_that_raced(evidence: FrontEvidence) -> None:
