@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 STEM = "evidence"
 PANELS: tuple[tuple[str, Budget, str, str], ...] = (
     ("fashion-10k", "short", "Sparse autoencoder, Fashion-MNIST", "squared error, new images"),
-    ("deep-narrow", "long", "20 dense layers, MNIST", "wrong classes, new images"),
+    ("shakespeare", "short", "GPT, tiny Shakespeare", "nats per character, new text"),
     ("puma32h", "short", "Table puma32h, two layers of 256", "error, new samples"),
 )
 """Problem, budget, title and y axis of each panel."""
