@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 STEM = "evidence"
 PANELS: tuple[tuple[str, Budget, str, str], ...] = (
     ("fashion-10k", "short", "Sparse autoencoder, Fashion-MNIST", "squared error, new images"),
+    ("cifar-lenet", "short", "LeNet-5, CIFAR-10", "wrong classes, new images"),
     ("shakespeare", "short", "GPT, tiny Shakespeare", "nats per character, new text"),
     ("puma32h", "short", "Table puma32h, two layers of 256", "error, new samples"),
 )
@@ -43,8 +44,8 @@ def curve(runs: Sequence[Row]) -> tuple[list[float], list[float]]:
 
 def draw_evidence(evidence: FrontEvidence, palette: Palette = LIGHT) -> Figure:
     """A panel for each problem, with the curves of all opponents that raced on it; ours lies on top."""
-    drawing = new_figure(10.6, 3.7, palette)
-    panels = drawing.subplots(1, len(PANELS))
+    drawing = new_figure(10.6, 6.6, palette)
+    panels = drawing.subplots(2, 2).flat
     handles: dict[str, Artist] = {}
     for axes, (problem, budget, title, label) in zip(panels, PANELS, strict=True):
         style(axes, palette, title)
@@ -55,7 +56,7 @@ def draw_evidence(evidence: FrontEvidence, palette: Palette = LIGHT) -> Figure:
     lines, names = [handles[name] for name in there], [NAMES[name] for name in there]
     options: dict[str, Any] = {"frameon": False, "labelcolor": palette.ink, "fontsize": 11, "handlelength": 2.6}
     drawing.legend(lines, names, loc="upper center", ncols=len(there), **options)
-    drawing.subplots_adjust(left=0.065, right=0.99, top=0.8, bottom=0.15, wspace=0.29)
+    drawing.subplots_adjust(left=0.065, right=0.99, top=0.88, bottom=0.08, wspace=0.2, hspace=0.36)
     return drawing
 
 
