@@ -90,13 +90,21 @@ def test_the_table_of_networks_is_that_of_the_stored_rows(evidence: FrontEvidenc
 
 def test_what_the_pages_say_of_networks_holds_in_the_stored_rows(evidence: FrontEvidence) -> None:
     """README.md, networks.md, speed.md and when-not.md, in words."""
-    race = evidence.races["short"]
+    race, long = evidence.races["short"], evidence.races["long"]
 
-    def average(problem: str, name: str, criterion: str = "error") -> float:
+    def average(problem: str, name: str, criterion: str = "error", race: Compared = race) -> float:
         return fmean(final(row, criterion) for row in race.runs(criterion, problem, name))
 
-    for problem in ("mnist-lenet", "cifar-lenet", "shakespeare", "deep-autoencoder"):
+    for problem in ("mnist-lenet", "cifar-lenet", "cifar-cnn", "shakespeare", "deep-autoencoder"):
         assert average(problem, OURS) < average(problem, REFERENCE)
+    assert average("deep-autoencoder", OURS, "loss") == pytest.approx(
+        0.75 * average("deep-autoencoder", REFERENCE, "loss"), rel=0.05
+    )
+    (ours,), (other,) = (long.runs("loss", "deep-autoencoder", name) for name in (OURS, REFERENCE))
+    assert final(ours, "loss") == pytest.approx(1.25 * final(other, "loss"), rel=0.05)
+    losses = {step: loss for step, _, loss, _ in ours["trace"]}
+    assert losses[300] == pytest.approx(65.0, abs=0.5) and max(losses[k] for k in losses if k >= 300) > 80.0
+    assert average("deep-autoencoder", OURS, race=long) > average("deep-autoencoder", REFERENCE, race=long)
     assert average("cifar-lenet", OURS) < 1.0 - 0.625  # published, with Adam
     assert average("residual-128", OURS) > average("residual-128", REFERENCE)
     assert average("residual-128", OURS, "loss") < 0.1 * average("residual-128", REFERENCE, "loss")

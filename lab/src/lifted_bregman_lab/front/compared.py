@@ -20,7 +20,9 @@ NETWORKS: dict[str, tuple[str, ...]] = {
     "classifier with 20 layers of 64": ("deep-narrow",),
     "deep autoencoders with a code of 30": tuple(name for name in PROBLEMS if name.startswith("deep-autoencoder")),
     "LeNet-5 on MNIST and on CIFAR-10": ("mnist-lenet", "cifar-lenet"),
-    "CIFAR-10: dense, convolutional, residual": ("cifar-dense", "cifar-cnn", "cifar-resnet"),
+    "three convolutions on CIFAR-10": ("cifar-cnn",),
+    "three residual blocks on CIFAR-10": ("cifar-resnet",),
+    "dense layers on CIFAR-10": ("cifar-dense",),
     "128 dense layers in residual blocks": ("residual-128",),
     "GPT on tiny Shakespeare": ("shakespeare",),
 }
