@@ -84,7 +84,8 @@ def _raced(problem: str, form: Callable[[float], str], noun: str) -> Callable[[F
             runs = [race.runs("error", problem, name) for name in (OURS, REFERENCE)]
             if all(runs):
                 ours, other = (form(median(final(row, "error") for row in own)) for own in runs)
-                return f"{noun} {ours}; AdamW {other}"
+                alone = " (1 seed)" if len(runs[0]) == 1 else ""
+                return f"{noun} {ours}; AdamW {other}{alone}"
         return ""
 
     return measured
